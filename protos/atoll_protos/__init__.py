@@ -1,0 +1,1 @@
+"""The contract of the three programs: messages, run file, fragment layout, tensor <-> bytes."""

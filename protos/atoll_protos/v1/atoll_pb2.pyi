@@ -1,0 +1,560 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODING_UNSPECIFIED: _ClassVar[Encoding]
+    F32: _ClassVar[Encoding]
+    BF16: _ClassVar[Encoding]
+    INT8: _ClassVar[Encoding]
+    INT4: _ClassVar[Encoding]
+
+class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CODE_UNSPECIFIED: _ClassVar[Code]
+    SUPERSEDED: _ClassVar[Code]
+    OTHER_RUN_HASH: _ClassVar[Code]
+    OTHER_LAYOUT: _ClassVar[Code]
+    SLOT_HELD: _ClassVar[Code]
+    UNKNOWN_SLOT: _ClassVar[Code]
+    NOT_READY: _ClassVar[Code]
+    BAD_MESSAGE: _ClassVar[Code]
+    BAD_TRANSFER: _ClassVar[Code]
+    FULL: _ClassVar[Code]
+    OTHER_PROTOCOL: _ClassVar[Code]
+    SHUTTING_DOWN: _ClassVar[Code]
+    STORE_LOST: _ClassVar[Code]
+    REPLACED: _ClassVar[Code]
+ENCODING_UNSPECIFIED: Encoding
+F32: Encoding
+BF16: Encoding
+INT8: Encoding
+INT4: Encoding
+CODE_UNSPECIFIED: Code
+SUPERSEDED: Code
+OTHER_RUN_HASH: Code
+OTHER_LAYOUT: Code
+SLOT_HELD: Code
+UNKNOWN_SLOT: Code
+NOT_READY: Code
+BAD_MESSAGE: Code
+BAD_TRANSFER: Code
+FULL: Code
+OTHER_PROTOCOL: Code
+SHUTTING_DOWN: Code
+STORE_LOST: Code
+REPLACED: Code
+
+class Version(_message.Message):
+    __slots__ = ("run", "number", "epoch", "digest")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    number: int
+    epoch: int
+    digest: str
+    def __init__(self, run: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class SliceVersion(_message.Message):
+    __slots__ = ("slice", "version")
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    slice: int
+    version: Version
+    def __init__(self, slice: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("name", "shape", "dtype", "merge")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MERGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    merge: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., merge: _Optional[str] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("tensors", "layout_digest")
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    layout_digest: str
+    def __init__(self, tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., layout_digest: _Optional[str] = ...) -> None: ...
+
+class Counters(_message.Message):
+    __slots__ = ("steps", "tokens")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    tokens: int
+    def __init__(self, steps: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+
+class ToShard(_message.Message):
+    __slots__ = ("join", "report", "leave", "model", "evaluation")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    join: Join
+    report: Report
+    leave: Leave
+    model: Model
+    evaluation: Evaluation
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "recovering")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RUN_HASH_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    TICK_SEEN_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_SEEN_FIELD_NUMBER: _ClassVar[int]
+    T_M_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    OBSERVER_FIELD_NUMBER: _ClassVar[int]
+    RECOVERING_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    run_hash: str
+    layout_digest: str
+    slot: str
+    uid: str
+    instance: str
+    incarnation: int
+    run: str
+    held: _containers.RepeatedCompositeFieldContainer[SliceVersion]
+    tick_seen: int
+    epochs_seen: _containers.RepeatedScalarFieldContainer[int]
+    t_m: int
+    cursor: int
+    observer: bool
+    recovering: bool
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., recovering: bool = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds")
+    T_M_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    TICK_SEEN_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_SEEN_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    t_m: int
+    step_seconds: float
+    loss: float
+    tokens: int
+    cursor: int
+    slices: _containers.RepeatedCompositeFieldContainer[SliceProgress]
+    tick_seen: int
+    epochs_seen: _containers.RepeatedScalarFieldContainer[int]
+    publish_seconds: float
+    training: bool
+    waiting: bool
+    finished: bool
+    busy_share: float
+    blocked_seconds: float
+    def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ...) -> None: ...
+
+class SliceProgress(_message.Message):
+    __slots__ = ("slice", "held", "since")
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    slice: int
+    held: int
+    since: Counters
+    def __init__(self, slice: _Optional[int] = ..., held: _Optional[int] = ..., since: _Optional[_Union[Counters, _Mapping]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("tick", "loss", "tokens", "seconds")
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    tick: int
+    loss: float
+    tokens: int
+    seconds: float
+    def __init__(self, tick: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class ToLearner(_message.Message):
+    __slots__ = ("welcome", "refuse", "call", "tick", "send_seed", "send_held", "final", "end")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    SEND_SEED_FIELD_NUMBER: _ClassVar[int]
+    SEND_HELD_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    refuse: Refuse
+    call: Call
+    tick: Tick
+    send_seed: SendSeed
+    send_held: SendHeld
+    final: Final
+    end: End
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_MODEL_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    incarnation: int
+    epoch: int
+    session: int
+    tick: int
+    cursor: int
+    needs_model: bool
+    heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ...) -> None: ...
+
+class Refuse(_message.Message):
+    __slots__ = ("code", "reason", "remedy", "retry")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    code: Code
+    reason: str
+    remedy: str
+    retry: bool
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("slice", "base", "due")
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    slice: int
+    base: int
+    due: int
+    def __init__(self, slice: _Optional[int] = ..., base: _Optional[int] = ..., due: _Optional[int] = ...) -> None: ...
+
+class Tick(_message.Message):
+    __slots__ = ("tick",)
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    tick: int
+    def __init__(self, tick: _Optional[int] = ...) -> None: ...
+
+class SendSeed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SendHeld(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: SliceVersion
+    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ...) -> None: ...
+
+class Final(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[SliceVersion]
+    def __init__(self, versions: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ...) -> None: ...
+
+class End(_message.Message):
+    __slots__ = ("code", "reason", "remedy", "retry")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    code: Code
+    reason: str
+    remedy: str
+    retry: bool
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ...) -> None: ...
+
+class Transfer(_message.Message):
+    __slots__ = ("offer", "seed", "held", "publish", "encoding", "byte_count")
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    offer: Offer
+    seed: Seed
+    held: Held
+    publish: Publish
+    encoding: Encoding
+    byte_count: int
+    def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor")
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    T_M_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    slice: int
+    base: int
+    capture: int
+    counters: Counters
+    t_m: int
+    cursor: int
+    def __init__(self, slice: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ...) -> None: ...
+
+class Seed(_message.Message):
+    __slots__ = ("slice",)
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    slice: int
+    def __init__(self, slice: _Optional[int] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: SliceVersion
+    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ...) -> None: ...
+
+class Publish(_message.Message):
+    __slots__ = ("version", "difference", "base", "merged", "tick", "last")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    MERGED_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    version: SliceVersion
+    difference: bool
+    base: int
+    merged: Merged
+    tick: int
+    last: bool
+    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ..., difference: bool = ..., base: _Optional[int] = ..., merged: _Optional[_Union[Merged, _Mapping]] = ..., tick: _Optional[int] = ..., last: bool = ...) -> None: ...
+
+class Merged(_message.Message):
+    __slots__ = ("incarnation", "base", "capture")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    base: int
+    capture: int
+    def __init__(self, incarnation: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ...) -> None: ...
+
+class Trailer(_message.Message):
+    __slots__ = ("byte_count", "checksum")
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    byte_count: int
+    checksum: int
+    def __init__(self, byte_count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "heads", "registrar", "ticks_per_second", "evaluation", "final_shards", "export_url", "late", "refused_zombies")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    REGISTRAR_FIELD_NUMBER: _ClassVar[int]
+    TICKS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    FINAL_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_URL_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_ZOMBIES_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    shard: int
+    epoch: int
+    state: str
+    reason: str
+    tick: int
+    steps: int
+    slots: _containers.RepeatedCompositeFieldContainer[SlotStatus]
+    commits: int
+    quorum: int
+    live: int
+    grace_seconds: float
+    bytes_received: int
+    bytes_sent: int
+    heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
+    registrar: bool
+    ticks_per_second: float
+    evaluation: Evaluation
+    final_shards: _containers.RepeatedScalarFieldContainer[str]
+    export_url: str
+    late: int
+    refused_zombies: int
+    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., final_shards: _Optional[_Iterable[str]] = ..., export_url: _Optional[str] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ...) -> None: ...
+
+class SlotStatus(_message.Message):
+    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "merged_tokens", "seconds_since_report", "seconds_since_adoption", "too_slow", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    T_M_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MERGED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_SINCE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_SINCE_ADOPTION_FIELD_NUMBER: _ClassVar[int]
+    TOO_SLOW_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_UID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_WORD_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    state: str
+    incarnation: int
+    uid: str
+    instance: str
+    t_m: int
+    step_seconds: float
+    loss: float
+    tokens: int
+    merged_tokens: int
+    seconds_since_report: float
+    seconds_since_adoption: float
+    too_slow: bool
+    cursor: int
+    busy_share: float
+    blocked_seconds: float
+    owner_uid: str
+    owner_word: int
+    reason: str
+    finished: bool
+    def __init__(self, slot: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., merged_tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., too_slow: bool = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ...) -> None: ...
+
+class HelloRequest(_message.Message):
+    __slots__ = ("shard", "run_hash", "epoch", "run", "empty", "tick")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    RUN_HASH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    run_hash: str
+    epoch: int
+    run: str
+    empty: bool
+    tick: int
+    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., epoch: _Optional[int] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("run", "begun", "alive", "reason", "complete")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    begun: bool
+    alive: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    complete: bool
+    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., complete: bool = ...) -> None: ...
+
+class MarkBegunRequest(_message.Message):
+    __slots__ = ("shard", "run", "epoch")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    run: str
+    epoch: int
+    def __init__(self, shard: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class MarkBegunReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportFinalRequest(_message.Message):
+    __slots__ = ("shard", "run", "epoch", "versions", "file", "file_digest")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    FILE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    run: str
+    epoch: int
+    versions: _containers.RepeatedCompositeFieldContainer[SliceVersion]
+    file: str
+    file_digest: str
+    def __init__(self, shard: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., file: _Optional[str] = ..., file_digest: _Optional[str] = ...) -> None: ...
+
+class ReportFinalReply(_message.Message):
+    __slots__ = ("complete",)
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    complete: bool
+    def __init__(self, complete: bool = ...) -> None: ...
+
+class SetOwnerRequest(_message.Message):
+    __slots__ = ("slot", "uid", "word")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    uid: str
+    word: int
+    def __init__(self, slot: _Optional[str] = ..., uid: _Optional[str] = ..., word: _Optional[int] = ...) -> None: ...
+
+class SetOwnerReply(_message.Message):
+    __slots__ = ("word",)
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    word: int
+    def __init__(self, word: _Optional[int] = ...) -> None: ...

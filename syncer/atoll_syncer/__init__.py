@@ -1,0 +1,1 @@
+"""One shard of the syncer: rules (pure), then shard, then the gRPC, disk and torch edges."""

@@ -1,0 +1,1 @@
+"""The public package: `from atoll import Learner` in any PyTorch training loop."""
