@@ -1,0 +1,156 @@
+"""Merging the learners' differences: weighted mean and radial-directional average (2604.21428)."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+BLOCK_ELEMENTS = 128 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
+SCALE_ELEMENTS_MAX = 256  # elements under one scale (int8): a read may begin and end inside some
+ROW_ELEMENTS = 8 << 10  # of a norm: small enough that torch never splits a row over threads
+CANCELLED = 1e-3  # a mean direction shorter than this is noise: M random ones give 1/sqrt(M)
+
+
+class Delta(Protocol):
+    """One learner's difference for one slice, in whatever encoding it came."""
+
+    def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
+        """The span's elements as f32, in `scratch` (f32, long enough) or in memory of its own.
+
+        The caller only reads the result, and only until the next call with the same scratch.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A difference that is an f32[n] tensor already."""
+
+    values: torch.Tensor
+
+    def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
+        """See Delta."""
+        return self.values[span.start : span.stop]
+
+
+class Scratch:
+    """Memory that merges reuse: first writes to fresh pages cost more than the merge itself.
+
+    `tensor_elements_max` is the size of the largest tensor that is merged by RDA.
+    """
+
+    def __init__(self, tensor_elements_max: int) -> None:
+        self.decoded = torch.empty(BLOCK_ELEMENTS + 2 * SCALE_ELEMENTS_MAX).zero_()
+        self.sums = torch.empty(max(tensor_elements_max, BLOCK_ELEMENTS)).zero_()
+
+
+def mean_coefficients(weights: Sequence[float]) -> list[float]:
+    """w_m / sum w; equal shares when nobody has a weight (no tokens were counted)."""
+    total = math.fsum(weights)
+    if total == 0:
+        return [1 / len(weights)] * len(weights)
+    return [weight / total for weight in weights]
+
+
+def direction_coefficients(weights: Sequence[float], norms: Sequence[float]) -> list[float]:
+    """What each difference is multiplied by so that the sum is `sum w phi(v) / sum w`."""
+    shares = mean_coefficients(weights)
+    return [share / norm if norm else 0.0 for share, norm in zip(shares, norms, strict=True)]
+
+
+def radial_scale(
+    weights: Sequence[float], norms: Sequence[float], direction_norm: float
+) -> float | None:
+    """`(sum w|v| / sum w) / |mean direction|`, or None when the directions cancel."""
+    if direction_norm < CANCELLED:
+        return None
+    shares = mean_coefficients(weights)
+    length = math.fsum(share * norm for share, norm in zip(shares, norms, strict=True))
+    return length / direction_norm
+
+
+def squared_norm(block: torch.Tensor) -> float:
+    """Sum of squares of f32[n]; not finite when an element is not (or is beyond 1e19).
+
+    Rows of fixed length are summed apart, so that the bits do not depend on torch's threads.
+    """
+    whole = block.numel() // ROW_ELEMENTS * ROW_ELEMENTS
+    norms: list[float] = []
+    if whole:
+        rows = block[:whole].view(-1, ROW_ELEMENTS)
+        norms = torch.linalg.vector_norm(rows, dim=1).tolist()
+    if whole < block.numel():
+        norms.append(torch.linalg.vector_norm(block[whole:]).item())
+    return math.fsum(norm * norm for norm in norms)
+
+
+def blocks(span: range) -> Iterator[range]:
+    """Consecutive ranges of at most BLOCK_ELEMENTS that cover the span."""
+    for start in range(span.start, span.stop, BLOCK_ELEMENTS):
+        yield range(start, min(start + BLOCK_ELEMENTS, span.stop))
+
+
+def norm(delta: Delta, span: range, scratch: Scratch) -> float:
+    """|v| of the span's elements; not finite when an element is not."""
+    squares = (squared_norm(delta.read(block, scratch.decoded)) for block in blocks(span))
+    return math.sqrt(math.fsum(squares))
+
+
+def weighted_mean(
+    deltas: Sequence[Delta], weights: Sequence[float], span: range, scratch: Scratch
+) -> Iterator[tuple[range, torch.Tensor]]:
+    """`sum w v / sum w` of the span's elements, block by block as f32.
+
+    Summed in the order given (slot order: rule 12). The receiver may write to a block, which
+    holds until the next is asked for.
+    """
+    coefficients = mean_coefficients(weights)
+    for block in blocks(span):
+        out = scratch.sums[: len(block)]
+        _weighted_sum(deltas, coefficients, block, out, scratch)
+        yield block, out
+
+
+def radial_directional(
+    deltas: Sequence[Delta],
+    weights: Sequence[float],
+    norms: Sequence[float],
+    span: range,
+    scratch: Scratch,
+) -> Iterator[tuple[range, torch.Tensor]]:
+    """`(sum w|v| / sum w) * phi(sum w phi(v) / sum w)` of one tensor, block by block as f32.
+
+    `norms` are the |v| over the span. Directions that cancel give the weighted mean. Two passes,
+    since the length of the mean direction is known only at its end: the first leaves the mean
+    direction in `scratch.sums`, the second scales it, from the cache when the tensor is small.
+    """
+    if len(deltas) == 1:  # RDA(v) = v, without rounding it twice
+        yield from weighted_mean(deltas, weights, span, scratch)
+        return
+    coefficients = direction_coefficients(weights, norms)
+    squares: list[float] = []
+    for block in blocks(span):
+        out = scratch.sums[block.start - span.start : block.stop - span.start]
+        _weighted_sum(deltas, coefficients, block, out, scratch)
+        squares.append(squared_norm(out))
+    scale = radial_scale(weights, norms, math.sqrt(math.fsum(squares)))
+    if scale is None:
+        yield from weighted_mean(deltas, weights, span, scratch)
+        return
+    for block in blocks(span):
+        out = scratch.sums[block.start - span.start : block.stop - span.start]
+        yield block, out.mul_(scale)
+
+
+def _weighted_sum(
+    deltas: Sequence[Delta],
+    coefficients: Sequence[float],
+    block: range,
+    out: torch.Tensor,
+    scratch: Scratch,
+) -> None:
+    """`out = sum c v` over the block, in the order given."""
+    torch.mul(deltas[0].read(block, scratch.decoded), coefficients[0], out=out)
+    for delta, coefficient in zip(deltas[1:], coefficients[1:], strict=True):
+        out.add_(delta.read(block, scratch.decoded), alpha=coefficient)

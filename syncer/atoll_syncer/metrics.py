@@ -1,0 +1,62 @@
+"""Prometheus metrics of one shard: base units, counters end in _total, every label bounded."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+PREFIX = "atoll_syncer"
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+SLOT_STATES = ("Joining", "Recovering", "Training", "Stalled", "Lost", "Left")
+OFFER_OUTCOMES = ("merged", "late", "rejected", "dropped")
+STORE_TROUBLES = ("full", "unavailable", "missing", "corrupt")
+
+
+class Metrics:
+    """Everything that one shard counts; `job` and `shard` come from the scrape's own labels.
+
+    Labels are `state` (SLOT_STATES), `outcome` (OFFER_OUTCOMES), `trouble` (STORE_TROUBLES) and
+    `code` (the protocol's enum Code): never a slot, session, instance or version.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.epoch = self._gauge("epoch", "The reign of this process")
+        self.tick = self._gauge("tick", "This shard's tick")
+        self.sessions = self._gauge("sessions", "Open sessions, observers included")
+        self.slots = self._gauge("slots", "Slots by state", "state")
+        self.rounds_open = self._gauge("rounds_open", "Rounds that wait for offers")
+        self.grace_seconds = self._gauge("grace_seconds", "The grace that a round gets at present")
+        self.staged_bytes = self._gauge("staged_bytes", "Memory that offers hold")
+        self.commits = self._counter("commits", "Durable commits")
+        self.offers = self._counter("offers", "Offers by what became of them", "outcome")
+        self.zombies = self._counter("zombies_refused", "Messages of superseded incarnations")
+        self.refusals = self._counter("refusals", "Joins refused and sessions ended", "code")
+        self.recoveries = self._counter("recoveries", "Slices taken back from learners (rule 22)")
+        self.received_bytes = self._counter("received_bytes", "Bulk bytes from learners")
+        self.sent_bytes = self._counter("sent_bytes", "Bulk bytes to learners and observers")
+        self.stored_bytes = self._counter("stored_bytes", "Bytes of objects written to the store")
+        self.store_troubles = self._counter("store_troubles", "Failed tries to store", "trouble")
+        self.tape_dropped_lines = self._counter("tape_dropped_lines", "Tape lines given up")
+        self.quorum_seconds = self._histogram("quorum_seconds", "Round due to quorum complete")
+        self.merge_seconds = self._histogram("merge_seconds", "Merge and outer step of one slice")
+        self.store_seconds = self._histogram("store_seconds", "Object and entry made durable")
+        self.commit_seconds = self._histogram("commit_seconds", "Close of a round to its trailer")
+        for state in SLOT_STATES:
+            self.slots.labels(state)
+        for outcome in OFFER_OUTCOMES:
+            self.offers.labels(outcome)
+        for trouble in STORE_TROUBLES:
+            self.store_troubles.labels(trouble)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}_{name}_total", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(f"{PREFIX}_{name}", text, registry=self.registry, buckets=SECONDS)
+
+
+def serve(metrics: Metrics, port: int, host: str = "0.0.0.0") -> None:
+    """Answer scrapes on http://host:port/metrics from a thread of its own."""
+    start_http_server(port, addr=host, registry=metrics.registry)

@@ -1,0 +1,128 @@
+"""Tensors as safetensors bytes and back, without a copy on the way out."""
+
+import ctypes
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from atoll_syncer.store import Buffer
+
+DTYPES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+HEADER_BYTES_MAX = 100 << 20
+ALIGNMENT = 64
+
+
+class ObjectError(Exception):
+    """These bytes are not a safetensors file that this program wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One tensor of a file: where its bytes lie, counted from the file's first byte."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """A file's header."""
+
+    entries: Mapping[str, Entry]
+    metadata: Mapping[str, str]
+    byte_count: int  # of the whole file
+
+
+def encode_header(
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> bytes:
+    """The bytes before the tensors', which follow in the mapping's order without gaps."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    stop = 0
+    for name, (dtype, shape) in tensors.items():
+        start, stop = stop, stop + prod(shape) * dtype.itemsize
+        header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": (start, stop)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
+
+
+def encode_parts(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[Buffer]:
+    """A file's bytes in parts: the header, then views of the contiguous CPU tensors' memory."""
+    header = encode_header(
+        {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}, metadata
+    )
+    return [header, *(byte_view(tensor) for tensor in tensors.values())]
+
+
+def decode_header(data: Buffer) -> Contents:
+    """Parse the header that a file's first bytes hold; raises ObjectError."""
+    view = memoryview(data)
+    try:
+        (header_bytes,) = struct.unpack_from("<Q", view)
+        if header_bytes > HEADER_BYTES_MAX or 8 + header_bytes > len(view):
+            raise ObjectError(f"a header of {header_bytes} bytes does not fit")
+        header = json.loads(bytes(view[8 : 8 + header_bytes]))
+        metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
+        entries = {name: _entry(fields, 8 + header_bytes) for name, fields in header.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ObjectError(f"not a safetensors header: {error!r}") from error
+    end = max((entry.stop for entry in entries.values()), default=8 + header_bytes)
+    return Contents(entries=entries, metadata=metadata, byte_count=end)
+
+
+def decode(data: bytearray) -> tuple[dict[str, torch.Tensor], Mapping[str, str]]:
+    """The tensors of a file, sharing its memory, and its metadata; raises ObjectError."""
+    contents = decode_header(data)
+    if contents.byte_count != len(data):
+        raise ObjectError(f"{len(data)} bytes where the header says {contents.byte_count}")
+    tensors = {
+        name: torch.frombuffer(
+            data, dtype=entry.dtype, count=prod(entry.shape), offset=entry.start
+        ).view(entry.shape)
+        if prod(entry.shape)
+        else torch.empty(entry.shape, dtype=entry.dtype)
+        for name, entry in contents.entries.items()
+    }
+    return tensors, contents.metadata
+
+
+def byte_view(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor as bytes; the view does not keep the tensor alive."""
+    assert tensor.is_contiguous(), tensor.shape
+    assert tensor.device.type == "cpu", tensor.device
+    byte_count = tensor.numel() * tensor.element_size()
+    if byte_count == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * byte_count).from_address(tensor.data_ptr())).cast("B")
+
+
+def _entry(fields: Mapping[str, object], data_start: int) -> Entry:
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not (isinstance(shape, list) and isinstance(offsets, list)):
+        raise ObjectError("an entry without shape or offsets")
+    start, stop = (int(offset) for offset in offsets)
+    entry = Entry(
+        dtype=TORCH_DTYPES[str(dtype)],
+        shape=tuple(int(size) for size in shape),
+        start=data_start + start,
+        stop=data_start + stop,
+    )
+    if start < 0 or min(entry.shape, default=0) < 0:
+        raise ObjectError(f"an entry at {start} with shape {entry.shape}")
+    if stop - start != prod(entry.shape) * entry.dtype.itemsize:
+        raise ObjectError(f"{stop - start} bytes for {dtype} {shape}")
+    return entry

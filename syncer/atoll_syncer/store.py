@@ -1,0 +1,234 @@
+"""Durable names and bytes: conditional create, and objects named by their digest (rule 19)."""
+
+import errno
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+LOG = "log/"
+OBJECTS = "objects/"
+TEMPORARY = "tmp/"
+WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
+SWEEP_SECONDS = 3600.0  # nobody takes an hour over one temporary file
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class StoreError(Exception):
+    """The store did not take or give something; `path` and `remedy` say where and what to do."""
+
+    kind = "unavailable"
+
+    def __init__(self, path: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{path}: {reason}; {remedy}")
+        self.path, self.reason, self.remedy = path, reason, remedy
+
+
+class StoreFull(StoreError):  # noqa: N818 - its base says error
+    """No room: trailers wait until there is some; try again (rule 23)."""
+
+    kind = "full"
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - its base says error
+    """Any other trouble of the disk: try again (rule 23)."""
+
+
+class StoreMissing(StoreError):  # noqa: N818 - its base says error
+    """Nothing bears this name."""
+
+    kind = "missing"
+
+
+class StoreCorrupt(StoreError):  # noqa: N818 - its base says error
+    """The bytes are not what their name says: permanent."""
+
+    kind = "corrupt"
+
+
+class Store(Protocol):
+    """What the log and the tensors need of a disk or an object store.
+
+    Every method may raise StoreFull or StoreUnavailable, which trying again may cure.
+    """
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Make `name` hold `data`, durably and at once, or answer False: the name is taken."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make `name` hold `data` at once, whatever it held; need not outlive a power cut."""
+
+    def put(self, parts: Sequence[Buffer]) -> str:
+        """Store the joined parts durably; returns the name that their sha256 gives."""
+
+    def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+        """The bytes of `name`, or its first ones; raises StoreMissing."""
+
+    def names(self, prefix: str) -> list[str]:
+        """The names in folder `prefix` (it ends in a slash), sorted."""
+
+    def delete(self, name: str) -> None:
+        """Remove `name`; a name that is not there is removed already."""
+
+
+def object_name(digest: str) -> str:
+    """The name of the object whose bytes have this sha256."""
+    return f"{OBJECTS}{digest}.safetensors"
+
+
+class FileStore:
+    """A folder as a store.
+
+    A name is made by link(2) of a synced temporary file and an fsync of its folder: whoever sees
+    it sees all of it, and of two makers one wins. (O_EXCL would show a name before its content.)
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self) -> None:
+        """Make the folders; remove what died half-written more than an hour ago."""
+        with storage_errors(self.root):
+            for folder in (LOG, OBJECTS, TEMPORARY):
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            _sync_folder(self.root)
+        self._sweep()
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See Store. False may also mean that an earlier try of the same caller got through."""
+        path = self._path(name)
+        with storage_errors(path), self._temporary([data]) as temporary:
+            return _link(temporary, path)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Store."""
+        path = self._path(name)
+        with storage_errors(path), self._temporary([data], durable=False) as temporary:
+            temporary.rename(path)
+
+    def put(self, parts: Sequence[Buffer]) -> str:
+        """See Store. Hashes in a second thread while the bytes go to the disk."""
+        digest = hashlib.sha256()
+
+        def hash_parts() -> None:
+            for part in parts:
+                digest.update(part)
+
+        hashing = threading.Thread(target=hash_parts)
+        hashing.start()
+        try:
+            with storage_errors(self.root / OBJECTS), self._temporary(parts) as temporary:
+                hashing.join()
+                name = object_name(digest.hexdigest())
+                _link(temporary, self._path(name))
+        finally:
+            hashing.join()
+        return name
+
+    def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+        """See Store."""
+        path = self._path(name)
+        with storage_errors(path):
+            try:
+                with path.open("rb") as file:
+                    return file.read(-1 if byte_count_max is None else byte_count_max)
+            except FileNotFoundError:
+                path.parent.stat()  # a folder that is gone is trouble, not an answer
+                remedy = "nothing to do if it was collected; else restore the storage"
+                raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
+
+    def names(self, prefix: str) -> list[str]:
+        """See Store."""
+        folder = self._path(prefix)
+        with storage_errors(folder):
+            return sorted(f"{prefix}{name}" for name in os.listdir(folder))
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        path = self._path(name)
+        with storage_errors(path):
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        assert not name.startswith("/"), name
+        assert ".." not in name.split("/"), name
+        return self.root / name
+
+    @contextmanager
+    def _temporary(self, parts: Sequence[Buffer], *, durable: bool = True) -> Iterator[Path]:
+        """A file that holds the joined parts, gone at the end unless it was renamed."""
+        path = self.root / TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            with path.open("xb", buffering=0) as file:
+                for part in parts:
+                    view = memoryview(part)
+                    while view.nbytes:
+                        view = view[file.write(view[:WRITE_BYTES]) :]
+                if durable:
+                    os.fsync(file.fileno())
+            yield path
+        finally:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Remove old temporary files; "old" by the file system's own clock."""
+        folder = self.root / TEMPORARY
+        with storage_errors(folder), self._temporary([b""], durable=False) as mark:
+            now = mark.stat().st_mtime
+            for path in folder.iterdir():
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < now - SWEEP_SECONDS:
+                        path.unlink()
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+        made = True
+    except FileExistsError:
+        # A network file system that lost its answer may say so of our own link.
+        made = path.samefile(temporary)
+    _sync_folder(path.parent)  # also when the name was there: its maker may not have come so far
+    return made
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+_REMEDIES = {
+    errno.EACCES: "let this process's user write there",
+    errno.EPERM: "let this process's user write there, on a file system with hard links",
+    errno.EOPNOTSUPP: "use a file system with hard links",
+    errno.EROFS: "mount it writable",
+    errno.ENOENT: "mount the storage again, or restore the folder",
+    errno.EMFILE: "raise the limit of open files",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount the storage again",
+}
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a StoreError that names the path and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        where = os.fspath(path)
+        if error.errno in _FULL:
+            remedy = "make room there; training goes on, commits wait"
+            raise StoreFull(where, _FULL[error.errno], remedy) from error
+        reason = error.strerror or type(error).__name__
+        remedy = _REMEDIES.get(error.errno or 0, "check the storage")
+        raise StoreUnavailable(where, reason, remedy) from error
