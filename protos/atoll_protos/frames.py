@@ -1,0 +1,156 @@
+"""Raw frames of the Bulk stream: a 32-byte header and a payload, joined (TRANSPORT.md, fact 2)."""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import xxhash
+from google.protobuf.message import DecodeError
+
+import atoll_protos.v1.atoll_pb2 as pb
+
+MAGIC: Final = 0xA701
+CHUNK_BYTES: Final = 1 << 20
+HEAD_BYTES_MAX: Final = 64 << 10
+HEADER: Final = struct.Struct("<HBBIQQQ")  # magic, kind, zero, transfer, offset, length, zero
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FrameError(Exception):
+    """A stream that is not frames in order, or a transfer whose content is not what it says."""
+
+
+class Kind(IntEnum):
+    """What a frame's payload is."""
+
+    HEAD = 1  # a serialized Transfer
+    CHUNK = 2
+    TRAILER = 3  # a serialized Trailer
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One decoded frame; `payload` is a view into the received message."""
+
+    kind: Kind
+    transfer: int
+    offset: int
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A transfer that is complete and whose length and checksum are right."""
+
+    head: pb.Transfer
+    payload: bytearray
+
+
+def encode_frame(kind: Kind, transfer: int, offset: int, payload: Buffer) -> bytes:
+    """Header and payload as one `bytes`: the only thing that gRPC sends without another copy."""
+    return b"".join((HEADER.pack(MAGIC, kind, 0, transfer, offset, len(payload), 0), payload))
+
+
+def decode_frame(message: bytes) -> Frame:
+    """Raises FrameError unless header and length fit the message."""
+    if len(message) < HEADER.size:
+        raise FrameError(f"a frame of {len(message)} bytes has no header")
+    magic, kind, zero, transfer, offset, length, reserved = HEADER.unpack_from(message)
+    if magic != MAGIC or zero or reserved:
+        raise FrameError("the frame's header is not Atoll's")
+    if kind not in (Kind.HEAD, Kind.CHUNK, Kind.TRAILER):
+        raise FrameError(f"frame kind {kind} is unknown")
+    if length != len(message) - HEADER.size:
+        raise FrameError(f"the frame says {length} bytes and has {len(message) - HEADER.size}")
+    return Frame(Kind(kind), transfer, offset, memoryview(message)[HEADER.size :])
+
+
+def transfer_frames(transfer: int, head: pb.Transfer, payload: Buffer) -> Iterator[bytes]:
+    """The frames of one transfer: head, chunks of 1 MiB, trailer."""
+    assert head.byte_count == len(payload), "the head names another length"
+    view = memoryview(payload).cast("B")
+    yield encode_frame(Kind.HEAD, transfer, 0, head.SerializeToString())
+    digest = xxhash.xxh3_64()
+    for offset in range(0, len(view), CHUNK_BYTES):
+        chunk = view[offset : offset + CHUNK_BYTES]
+        digest.update(chunk)
+        yield encode_frame(Kind.CHUNK, transfer, offset, chunk)
+    trailer = pb.Trailer(byte_count=len(view), checksum=digest.intdigest())
+    yield encode_frame(Kind.TRAILER, transfer, len(view), trailer.SerializeToString())
+
+
+class Assembler:
+    """One direction of one Bulk stream: frames in, whole transfers out.
+
+    `admit(head)` says how many bytes the transfer must have, or None to refuse it; it is asked
+    before anything is allocated (rule 25). After a FrameError the stream is of no more use.
+    """
+
+    def __init__(self, admit: Callable[[pb.Transfer], int | None]) -> None:
+        self._admit = admit
+        self._transfer: int | None = None
+        self._head = pb.Transfer()
+        self._payload = bytearray()
+        self._filled = 0
+        self._digest = xxhash.xxh3_64()
+
+    @property
+    def head(self) -> pb.Transfer | None:
+        """The transfer under way."""
+        return None if self._transfer is None else self._head
+
+    def feed(self, message: bytes) -> Whole | None:
+        """Take one frame; returns the transfer that it completes. Raises FrameError."""
+        frame = decode_frame(message)
+        if frame.kind is Kind.HEAD:
+            self._begin(frame)
+            return None
+        if frame.transfer != self._transfer:
+            raise FrameError(f"transfer {frame.transfer} has no head")
+        if frame.offset != self._filled:
+            raise FrameError(f"bytes {self._filled}..{frame.offset} are missing")
+        if frame.kind is Kind.CHUNK:
+            self._take(frame.payload)
+            return None
+        return self._finish(frame)
+
+    def _begin(self, frame: Frame) -> None:
+        if self._transfer is not None:
+            raise FrameError(f"transfer {self._transfer} has no trailer")
+        if len(frame.payload) > HEAD_BYTES_MAX:
+            raise FrameError(f"a head of {len(frame.payload)} bytes is too large")
+        try:
+            self._head = pb.Transfer.FromString(bytes(frame.payload))
+        except DecodeError as error:
+            raise FrameError("the head is not a Transfer") from error
+        expected = self._admit(self._head)
+        if expected is None:
+            raise FrameError("the transfer was not asked for")
+        if self._head.byte_count != expected:
+            raise FrameError(f"{self._head.byte_count} bytes, the layout says {expected}")
+        self._transfer, self._filled = frame.transfer, 0
+        self._payload, self._digest = bytearray(expected), xxhash.xxh3_64()
+
+    def _take(self, chunk: memoryview) -> None:
+        end = self._filled + len(chunk)
+        if end > len(self._payload):
+            raise FrameError(f"more than the {len(self._payload)} bytes of its head")
+        self._payload[self._filled : end] = chunk
+        self._digest.update(chunk)
+        self._filled = end
+
+    def _finish(self, frame: Frame) -> Whole:
+        try:
+            trailer = pb.Trailer.FromString(bytes(frame.payload))
+        except DecodeError as error:
+            raise FrameError("the trailer is not a Trailer") from error
+        if self._filled != len(self._payload) or trailer.byte_count != self._filled:
+            raise FrameError(f"{self._filled} of {len(self._payload)} bytes at the trailer")
+        if trailer.checksum != self._digest.intdigest():
+            raise FrameError("the checksum is wrong")
+        whole = Whole(self._head, self._payload)
+        self._transfer, self._payload = None, bytearray()
+        return whole

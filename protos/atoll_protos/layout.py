@@ -1,0 +1,199 @@
+"""Which part of which tensor belongs to which slice: balanced tensor fragmentation, no torch."""
+
+import hashlib
+import heapq
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError
+
+MERGES: Final = ("rda", "mean")
+DTYPES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+TENSORS_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor of the model. `merge` is "rda" or "mean" (PROTOCOL.md, rule 18)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    merge: str
+
+    def __post_init__(self) -> None:
+        if self.merge not in MERGES:
+            raise SpecError(f"tensor {self.name}", f"merge {self.merge!r}", "use rda or mean")
+        if self.dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise SpecError(f"tensor {self.name}", f"dtype {self.dtype} is unknown", f"use {known}")
+        if self.element_count < 1:
+            raise SpecError(f"tensor {self.name}", "has no elements", "leave it out of the model")
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements; 1 for a 0-dimensional tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of one index of the first dimension: where the tensor may be cut."""
+        may_be_cut = self.merge == "mean" and len(self.shape) > 1
+        return self.element_count // self.shape[0] if may_be_cut else self.element_count
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Elements start..stop of tensor number `tensor`, at `offset` in its slice."""
+
+    tensor: int
+    start: int
+    stop: int
+    offset: int
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The part of a fragment that one shard owns: pieces in the order of their tensors."""
+
+    fragment: int
+    shard: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements."""
+        return sum(piece.element_count for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The model's tensors spread over fragments and shards; equal in every process."""
+
+    tensors: tuple[TensorSpec, ...]
+    fragments: int
+    shards: int
+    slices: tuple[Slice, ...]  # by shard, then fragment
+
+    def slice(self, shard: int, fragment: int) -> Slice:
+        """The slice of a fragment on a shard."""
+        return self.slices[shard * self.fragments + fragment]
+
+    def shard_slices(self, shard: int) -> tuple[Slice, ...]:
+        """All slices of a shard, by fragment."""
+        return self.slices[shard * self.fragments : (shard + 1) * self.fragments]
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over the canonical form."""
+        form = [
+            [[t.name, t.shape, t.dtype, t.merge] for t in self.tensors],
+            self.fragments,
+            self.shards,
+            [[s.fragment, s.shard, [[p.tensor, p.start, p.stop] for p in s.pieces]]
+             for s in self.slices],
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(form, separators=(",", ":")).encode()).hexdigest()
+
+    def to_model(self) -> pb.Model:
+        """The tensor table as it travels."""
+        tensors = [
+            pb.Tensor(name=t.name, shape=t.shape, dtype=t.dtype, merge=t.merge)
+            for t in self.tensors
+        ]
+        return pb.Model(tensors=tensors, layout_digest=self.digest)
+
+
+def from_model(model: pb.Model, fragments: int, shards: int) -> Layout:
+    """The layout that a received tensor table gives; raises SpecError where it is no layout."""
+    if len(model.tensors) > TENSORS_MAX:
+        raise SpecError(
+            "model", f"{len(model.tensors)} tensors", f"use at most {TENSORS_MAX} tensors"
+        )
+    tensors = [
+        TensorSpec(name=t.name, shape=tuple(t.shape), dtype=t.dtype, merge=t.merge)
+        for t in model.tensors
+    ]
+    layout = build_layout(tensors, fragments, shards)
+    if layout.digest != model.layout_digest:
+        raise SpecError("model", "the layout digest differs", "run one version of Atoll everywhere")
+    return layout
+
+
+def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> Layout:
+    """Largest part first into the smallest bin so far, ties by name (ALGORITHM.md, section 3).
+
+    Tensors merged by plain mean are first cut by rows to at most a slice's fair share. Raises
+    SpecError when the model has too few parts for that many slices.
+    """
+    table = tuple(sorted(tensors, key=lambda tensor: tensor.name))
+    if len({tensor.name for tensor in table}) != len(table):
+        raise SpecError("model", "two tensors have one name", "name each tensor once")
+    parts = _parts(table, fragments * shards)
+    if len(parts) < fragments * shards:
+        raise SpecError(
+            "sync.fragments",
+            f"{fragments} fragments on {shards} shards need {fragments * shards} parts, "
+            f"the model has {len(parts)}",
+            "use fewer fragments or fewer syncer.shards",
+        )
+    slices = [
+        Slice(fragment, shard, _laid_out(on_shard))
+        for fragment, in_fragment in enumerate(_spread(parts, fragments, shards, table))
+        for shard, on_shard in enumerate(_spread(in_fragment, shards, 1, table))
+    ]
+    slices.sort(key=lambda s: (s.shard, s.fragment))
+    return Layout(table, fragments, shards, tuple(slices))
+
+
+def _parts(table: Sequence[TensorSpec], bins: int) -> list[Piece]:
+    """Whole tensors, and runs of rows of the large ones that may be cut."""
+    fair = max(1, sum(tensor.element_count for tensor in table) // bins)
+    parts = []
+    for number, tensor in enumerate(table):
+        row = tensor.row_elements
+        rows = tensor.element_count // row
+        cuts = min(rows, math.ceil(tensor.element_count / fair))
+        edges = [rows * cut // cuts * row for cut in range(cuts + 1)]
+        parts += [
+            Piece(number, start, stop, 0) for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        ]
+    return parts
+
+
+def _spread(
+    parts: Sequence[Piece], bins: int, parts_min: int, table: Sequence[TensorSpec]
+) -> list[list[Piece]]:
+    """Greedy balance over `bins`, each of which gets at least `parts_min` parts."""
+    ordered = sorted(parts, key=lambda p: (-p.element_count, table[p.tensor].name, p.start))
+    filled: list[list[Piece]] = [[] for _ in range(bins)]
+    heap = [(0, number) for number in range(bins)]
+    missing = bins * parts_min
+    for index, part in enumerate(ordered):
+        if len(ordered) - index == missing:  # what is left is just enough for those that lack
+            heap = [(size, n) for size, n in heap if len(filled[n]) < parts_min]
+            heapq.heapify(heap)
+        size, number = heapq.heappop(heap)
+        filled[number].append(part)
+        if len(filled[number]) <= parts_min:
+            missing -= 1
+        heapq.heappush(heap, (size + part.element_count, number))
+    return filled
+
+
+def _laid_out(parts: Sequence[Piece]) -> tuple[Piece, ...]:
+    offset, pieces = 0, []
+    for part in sorted(parts):
+        pieces.append(Piece(part.tensor, part.start, part.stop, offset))
+        offset += part.element_count
+    return tuple(pieces)

@@ -1,0 +1,194 @@
+"""The run file: what all three programs must know of one job, as immutable JSON."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, get_args, get_origin, get_type_hints
+
+from atoll_protos.errors import SpecError
+from atoll_protos.names import slot_name
+
+
+def _require(holds: bool, field: str, problem: str, remedy: str) -> None:
+    if not holds:
+        raise SpecError(field, problem, remedy)
+
+
+class Merge(StrEnum):
+    """How the learners' differences become one (ALGORITHM.md, section 3)."""
+
+    RADIAL_DIRECTIONAL = "RadialDirectional"
+    MEAN = "Mean"
+
+
+class Wire(StrEnum):
+    """The type of a value on the wire."""
+
+    F32 = "f32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """What is computed (2604.21428; symbols of ALGORITHM.md).
+
+    `quorum` is K, `overlap` tau in ticks, `blend` the share of its own value that a learner
+    keeps on adoption (0 overwrites). With `lockstep` learners hand over by themselves and
+    `step()` waits at hand-over + overlap (PROTOCOL.md, rule 15).
+    """
+
+    fragments: int = 24
+    period: int = 24
+    overlap: int = 2
+    quorum: int = 1
+    grace: bool = True
+    grace_safety: float = 0.8
+    merge: Merge = Merge.RADIAL_DIRECTIONAL
+    blend: float = 0.0
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
+    wire_up: Wire = Wire.BF16
+    wire_down: Wire = Wire.BF16
+    lockstep: bool = False
+    mean_patterns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(self.fragments >= 1, "sync.fragments", "is below 1", "use 1 or more")
+        _require(
+            self.fragments <= self.period,
+            "sync.fragments",
+            f"{self.fragments} fragments in a period of {self.period} ticks",
+            "use at most sync.period fragments",
+        )
+        _require(
+            0 <= self.overlap < self.period,
+            "sync.overlap",
+            f"{self.overlap} is not within 0..{self.period - 1}",
+            "use less than sync.period",
+        )
+        _require(self.quorum >= 1, "sync.quorum", "is below 1", "use 1 or more")
+        _require(0 <= self.blend < 1, "sync.adopt", f"{self.blend} is no share", "use 0..0.99")
+        _require(0 < self.grace_safety < 1, "sync.grace.safetyPercent", "is no share", "use 1..99")
+
+    def offset(self, fragment: int) -> int:
+        """Fragment p is due at ticks = floor(p*H/P) (mod H); rule 9."""
+        return fragment * self.period // self.fragments
+
+    @property
+    def distance(self) -> int:
+        """Fewest ticks between two starts of one slice, H/2 rounded up (rule 9)."""
+        return (self.period + 1) // 2
+
+    def awaited(self, training: int) -> int:
+        """K, which in modes that wait means min(K, learners Training), at least 1 (rule 10)."""
+        return max(1, min(self.quorum, training)) if self.lockstep else self.quorum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """One region of the job and how many learners it has."""
+
+    name: str
+    learners: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """One job as its processes see it. `steps` is T in ticks; or `tokens`: exactly one."""
+
+    job: str
+    regions: tuple[Region, ...]
+    shards: int = 1
+    seed: int = 0
+    steps: int | None = None
+    tokens: int | None = None
+    sync: Sync = Sync()
+    syncer_lost_seconds: int = 3600
+
+    def __post_init__(self) -> None:
+        _require(self.shards >= 1, "shards", "is below 1", "use 1 or more")
+        _require(bool(self.regions), "regions", "is empty", "name at least one region")
+        _require(
+            (self.steps is None) != (self.tokens is None),
+            "steps",
+            "the length is not given once",
+            "give exactly one of steps and tokens",
+        )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All slots of the job, by region in the file's order."""
+        return tuple(slot_name(r.name, i) for r in self.regions for i in range(r.learners))
+
+    @property
+    def hash(self) -> str:
+        """sha256 of what must be equal everywhere: not the length, not who takes part."""
+        equal = {
+            "job": self.job,
+            "seed": self.seed,
+            "shards": self.shards,
+            "sync": dataclasses.asdict(self.sync),
+        }
+        return hashlib.sha256(_canonical(equal)).hexdigest()
+
+    def to_json(self) -> str:
+        """The file's text; `from_json` reads it back to an equal value."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunFile":
+        """Parse the file; raises SpecError that names the field and the remedy."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise SpecError("run file", f"is not JSON ({error})", "write it anew") from error
+        value: RunFile = _parse(cls, document, "")
+        return value
+
+
+def _canonical(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _parse(kind: Any, value: Any, path: str) -> Any:
+    """`value` as `kind` (a dataclass, enum, tuple, optional or plain type)."""
+    if dataclasses.is_dataclass(kind):
+        return _parse_dataclass(kind, value, path)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise SpecError(path, f"{value!r} is no list", "give a list")
+        return tuple(
+            _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
+        )
+    options = [option for option in get_args(kind) if option is not type(None)]
+    if options:  # T | None
+        return None if value is None else _parse(options[0], value, path)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if value not in list(kind):
+            raise SpecError(path, f"{value!r} is unknown", f"use one of {', '.join(kind)}")
+        return kind(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise SpecError(path, f"{value!r} is no {kind.__name__}", f"give a {kind.__name__}")
+    return value
+
+
+def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise SpecError(path or "run file", f"{value!r} is no mapping", "give a mapping")
+    hints = get_type_hints(kind)
+    prefix = f"{path}." if path else ""
+    for name in value:
+        if name not in hints:
+            raise SpecError(prefix + name, "is unknown", f"remove it; known: {', '.join(hints)}")
+    for field in dataclasses.fields(kind):
+        required = field.default is dataclasses.MISSING
+        if required and field.name not in value:
+            raise SpecError(prefix + field.name, "is missing", "give it")
+    return kind(**{name: _parse(hints[name], item, prefix + name) for name, item in value.items()})
