@@ -1,0 +1,60 @@
+"""How long a round waits for more than its quorum (2604.21428, Eq. 3) and who is too slow."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from atoll_protos.run import Sync
+
+WEIGHT = 0.2  # of a new sample in a moving average
+TRAINER_SPREAD_MAX = 2.0  # xi_step: the slowest within this factor of the fastest
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """An exponential moving average; its first sample counts whole."""
+
+    value: float | None = None
+
+    def add(self, sample: float) -> "Average":
+        """The average with one more sample."""
+        if self.value is None:
+            return Average(sample)
+        return Average(self.value + WEIGHT * (sample - self.value))
+
+    def or_else(self, default: float) -> float:
+        """The average, or `default` before the first sample."""
+        return default if self.value is None else self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """xi_quorum (due to K complete offers), xi_sync (close to trailer), transfer (call to offer).
+
+    All in seconds. The transfer bound also learns from offers that came too late, so that a slow
+    link gets in (rule 11).
+    """
+
+    quorum: Average = Average()
+    sync: Average = Average()
+    transfer: Average = Average()
+
+
+def step_seconds(means: Iterable[float]) -> float:
+    """xi_step: the step time of the slowest learner within a factor 2 of the fastest."""
+    known = sorted(mean for mean in means if mean > 0)
+    if not known:
+        return 0.0
+    return max(mean for mean in known if mean <= TRAINER_SPREAD_MAX * known[0])
+
+
+def grace_seconds(sync: Sync, timings: Timings, step: float) -> float:
+    """0 <= grace <= gamma * slack, slack = tau * xi_step - (xi_quorum + xi_sync); <= one step."""
+    if not sync.grace:
+        return 0.0
+    slack = sync.overlap * step - (timings.quorum.or_else(0.0) + timings.sync.or_else(0.0))
+    return min(max(0.0, sync.grace_safety * slack), step)
+
+
+def too_slow(sync: Sync, *, step: float, publish: float, tick_seconds: float) -> bool:
+    """Rule 14: step time + publish time > (H - tau)/2 ticks at the present rate."""
+    return tick_seconds > 0 and step + publish > (sync.period - sync.overlap) / 2 * tick_seconds

@@ -1,0 +1,257 @@
+"""The entries of a shard's durable log, and what they add up to (PROTOCOL.md, rule 19)."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant:
+    """One learner's part in a commit. `weight` is tokens^2 / steps."""
+
+    slot: str
+    incarnation: int
+    capture: int
+    base: int
+    steps: int
+    tokens: int
+    cursor: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reign:
+    """One process takes the shard over, with an epoch above every other (rule 20)."""
+
+    epoch: int
+    pod: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The registrar's word that starts a run, or another shard's note of it (rule 1)."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A higher incarnation of a slot; at the registrar also its admission (rules 4, 5)."""
+
+    slot: str
+    incarnation: int
+    uid: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """The operator's word number `word` on who owns a slot; empty uid: nobody (rule 4)."""
+
+    slot: str
+    uid: str
+    word: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The registrar marks a shard begun (rule 1)."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """Version 0 of all slices, and the model that gives the layout."""
+
+    tensors: tuple[Mapping[str, Any], ...]
+    layout_digest: str
+    epoch: int
+    digests: tuple[str, ...]  # by fragment
+    objects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """One version of a slice. A recovered one has no participants and zero momentum (rule 22)."""
+
+    slice: int
+    number: int
+    epoch: int
+    digest: str
+    object: str
+    base: int
+    tick: int
+    due: int
+    reason: str
+    last: bool
+    recovered: bool
+    participants: tuple[Participant, ...]
+    tensors: tuple[Mapping[str, Any], ...] = ()  # of a recovered store's first entry
+    layout_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Every slice has had its last round (rule 27)."""
+
+    tick: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFinal:
+    """The registrar knows a shard's part of the export."""
+
+    shard: int
+    file: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The job is over: Complete or Failed (registrar)."""
+
+    result: str
+    reason: str
+
+
+Entry = (
+    Reign | RunStarted | Taken | Owned | Begun | Seeded | Committed | Ended | ShardFinal | Closed
+)
+KINDS: Final[Mapping[str, type[Entry]]] = {
+    kind.__name__: kind
+    for kind in (
+        Reign, RunStarted, Taken, Owned, Begun, Seeded, Committed, Ended, ShardFinal, Closed,
+    )
+}  # fmt: skip
+
+
+def to_document(entry: Entry) -> dict[str, Any]:
+    """The entry as plain JSON values, with its kind."""
+    return {"kind": type(entry).__name__, **dataclasses.asdict(entry)}
+
+
+def from_document(document: Mapping[str, Any]) -> Entry:
+    """The entry that `to_document` described; raises KeyError or TypeError for anything else."""
+    kind = KINDS[document["kind"]]
+    names = {f.name for f in dataclasses.fields(kind)}
+    fields = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in document.items()
+        if name in names
+    }
+    if "participants" in fields:
+        fields["participants"] = tuple(Participant(**p) for p in fields["participants"])
+    return kind(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The newest version of a slice."""
+
+    number: int
+    epoch: int
+    digest: str
+    object: str
+    last: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What the entries of one log add up to; `apply` takes the next one."""
+
+    run: str = ""
+    epoch: int = 0
+    instance: str = ""
+    taken: dict[str, Taken] = field(default_factory=dict)
+    superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: instances, uids
+    owned: dict[str, Owned] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    tensors: tuple[Mapping[str, Any], ...] = ()
+    layout_digest: str = ""
+    heads: dict[int, Head] = field(default_factory=dict)
+    previous: dict[int, Head] = field(default_factory=dict)
+    merged: dict[tuple[int, str], tuple[int, int, int]] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)
+    due: dict[int, int] = field(default_factory=dict)
+    tick: int = 0
+    commits: int = 0
+    ended: bool = False
+    finals: dict[int, ShardFinal] = field(default_factory=dict)
+    closed: Closed | None = None
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "History":
+        """The sum of a whole log."""
+        history = cls()
+        for entry in entries:
+            history.apply(entry)
+        return history
+
+    def apply(self, entry: Entry) -> None:
+        """Take the log's next entry."""
+        match entry:
+            case Reign():
+                assert entry.epoch > self.epoch, "epochs only grow"
+                self.epoch, self.instance = entry.epoch, entry.instance
+            case RunStarted():
+                self.run = entry.run
+            case Taken():
+                self._take(entry)
+            case Owned():
+                self.owned[entry.slot] = entry
+            case Begun():
+                self.begun.add(entry.shard)
+            case Seeded():
+                self._seed(entry)
+            case Committed():
+                self._commit(entry)
+            case Ended():
+                self.ended = True
+                self.tick = max(self.tick, entry.tick)
+            case ShardFinal():
+                self.finals[entry.shard] = entry
+            case Closed():
+                self.closed = entry
+
+    def live_objects(self) -> set[str]:
+        """Objects of the newest two versions of each slice; others may be collected."""
+        return {head.object for heads in (self.heads, self.previous) for head in heads.values()}
+
+    def _take(self, entry: Taken) -> None:
+        before = self.taken.get(entry.slot)
+        assert before is None or entry.incarnation > before.incarnation, "incarnations only grow"
+        if before is not None:
+            self.superseded.setdefault(entry.slot, []).append(before.instance)
+        self.taken[entry.slot] = entry
+
+    def _seed(self, entry: Seeded) -> None:
+        assert not self.heads, "a shard is seeded once"
+        self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
+        for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
+            self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)
+            self.due[number] = 0
+
+    def _commit(self, entry: Committed) -> None:
+        head = self.heads.get(entry.slice)
+        assert head is None or entry.number > head.number, "versions only grow"
+        assert entry.recovered or (head is not None and entry.number == head.number + 1)
+        if entry.tensors:
+            self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
+        if head is not None:
+            self.previous[entry.slice] = head
+        self.heads[entry.slice] = Head(
+            number=entry.number,
+            epoch=entry.epoch,
+            digest=entry.digest,
+            object=entry.object,
+            last=entry.last,
+        )
+        self.tick = max(self.tick, entry.tick)
+        self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)
+        self.commits += 1
+        for part in entry.participants:
+            self.merged[entry.slice, part.slot] = (part.incarnation, part.base, part.capture)
+            self.cursors[part.slot] = max(self.cursors.get(part.slot, 0), part.cursor)

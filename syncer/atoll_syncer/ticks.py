@@ -1,0 +1,71 @@
+"""The shard's clock and what it makes due (PROTOCOL.md, rules 8 and 9)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from atoll_protos.run import Sync
+
+STARTS_MAX = 4  # after a jump the four newest start, older ones are skipped
+
+
+@dataclass(slots=True, kw_only=True)
+class Clock:
+    """Tick t: the K-th largest position of the Training learners, never less than before."""
+
+    period: int
+    tick: int = 0
+    positions: dict[str, int] = field(default_factory=dict)
+    drawn_at: int = 0
+
+    def advance(self, slot: str, steps: int) -> None:
+        """A Training learner reports `steps` more."""
+        self.positions[slot] += steps
+
+    def set_training(self, slots: frozenset[str]) -> None:
+        """The set of Training learners; a joiner enters at t-1, all are drawn in on a change."""
+        if slots == self.positions.keys():
+            return
+        self.positions = {slot: self.positions.get(slot, self.tick - 1) for slot in sorted(slots)}
+        self._draw_in()
+
+    def raise_to(self, tick: int) -> None:
+        """Time that somebody has seen elsewhere, or that a lock-step commit has reached."""
+        self.tick = max(self.tick, tick)
+
+    def update(self, quorum: int) -> bool:
+        """Move the tick; says whether it moved. With fewer than K learners it stays."""
+        before = self.tick
+        if len(self.positions) >= quorum:
+            largest_first = sorted(self.positions.values(), reverse=True)
+            self.tick = max(self.tick, largest_first[quorum - 1])
+        if self.tick >= self.drawn_at + self.period:
+            self._draw_in()
+        return self.tick > before
+
+    def _draw_in(self) -> None:
+        """[Zeroing all counts gives half-done steps away; a lost leader would freeze the clock.]"""
+        self.drawn_at = self.tick
+        low, high = self.tick - 1, self.tick + self.period
+        self.positions = {
+            slot: min(max(position, low), high) for slot, position in self.positions.items()
+        }
+
+
+def newest_due(sync: Sync, fragment: int, tick: int) -> int:
+    """The newest tick <= `tick` that is floor(p*H/P) (mod H); negative when there is none yet."""
+    offset = sync.offset(fragment)
+    return offset + (tick - offset) // sync.period * sync.period
+
+
+def starts(sync: Sync, tick: int, started: Mapping[int, int]) -> list[tuple[int, int]]:
+    """(fragment, due tick) of the rounds to start at `tick`, oldest due first.
+
+    `started` holds the due tick of each fragment's last start. At least H/2 ticks lie between
+    two starts of one slice: a fast network must not shrink the effective H.
+    """
+    due = [
+        (newest, fragment)
+        for fragment, last in sorted(started.items())
+        if (newest := newest_due(sync, fragment, tick)) - last >= sync.distance
+    ]
+    return [(fragment, newest) for newest, fragment in sorted(due)[-STARTS_MAX:]]
