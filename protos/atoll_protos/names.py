@@ -9,7 +9,8 @@ from atoll_protos.errors import SpecError
 PROTOCOL: Final = 1
 REGISTRAR_SHARD: Final = 0
 
-SLOT_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]*)")
+REGION_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+SLOT_PATTERN: Final = re.compile(rf"{REGION_PATTERN.pattern}-(0|[1-9][0-9]*)")
 
 
 class ExitCode(IntEnum):
@@ -23,7 +24,9 @@ class ExitCode(IntEnum):
     SUPERSEDED = 77
 
 
-PERMANENT_EXITS: Final = frozenset({ExitCode.BAD_INPUT, ExitCode.OTHER_JOB, ExitCode.BUG})
+# Starting the process again cannot help: it idles, and the job's condition says Failed.
+# A bug is not among them: it crashes and starts again, and costs nobody else anything.
+PERMANENT_EXITS: Final = frozenset({ExitCode.BAD_INPUT, ExitCode.OTHER_JOB})
 
 
 class Env:
@@ -36,6 +39,21 @@ class Env:
     UID: Final = "ATOLL_UID"
     INSTANCE: Final = "ATOLL_INSTANCE"
     TELEMETRY_DIR: Final = "ATOLL_TELEMETRY_DIR"
+    SHARD: Final = "ATOLL_SHARD"  # of a shard, as of here: the defaults of its flags
+    LISTEN: Final = "ATOLL_LISTEN"  # host:port
+    STORE: Final = "ATOLL_STORE"
+    TAPE: Final = "ATOLL_TAPE"
+    EXPORT: Final = "ATOLL_EXPORT"
+    METRICS_PORT: Final = "ATOLL_METRICS_PORT"
+
+
+class Label:
+    """Labels of what a job owns in a cluster, beside `app.kubernetes.io/*`."""
+
+    JOB: Final = "atoll.dev/job"
+    REGION: Final = "atoll.dev/region"
+    ROLE: Final = "atoll.dev/role"  # learner, shard, evaluator
+    SHARD: Final = "atoll.dev/shard"
 
 
 def slot_name(region: str, ordinal: int) -> str:

@@ -3,13 +3,18 @@
 import dataclasses
 import hashlib
 import json
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from atoll_protos.errors import SpecError
-from atoll_protos.names import slot_name
+from atoll_protos.names import REGION_PATTERN, slot_name
+
+LEARNERS_MAX: Final = 10_000  # of one region
+WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
 
 
 def _require(holds: bool, field: str, problem: str, remedy: str) -> None:
@@ -58,22 +63,34 @@ class Sync:
     mean_patterns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(self.fragments >= 1, "sync.fragments", "is below 1", "use 1 or more")
+        fragments, period = self.fragments, self.period
+        _require(fragments >= 1, "sync.fragments", f"{fragments} is below 1", "use 1 or more")
         _require(
-            self.fragments <= self.period,
+            fragments <= period,
             "sync.fragments",
-            f"{self.fragments} fragments in a period of {self.period} ticks",
+            f"{fragments} fragments in a period of {period} ticks",
             "use at most sync.period fragments",
         )
         _require(
-            0 <= self.overlap < self.period,
+            0 <= self.overlap < period,
             "sync.overlap",
-            f"{self.overlap} is not within 0..{self.period - 1}",
+            f"{self.overlap} is not within 0..{period - 1}",
             "use less than sync.period",
         )
-        _require(self.quorum >= 1, "sync.quorum", "is below 1", "use 1 or more")
-        _require(0 <= self.blend < 1, "sync.adopt", f"{self.blend} is no share", "use 0..0.99")
-        _require(0 < self.grace_safety < 1, "sync.grace.safetyPercent", "is no share", "use 1..99")
+        _require(
+            self.overlap > 0 or self.lockstep,
+            "sync.lockstep",
+            "is false with an overlap of 0",
+            "set it, or use a sync.overlap of 1 or more",
+        )
+        _require(self.quorum >= 1, "sync.quorum", f"{self.quorum} is below 1", "use 1 or more")
+        for name, holds, remedy in (
+            ("grace_safety", 0 < self.grace_safety < 1, "use more than 0 and less than 1"),
+            ("blend", 0 <= self.blend < 1, "use 0 (overwrite) or more, and less than 1"),
+            ("outer_learning_rate", 0 < self.outer_learning_rate < math.inf, "use about 0.7"),
+            ("outer_momentum", 0 <= self.outer_momentum < 1, "use 0 or more, and less than 1"),
+        ):
+            _require(holds, f"sync.{name}", f"{getattr(self, name)} is out of range", remedy)
 
     def offset(self, fragment: int) -> int:
         """Fragment p is due at ticks = floor(p*H/P) (mod H); rule 9."""
@@ -96,6 +113,28 @@ class Region:
     name: str
     learners: int
 
+    def __post_init__(self) -> None:
+        _require(
+            REGION_PATTERN.fullmatch(self.name) is not None,
+            "regions.name",
+            f"{self.name!r} is no name",
+            "use lower-case letters, digits and inner dashes",
+        )
+        _require(
+            0 <= self.learners <= LEARNERS_MAX,
+            f"regions.{self.name}.learners",
+            f"{self.learners} is out of range",
+            f"use 0..{LEARNERS_MAX}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where shards keep their state: ObjectStore, PersistentVolumeClaim or Ephemeral (rule 23)."""
+
+    type: str = "Ephemeral"
+    url: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
@@ -103,22 +142,45 @@ class RunFile:
 
     job: str
     regions: tuple[Region, ...]
+    syncer_region: str = ""  # empty: the first region
     shards: int = 1
     seed: int = 0
     steps: int | None = None
     tokens: int | None = None
     sync: Sync = Sync()
-    syncer_lost_seconds: int = 3600
+    evaluator_every: int | None = None  # ticks between two evaluations
+    storage: Storage = Storage()
+    export_url: str = ""
 
     def __post_init__(self) -> None:
-        _require(self.shards >= 1, "shards", "is below 1", "use 1 or more")
-        _require(bool(self.regions), "regions", "is empty", "name at least one region")
+        _require(bool(self.job), "job", "is empty", "give the job's name")
+        names = [region.name for region in self.regions]
+        _require(bool(names), "regions", "is empty", "name at least one region")
+        _require(len({*names}) == len(names), "regions", "one is named twice", "name each once")
+        _require(
+            self.syncer_region in ("", *names),
+            "syncer_region",
+            f"{self.syncer_region!r} is no region of this job",
+            f"use one of {', '.join(names)}",
+        )
+        learners = sum(region.learners for region in self.regions)
+        _require(
+            self.sync.quorum <= max(1, learners),
+            "sync.quorum",
+            f"{self.sync.quorum} of {learners} learners",
+            "use at most the number of learners",
+        )
+        _require(self.shards >= 1, "shards", f"{self.shards} is below 1", "use 1 or more")
+        _require(0 <= self.seed < 1 << 63, "seed", f"{self.seed} is out of range", "use 0..2^63-1")
         _require(
             (self.steps is None) != (self.tokens is None),
             "steps",
             "the length is not given once",
             "give exactly one of steps and tokens",
         )
+        for name in ("steps", "tokens", "evaluator_every"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -144,8 +206,8 @@ class RunFile:
     def from_json(cls, text: str) -> "RunFile":
         """Parse the file; raises SpecError that names the field and the remedy."""
         try:
-            document = json.loads(text)
-        except ValueError as error:
+            document = json.loads(text, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
             raise SpecError("run file", f"is not JSON ({error})", "write it anew") from error
         value: RunFile = _parse(cls, document, "")
         return value
@@ -155,13 +217,25 @@ def _canonical(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def _short(value: Any) -> str:
+    return reprlib.repr(value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        _require(name not in mapping, name, "is given twice", "give it once")
+        mapping[name] = value
+    return mapping
+
+
 def _parse(kind: Any, value: Any, path: str) -> Any:
     """`value` as `kind` (a dataclass, enum, tuple, optional or plain type)."""
     if dataclasses.is_dataclass(kind):
         return _parse_dataclass(kind, value, path)
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
-            raise SpecError(path, f"{value!r} is no list", "give a list")
+            raise SpecError(path, f"{_short(value)} is no list", "give a list")
         return tuple(
             _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
         )
@@ -170,18 +244,18 @@ def _parse(kind: Any, value: Any, path: str) -> Any:
         return None if value is None else _parse(options[0], value, path)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         if value not in list(kind):
-            raise SpecError(path, f"{value!r} is unknown", f"use one of {', '.join(kind)}")
+            raise SpecError(path, f"{_short(value)} is unknown", f"use one of {', '.join(kind)}")
         return kind(value)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value) is not kind:
-        raise SpecError(path, f"{value!r} is no {kind.__name__}", f"give a {kind.__name__}")
+        raise SpecError(path, f"{_short(value)} is not {WORDS[kind]}", f"give {WORDS[kind]}")
     return value
 
 
 def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
-        raise SpecError(path or "run file", f"{value!r} is no mapping", "give a mapping")
+        raise SpecError(path or "run file", f"{_short(value)} is no mapping", "give a mapping")
     hints = get_type_hints(kind)
     prefix = f"{path}." if path else ""
     for name in value:

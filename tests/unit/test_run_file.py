@@ -1,0 +1,175 @@
+"""The run file: round trip, hash, and errors that name the field and the remedy."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_protos.errors import SpecError
+from atoll_protos.names import REGION_PATTERN
+from atoll_protos.run import Merge, Region, RunFile, Storage, Sync, Wire
+
+NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
+SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
+
+
+@st.composite
+def syncs(draw: st.DrawFn) -> Sync:
+    period = draw(st.integers(1, 200))
+    overlap = draw(st.integers(0, period - 1))
+    return Sync(
+        fragments=draw(st.integers(1, period)),
+        period=period,
+        overlap=overlap,
+        grace=draw(st.booleans()),
+        grace_safety=draw(SHARES),
+        merge=draw(st.sampled_from(Merge)),
+        blend=draw(SHARES),
+        outer_learning_rate=draw(SHARES),
+        outer_momentum=draw(SHARES),
+        wire_up=draw(st.sampled_from(Wire)),
+        wire_down=draw(st.sampled_from(Wire)),
+        lockstep=overlap == 0 or draw(st.booleans()),
+        mean_patterns=tuple(draw(st.lists(st.text()))),
+    )
+
+
+@st.composite
+def run_files(draw: st.DrawFn) -> RunFile:
+    regions = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    return RunFile(
+        job=draw(st.text(min_size=1)),
+        regions=tuple(Region(name=name, learners=draw(st.integers(1, 9))) for name in regions),
+        syncer_region=draw(st.sampled_from(["", *regions])),
+        shards=draw(st.integers(1, 99)),
+        seed=draw(st.integers(0, 2**63 - 1)),
+        steps=draw(st.integers(1)),
+        sync=draw(syncs()),
+        evaluator_every=draw(st.none() | st.integers(1)),
+        storage=Storage(type=draw(st.text()), url=draw(st.text())),
+        export_url=draw(st.text()),
+    )
+
+
+def minimal(**changed: Any) -> RunFile:
+    given = {"job": "tiny", "regions": (Region(name="us", learners=2),), "steps": 100}
+    return RunFile(**{**given, **changed})
+
+
+def document(**changed: Any) -> str:
+    return json.dumps({**json.loads(minimal().to_json()), **changed})
+
+
+@given(run_files())
+def test_a_run_file_survives_its_json(run_file: RunFile) -> None:
+    again = RunFile.from_json(run_file.to_json())
+    assert again == run_file
+    assert again.hash == run_file.hash
+
+
+def test_fields_with_defaults_may_be_left_out() -> None:
+    text = '{"job": "tiny", "regions": [{"name": "us", "learners": 2}], "steps": 100}'
+    assert RunFile.from_json(text) == minimal()
+
+
+def test_the_hash_is_the_same_on_every_machine_and_for_ever() -> None:
+    """A changed literal means that running jobs refuse learners of the new release."""
+    assert minimal().hash == "c72ccfbcdb0063af4f08847e12f2d6cedcbf10c8607910c563607a4383036d66"
+
+
+def test_length_and_who_takes_part_are_not_in_the_hash() -> None:
+    more = (Region(name="us", learners=7), Region(name="eu", learners=1))
+    assert minimal(steps=999, regions=more, export_url="file:///x").hash == minimal().hash
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Sync)])
+def test_every_setting_of_sync_is_in_the_hash(field: str) -> None:
+    other: dict[str, Any] = {
+        "fragments": 23, "period": 25, "overlap": 3, "quorum": 2, "grace": False,
+        "grace_safety": 0.7, "merge": Merge.MEAN, "blend": 0.5, "outer_learning_rate": 0.6,
+        "outer_momentum": 0.8, "wire_up": Wire.INT4, "wire_down": Wire.INT8, "lockstep": True,
+        "mean_patterns": ("*.head",),
+    }  # fmt: skip
+    assert minimal(sync=Sync(**{field: other[field]})).hash != minimal().hash
+
+
+def test_seed_shards_and_job_are_in_the_hash() -> None:
+    hashes = {minimal(**{k: v}).hash for k, v in {"seed": 1, "shards": 2, "job": "b"}.items()}
+    assert len(hashes | {minimal().hash}) == 4
+
+
+def test_slots_are_listed_by_region_in_the_files_order() -> None:
+    regions = (Region(name="us-east", learners=2), Region(name="eu", learners=1))
+    assert minimal(regions=regions).slots == ("us-east-0", "us-east-1", "eu-0")
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "remedy"),
+    [
+        ({"job": 7}, "job", "give a string"),
+        ({"job": ""}, "job", "give the job's name"),
+        ({"regions": []}, "regions", "name at least one"),
+        ({"regions": {}}, "regions", "give a list"),
+        ({"regions": [7]}, "regions[0]", "give a mapping"),
+        ({"regions": [{"name": "us"}]}, "regions[0].learners", "give it"),
+        ({"regions": [{"name": "us", "learners": "2"}]}, "regions[0].learners", "whole number"),
+        ({"regions": [{"name": "us", "learners": 1e9}]}, "regions[0].learners", "whole number"),
+        ({"regions": [{"name": "us", "learners": 10**9}]}, "regions.us.learners", "0..10000"),
+        ({"regions": [{"name": "U S", "learners": 1}]}, "regions.name", "lower-case"),
+        ({"regions": [{"name": "us", "learners": 1}] * 2}, "regions", "name each once"),
+        ({"syncer_region": "mars"}, "syncer_region", "use one of us"),
+        ({"shards": 0}, "shards", "use 1 or more"),
+        ({"shards": True}, "shards", "whole number"),
+        ({"seed": -1}, "seed", "use 0.."),
+        ({"steps": None}, "steps", "exactly one of steps and tokens"),
+        ({"tokens": 5}, "steps", "exactly one of steps and tokens"),
+        ({"steps": 0}, "steps", "use 1 or more"),
+        ({"evaluator_every": 0}, "evaluator_every", "use 1 or more"),
+        ({"stpes": 1}, "stpes", "remove it; known: job, regions,"),
+        ({"sync": {"quorum": 3}}, "sync.quorum", "number of learners"),
+        ({"sync": {"quorum": 0}}, "sync.quorum", "use 1 or more"),
+        ({"sync": {"fragments": 0}}, "sync.fragments", "use 1 or more"),
+        ({"sync": {"fragments": 25}}, "sync.fragments", "at most sync.period"),
+        ({"sync": {"overlap": 24}}, "sync.overlap", "less than sync.period"),
+        ({"sync": {"overlap": 0}}, "sync.lockstep", "set it"),
+        ({"sync": {"grace": 1}}, "sync.grace", "true or false"),
+        ({"sync": {"grace_safety": 1}}, "sync.grace_safety", "less than 1"),
+        ({"sync": {"blend": float("nan")}}, "sync.blend", "less than 1"),
+        ({"sync": {"blend": "0.5"}}, "sync.blend", "give a number"),
+        ({"sync": {"outer_learning_rate": float("inf")}}, "sync.outer_learning_rate", "0.7"),
+        ({"sync": {"outer_learning_rate": 10**400}}, "sync.outer_learning_rate", "number"),
+        ({"sync": {"outer_momentum": 1.0}}, "sync.outer_momentum", "less than 1"),
+        ({"sync": {"merge": "mean"}}, "sync.merge", "use one of RadialDirectional, Mean"),
+        ({"sync": {"wire_up": []}}, "sync.wire_up", "use one of f32, bf16, int8, int4"),
+        ({"sync": {"mean_patterns": ["a", 1]}}, "sync.mean_patterns[1]", "give a string"),
+        ({"sync": {"period": 12, "alpha": 1}}, "sync.alpha", "remove it"),
+        ({"sync": None}, "sync", "give a mapping"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_remedy(
+    changed: dict[str, Any], field: str, remedy: str
+) -> None:
+    with pytest.raises(SpecError) as raised:
+        RunFile.from_json(document(**changed))
+    assert raised.value.field == field
+    assert remedy in raised.value.remedy
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "7" * 5000, "null", "[]", '"x"'])
+def test_what_is_no_run_file_at_all_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=r"^run file: "):
+        RunFile.from_json(text)
+
+
+def test_a_field_given_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^job: is given twice"):
+        RunFile.from_json('{"job": "a", "job": "b"}')
+
+
+def test_a_long_bad_value_does_not_flood_the_message() -> None:
+    with pytest.raises(SpecError) as raised:
+        RunFile.from_json(document(seed="x" * 10**6))
+    assert len(str(raised.value)) < 500
