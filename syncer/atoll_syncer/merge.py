@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-BLOCK_ELEMENTS = 128 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
+BLOCK_ELEMENTS = 256 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
 SCALE_ELEMENTS_MAX = 256  # elements under one scale (int8): a read may begin and end inside some
 ROW_ELEMENTS = 8 << 10  # of a norm: small enough that torch never splits a row over threads
 CANCELLED = 1e-3  # a mean direction shorter than this is noise: M random ones give 1/sqrt(M)
@@ -37,12 +37,12 @@ class Exact:
 class Scratch:
     """Memory that merges reuse: first writes to fresh pages cost more than the merge itself.
 
-    `tensor_elements_max` is the size of the largest tensor that is merged by RDA.
+    `sum_elements` must be that of the largest tensor merged by RDA, or of a block.
     """
 
-    def __init__(self, tensor_elements_max: int) -> None:
-        self.decoded = torch.empty(BLOCK_ELEMENTS + 2 * SCALE_ELEMENTS_MAX).zero_()
-        self.sums = torch.empty(max(tensor_elements_max, BLOCK_ELEMENTS)).zero_()
+    def __init__(self, sum_elements: int = BLOCK_ELEMENTS) -> None:
+        self.decoded = torch.empty(BLOCK_ELEMENTS + 2 * SCALE_ELEMENTS_MAX)
+        self.sums = torch.empty(sum_elements).zero_()
 
 
 def mean_coefficients(weights: Sequence[float]) -> list[float]:
@@ -71,7 +71,7 @@ def radial_scale(
 
 
 def squared_norm(block: torch.Tensor) -> float:
-    """Sum of squares of f32[n]; not finite when an element is not (or is beyond 1e19).
+    """Sum of squares of f32[n]; finite if all elements are.
 
     Rows of fixed length are summed apart, so that the bits do not depend on torch's threads.
     """
@@ -82,6 +82,8 @@ def squared_norm(block: torch.Tensor) -> float:
         norms = torch.linalg.vector_norm(rows, dim=1).tolist()
     if whole < block.numel():
         norms.append(torch.linalg.vector_norm(block[whole:]).item())
+    if not all(map(math.isfinite, norms)) and bool(torch.isfinite(block).all()):
+        norms = [torch.linalg.vector_norm(block.double()).item()]  # squares beyond f32
     return math.fsum(norm * norm for norm in norms)
 
 

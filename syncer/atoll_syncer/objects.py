@@ -1,15 +1,16 @@
 """Tensors as safetensors bytes and back, without a copy on the way out."""
 
-import ctypes
 import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import BinaryIO
 
 import torch
 
-from atoll_syncer.store import Buffer
+from atoll_protos.frames import Buffer
+from atoll_protos.tensors import byte_view
 
 DTYPES = {
     torch.float32: "F32",
@@ -84,6 +85,14 @@ def decode_header(data: Buffer) -> Contents:
     return Contents(entries=entries, metadata=metadata, byte_count=end)
 
 
+def read_header(file: BinaryIO) -> Contents:
+    """Parse the header of an open file; raises ObjectError."""
+    file.seek(0)
+    first = file.read(8)
+    header_bytes = int.from_bytes(first, "little")
+    return decode_header(first + file.read(min(header_bytes, HEADER_BYTES_MAX)))
+
+
 def decode(data: bytearray) -> tuple[dict[str, torch.Tensor], Mapping[str, str]]:
     """The tensors of a file, sharing its memory, and its metadata; raises ObjectError."""
     contents = decode_header(data)
@@ -98,16 +107,6 @@ def decode(data: bytearray) -> tuple[dict[str, torch.Tensor], Mapping[str, str]]
         for name, entry in contents.entries.items()
     }
     return tensors, contents.metadata
-
-
-def byte_view(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor as bytes; the view does not keep the tensor alive."""
-    assert tensor.is_contiguous(), tensor.shape
-    assert tensor.device.type == "cpu", tensor.device
-    byte_count = tensor.numel() * tensor.element_size()
-    if byte_count == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_ubyte * byte_count).from_address(tensor.data_ptr())).cast("B")
 
 
 def _entry(fields: Mapping[str, object], data_start: int) -> Entry:

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
+
+from atoll_protos.frames import Buffer
 
 LOG = "log/"
 OBJECTS = "objects/"
 TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
 SWEEP_SECONDS = 3600.0  # nobody takes an hour over one temporary file
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class StoreError(Exception):
@@ -96,7 +96,7 @@ class FileStore:
         with storage_errors(self.root):
             for folder in (LOG, OBJECTS, TEMPORARY):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
-            _sync_folder(self.root)
+            sync_folder(self.root)
         self._sweep()
 
     def create(self, name: str, data: bytes) -> bool:
@@ -194,11 +194,12 @@ def _link(temporary: Path, path: Path) -> bool:
     except FileExistsError:
         # A network file system that lost its answer may say so of our own link.
         made = path.samefile(temporary)
-    _sync_folder(path.parent)  # also when the name was there: its maker may not have come so far
+    sync_folder(path.parent)  # also when the name was there: its maker may not have come so far
     return made
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

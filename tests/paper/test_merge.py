@@ -18,12 +18,12 @@ from atoll_syncer.merge import (
 )
 
 torch.set_num_threads(1)
-SCRATCH = Scratch(BLOCK_ELEMENTS)
+SCRATCH = Scratch()
 
 
 def rda(vectors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
     span = range(vectors[0].numel())
-    scratch = Scratch(len(span)) if len(span) > BLOCK_ELEMENTS else SCRATCH
+    scratch = Scratch(max(len(span), BLOCK_ELEMENTS))
     deltas = [Exact(vector) for vector in vectors]
     norms = [norm(delta, span, scratch) for delta in deltas]
     merged = radial_directional(deltas, weights, norms, span, scratch)

@@ -6,9 +6,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from atoll_protos.tensors import byte_view
 from atoll_syncer.objects import (
     ObjectError,
-    byte_view,
     decode,
     decode_header,
     encode_header,
@@ -84,13 +84,6 @@ def test_a_file_of_another_length_is_refused(change: int) -> None:
     wrong = data[:change] if change < 0 else data + b"\0"
     with pytest.raises(ObjectError, match="bytes where the header says"):
         decode(wrong)
-
-
-def test_a_view_of_bytes_copies_nothing() -> None:
-    tensor = torch.zeros(4)
-    view = byte_view(tensor)
-    tensor[0] = 1.0
-    assert bytes(view[:4]) == struct.pack("<f", 1.0)
 
 
 def test_metadata_is_text() -> None:
