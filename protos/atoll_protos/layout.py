@@ -4,10 +4,11 @@ import hashlib
 import heapq
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
@@ -15,6 +16,7 @@ from atoll_protos.errors import SpecError
 MERGES: Final = ("rda", "mean")
 DTYPES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 TENSORS_MAX: Final = 100_000
+PARTS_OF_A_SLICE: Final = 8  # how finely tensors that may be cut fill up the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class TensorSpec:
         if self.dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise SpecError(f"tensor {self.name}", f"dtype {self.dtype} is unknown", f"use {known}")
-        if self.element_count < 1:
+        if min(self.shape, default=1) < 1:
             raise SpecError(f"tensor {self.name}", "has no elements", "leave it out of the model")
 
     @property
@@ -133,11 +135,12 @@ def from_model(model: pb.Model, fragments: int, shards: int) -> Layout:
 def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> Layout:
     """Largest part first into the smallest bin so far, ties by name (ALGORITHM.md, section 3).
 
-    Tensors merged by plain mean are first cut by rows to at most a slice's fair share. Raises
-    SpecError when the model has too few parts for that many slices.
+    First over fragments, then each fragment over shards. Tensors merged by plain mean count as
+    many small parts, of which a slice gets one run of rows. Raises SpecError when the model has
+    too few parts for that many slices.
     """
     table = tuple(sorted(tensors, key=lambda tensor: tensor.name))
-    if len({tensor.name for tensor in table}) != len(table):
+    if any(one.name == other.name for one, other in pairwise(table)):
         raise SpecError("model", "two tensors have one name", "name each tensor once")
     parts = _parts(table, fragments * shards)
     if len(parts) < fragments * shards:
@@ -147,53 +150,69 @@ def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> 
             f"the model has {len(parts)}",
             "use fewer fragments or fewer syncer.shards",
         )
-    slices = [
-        Slice(fragment, shard, _laid_out(on_shard))
-        for fragment, in_fragment in enumerate(_spread(parts, fragments, shards, table))
-        for shard, on_shard in enumerate(_spread(in_fragment, shards, 1, table))
-    ]
-    slices.sort(key=lambda s: (s.shard, s.fragment))
-    return Layout(table, fragments, shards, tuple(slices))
+    bins: dict[tuple[int, int], list[_Part]] = {}
+    loads = [0] * shards
+    for fragment, in_fragment in enumerate(_spread(parts, fragments, shards)):
+        by_load = sorted(range(shards), key=lambda shard: loads[shard])
+        by_size = sorted(_spread(in_fragment, shards, 1), key=_size, reverse=True)
+        for shard, on_shard in zip(by_load, by_size, strict=True):  # largest to the least loaded
+            bins[shard, fragment] = on_shard
+            loads[shard] += _size(on_shard)
+    slices = _cut(bins, len(table))
+    return Layout(table, fragments, shards, slices)
 
 
-def _parts(table: Sequence[TensorSpec], bins: int) -> list[Piece]:
-    """Whole tensors, and runs of rows of the large ones that may be cut."""
-    fair = max(1, sum(tensor.element_count for tensor in table) // bins)
+class _Part(NamedTuple):
+    """Some rows of a tensor, which ones is not yet said. Sorts as the greedy balance takes it."""
+
+    minus_elements: int
+    tensor: int  # by name
+
+
+def _size(parts: Iterable[_Part]) -> int:
+    return -sum(part.minus_elements for part in parts)
+
+
+def _parts(table: Sequence[TensorSpec], bins: int) -> list[_Part]:
+    """Whole tensors, and small runs of rows of those that may be cut; largest first."""
+    fine = max(1, sum(tensor.element_count for tensor in table) // (bins * PARTS_OF_A_SLICE))
     parts = []
     for number, tensor in enumerate(table):
         row = tensor.row_elements
         rows = tensor.element_count // row
-        cuts = min(rows, math.ceil(tensor.element_count / fair))
-        edges = [rows * cut // cuts * row for cut in range(cuts + 1)]
-        parts += [
-            Piece(number, start, stop, 0) for start, stop in zip(edges[:-1], edges[1:], strict=True)
-        ]
-    return parts
+        cuts = min(rows, -(-tensor.element_count // fine))
+        edges = (rows * cut // cuts * row for cut in range(cuts + 1))
+        parts += [_Part(start - stop, number) for start, stop in pairwise(edges)]
+    return sorted(parts)
 
 
-def _spread(
-    parts: Sequence[Piece], bins: int, parts_min: int, table: Sequence[TensorSpec]
-) -> list[list[Piece]]:
+def _spread(parts: Sequence[_Part], bins: int, parts_min: int) -> list[list[_Part]]:
     """Greedy balance over `bins`, each of which gets at least `parts_min` parts."""
-    ordered = sorted(parts, key=lambda p: (-p.element_count, table[p.tensor].name, p.start))
-    filled: list[list[Piece]] = [[] for _ in range(bins)]
+    filled: list[list[_Part]] = [[] for _ in range(bins)]
     heap = [(0, number) for number in range(bins)]
     missing = bins * parts_min
-    for index, part in enumerate(ordered):
-        if len(ordered) - index == missing:  # what is left is just enough for those that lack
-            heap = [(size, n) for size, n in heap if len(filled[n]) < parts_min]
-            heapq.heapify(heap)
-        size, number = heapq.heappop(heap)
+    for left, part in zip(range(len(parts), 0, -1), parts, strict=True):
+        while left == missing and len(filled[heap[0][1]]) >= parts_min:
+            heapq.heappop(heap)  # what is left is just enough for the bins that lack some
+        size, number = heap[0]
         filled[number].append(part)
-        if len(filled[number]) <= parts_min:
-            missing -= 1
-        heapq.heappush(heap, (size + part.element_count, number))
+        missing -= len(filled[number]) <= parts_min
+        heapq.heapreplace(heap, (size - part.minus_elements, number))
     return filled
 
 
-def _laid_out(parts: Sequence[Piece]) -> tuple[Piece, ...]:
-    offset, pieces = 0, []
-    for part in sorted(parts):
-        pieces.append(Piece(part.tensor, part.start, part.stop, offset))
-        offset += part.element_count
-    return tuple(pieces)
+def _cut(bins: Mapping[tuple[int, int], Iterable[_Part]], tensors: int) -> tuple[Slice, ...]:
+    """Say which rows: each slice gets one run of each of its tensors."""
+    cut = [0] * tensors  # elements given away, by tensor
+    slices = []
+    for (shard, fragment), parts in sorted(bins.items()):
+        elements: dict[int, int] = {}
+        for part in parts:
+            elements[part.tensor] = elements.get(part.tensor, 0) - part.minus_elements
+        offset, pieces = 0, []
+        for tensor, count in sorted(elements.items()):
+            pieces.append(Piece(tensor, cut[tensor], cut[tensor] + count, offset))
+            cut[tensor] += count
+            offset += count
+        slices.append(Slice(fragment, shard, tuple(pieces)))
+    return tuple(slices)
