@@ -28,7 +28,8 @@ class Accept:
     """The transfer that just began may be received; answer of `transfer_started`."""
 
     session: int
-    byte_count: int
+    element_count: int
+    encoding: pb.Encoding
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class Closed:
 Entry = (
     Reign | RunStarted | Taken | Owned | Begun | Seeded | Committed | Ended | ShardFinal | Closed
 )
-KINDS: Final[Mapping[str, type[Entry]]] = {
+KINDS: Final[Mapping[str, Any]] = {
     kind.__name__: kind
     for kind in (
         Reign, RunStarted, Taken, Owned, Begun, Seeded, Committed, Ended, ShardFinal, Closed,
@@ -144,7 +144,8 @@ def from_document(document: Mapping[str, Any]) -> Entry:
     }
     if "participants" in fields:
         fields["participants"] = tuple(Participant(**p) for p in fields["participants"])
-    return kind(**fields)
+    entry: Entry = kind(**fields)
+    return entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,87 @@
+"""Slots and sessions of one shard: who is there, in which state (PROTOCOL.md, rules 5, 6, 14)."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.grace import Average
+
+STALL_STEPS = 3.0
+STALL_SECONDS_MIN = 2.0
+
+
+class State(StrEnum):
+    """What a slot does, as this shard sees it. Only Training counts for quorum and grace."""
+
+    JOINING = "Joining"
+    RECOVERING = "Recovering"
+    TRAINING = "Training"
+    STALLED = "Stalled"
+    LOST = "Lost"
+    LEFT = "Left"
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One connection of an instance. `credits` are Calls that may still be answered (rule 10)."""
+
+    number: int
+    join: pb.Join
+    welcomed: bool = False
+    held: dict[int, int] = field(default_factory=dict)
+    credits: dict[int, int] = field(default_factory=dict)  # slice: base number
+    receiving: pb.Transfer | None = None
+
+    @property
+    def slot(self) -> str:
+        """Empty for an observer."""
+        return "" if self.join.observer else self.join.slot
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """What is known of one slot, across its incarnations."""
+
+    name: str
+    session: int | None = None
+    left: str = ""  # the reason of its Leave
+    report: pb.Report = field(default_factory=pb.Report)
+    reported_at: float = 0.0
+    stepped_at: float = 0.0
+    adopted_at: float = 0.0
+    t_m_counted: int = 0
+    tokens_before: int = 0  # of earlier incarnations
+    transfer: Average = Average()
+
+    def state(self, now: float) -> State:
+        """The slot's state at `now`."""
+        if self.session is None:
+            return State.LEFT if self.left else State.LOST
+        if not self.report.training:
+            return State.RECOVERING if self.report.t_m else State.JOINING
+        allowed = max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
+        if not self.report.waiting and now - self.stepped_at > allowed:
+            return State.STALLED
+        return State.TRAINING
+
+    def open(self, session: int, now: float) -> None:
+        """A session was welcomed: what the one before reported is its own."""
+        self.tokens_before += self.report.tokens
+        self.session, self.left, self.report = session, "", pb.Report()
+        self.reported_at = self.stepped_at = self.adopted_at = now
+        self.t_m_counted = 0
+
+    def take(self, report: pb.Report, now: float) -> None:
+        """The newest report."""
+        before = {each.slice: each.held for each in self.report.slices}
+        if report.t_m != self.report.t_m or not self.report.training:
+            self.stepped_at = now
+        if any(before.get(each.slice) != each.held for each in report.slices):
+            self.adopted_at = now
+        if not self.report.training:
+            self.t_m_counted = report.t_m
+        self.report, self.reported_at = report, now
+
+    def steps_since(self, fragment: int) -> pb.SliceProgress | None:
+        """What it has reported of a slice."""
+        return next((each for each in self.report.slices if each.slice == fragment), None)

@@ -1,0 +1,174 @@
+"""The gRPC edge of a learner or observer: both streams of one shard, dialled out."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.channels import BULK_METHOD, SESSION_METADATA, bulk_options, control_options
+from atoll_protos.frames import Assembler, FrameError, transfer_frames
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+
+CONNECT_SECONDS_MAX = 10.0
+
+log = structlog.get_logger()
+
+Payload = Callable[[], Awaitable[tuple[pb.Transfer, memoryview] | None]]
+
+
+class Listener(Protocol):
+    """What the driver of a machine hears from one shard; called in the event loop."""
+
+    def connected(self, shard: int) -> None:
+        """The control stream is open: Join may be sent."""
+
+    def disconnected(self, shard: int, reason: str) -> None:
+        """Both streams are gone; said once per `dial`."""
+
+    def message(self, shard: int, message: pb.ToLearner) -> None:
+        """A control message has arrived."""
+
+    def publish_started(self, shard: int, head: pb.Transfer) -> int | None:
+        """The byte count that the coming transfer may have, or None to drop the session."""
+
+    async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
+        """A transfer is whole and its checksum is right."""
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Messages on their way: ordered ones, and a mailbox in which the latest report wins."""
+
+    ordered: deque[pb.ToShard] = field(default_factory=deque)
+    report: pb.ToShard | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, message: pb.ToShard) -> None:
+        """Queue one message; a report replaces an unsent older one (rule 7)."""
+        if message.WhichOneof("kind") == "report":
+            self.report = message
+        else:
+            self.ordered.append(message)
+        self.ready.set()
+
+    async def take(self) -> pb.ToShard:
+        """The next message; waits for one."""
+        while True:
+            if self.ordered:
+                return self.ordered.popleft()
+            if self.report is not None:
+                message, self.report = self.report, None
+                return message
+            self.ready.clear()
+            await self.ready.wait()
+
+
+class ShardClient:
+    """Both streams to one shard. `dial` once per connection; `hang_up` ends it."""
+
+    def __init__(self, shard: int, endpoint: str, listener: Listener) -> None:
+        self.shard, self.endpoint, self.listener = shard, endpoint, listener
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._outbox = Outbox()
+        self._bulk: asyncio.Queue[Payload] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def dial(self) -> None:
+        """Open the streams in the background; the listener hears how it goes."""
+        assert self._task is None or self._task.done(), "dialled twice"
+        self._outbox, self._bulk = Outbox(), asyncio.Queue()
+        self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
+
+    def hang_up(self) -> None:
+        """Close both streams; the listener hears `disconnected`."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def send(self, message: pb.ToShard) -> None:
+        """Queue a control message for the open session."""
+        self._outbox.put(message)
+
+    def send_bulk(self, payload: Payload) -> None:
+        """Queue a transfer; `payload` is asked for its head and bytes when its turn comes."""
+        self._bulk.put_nowait(payload)
+
+    async def drained(self, seconds_max: float) -> None:
+        """Wait until queued control messages have left, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                while self._outbox.ordered or self._outbox.report is not None:
+                    await asyncio.sleep(0.01)
+
+    async def _run(self) -> None:
+        reason = "closed"
+        try:
+            async with grpc.aio.insecure_channel(
+                self.endpoint, options=control_options()
+            ) as channel:
+                await asyncio.wait_for(channel.channel_ready(), CONNECT_SECONDS_MAX)
+                await self._control(channel)
+        except TimeoutError:
+            reason = f"{self.endpoint} does not answer"
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+        except FrameError as error:
+            reason = f"bad transfer: {error}"
+        except asyncio.CancelledError:
+            reason = "hung up"
+        finally:
+            self.listener.disconnected(self.shard, reason)
+
+    async def _control(self, channel: grpc.aio.Channel) -> None:
+        call = SyncerStub(channel).Session()
+        async with asyncio.TaskGroup() as group:
+            self.listener.connected(self.shard)
+            writer = group.create_task(self._write_control(call))
+            bulk: asyncio.Task[None] | None = None
+            while (message := await call.read()) is not grpc.aio.EOF:
+                if message.WhichOneof("kind") == "welcome":
+                    bulk = group.create_task(self._bulk_stream(message.welcome.session))
+                self.listener.message(self.shard, message)
+            writer.cancel()
+            if bulk is not None:
+                bulk.cancel()
+
+    async def _write_control(self, call: Any) -> None:
+        while True:
+            await call.write(await self._outbox.take())
+
+    async def _bulk_stream(self, session: int) -> None:
+        async with grpc.aio.insecure_channel(self.endpoint, options=bulk_options()) as channel:
+            method = channel.stream_stream(BULK_METHOD)
+            call = method(metadata=((SESSION_METADATA, str(session)),))
+            writer = asyncio.create_task(self._write_bulk(call))
+            try:
+                await self._read_bulk(call)
+            finally:
+                writer.cancel()
+
+    async def _read_bulk(self, call: Any) -> None:
+        assembler = Assembler(lambda head: self.listener.publish_started(self.shard, head))
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            self.bytes_received += len(frame)
+            done = assembler.feed(frame)
+            if done is not None:
+                await self.listener.published(self.shard, done.head, done.payload)
+
+    async def _write_bulk(self, call: Any) -> None:
+        number = 0
+        while True:
+            ready = await (await self._bulk.get())()
+            if ready is None:
+                continue
+            number += 1
+            for frame in transfer_frames(number, *ready):
+                await call.write(frame)
+                self.bytes_sent += len(frame)
