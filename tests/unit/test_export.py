@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,26 @@ def test_the_export_is_the_model_whole_and_in_its_dtypes(
     if limit > 60_000:
         with (tmp_path / names[0]).open("rb") as file:
             assert read_header(file).metadata == {"format": "pt"}
+
+
+def test_a_large_model_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file or tensor is ever in memory as a whole."""
+    monkeypatch.setattr(export, "READ_BYTES", 64 << 10)
+    monkeypatch.setattr(files, "READ_BYTES", 64 << 10)
+    large = [
+        TensorSpec(name=name, shape=(2048, 512), dtype="float32", merge="mean") for name in "abc"
+    ]
+    layout = build_layout(large, fragments=2, shards=1)
+    parts = [write_part(tmp_path, "r1", 0, cut(layout, model(layout), 0))]
+    tracemalloc.start()
+    try:
+        assemble(tmp_path, "r1", layout, parts)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20
+    for name, tensor in exported(tmp_path).items():
+        assert torch.equal(tensor, model(layout)[name].float())
 
 
 def test_parts_are_removed_and_a_second_call_changes_nothing(tmp_path: Path) -> None:

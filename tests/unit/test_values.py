@@ -16,7 +16,7 @@ from atoll_syncer.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
 from atoll_syncer.log import Committed, History, Participant, Reign, Seeded
 from atoll_syncer.replay import Replay, ReplayError
 from atoll_syncer.slices import Collector
-from atoll_syncer.store import FileStore, StoreCorrupt, StoreMissing
+from atoll_syncer.store import FileStore, StoreCorrupt, StoreFull, StoreMissing
 from atoll_syncer.values import Outcome, Values
 
 torch.set_num_threads(1)
@@ -370,6 +370,28 @@ def test_the_coming_version_can_leave_early_while_the_head_is_still_served(tmp_p
     assert bytes(bench.values.publish_payload(0, 1, None).data) == early
     with pytest.raises(KeyError):
         bench.values.publish_payload(0, 0, None)
+
+
+def test_a_full_disk_delays_a_commit_and_changes_nothing_else(small_disk: Path) -> None:
+    """Rule 23: trailers wait, the head is served on, staged work is not lost."""
+    bench = Bench(small_disk, Sync(fragments=2, wire_up=Wire.BF16))
+    bench.seed()
+    head = bytes(bench.values.publish_payload(0, 0, None).data)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 20)) == 1 << 20:
+            pass
+    making = bench.values.begin_merge(Merge(0, (bench.offer(0, "a-0", 1),)), "run", 1)
+    making.compute()
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="make room there; training goes on, commits wait"):
+            making.write(bench.store)
+        assert bytes(bench.values.publish_payload(0, 0, None).data) == head
+    filler.unlink()
+    outcome = making.write(bench.store)
+    bench.history.apply(committed(outcome, 0, []))
+    bench.values.committed(0)
+    assert bits(bench.restored(), 0) == bits(bench.values, 0)
 
 
 def test_staged_memory_is_counted_and_given_back(tmp_path: Path) -> None:
