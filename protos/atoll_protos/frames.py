@@ -14,7 +14,9 @@ import atoll_protos.v1.atoll_pb2 as pb
 MAGIC: Final = 0xA701
 CHUNK_BYTES: Final = 1 << 20
 HEAD_BYTES_MAX: Final = 64 << 10
-HEADER: Final = struct.Struct("<HBBIQQQ")  # magic, kind, zero, transfer, offset, length, zero
+# magic, kind, zero, transfer, offset, length, check: xxh3_64 of a head's or trailer's payload,
+# 0 in a chunk, which the trailer's checksum covers.
+HEADER: Final = struct.Struct("<HBBIQQQ")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -51,27 +53,38 @@ class Whole:
 
 def encode_frame(kind: Kind, transfer: int, offset: int, payload: Buffer) -> bytes:
     """Header and payload as one `bytes`: the only thing that gRPC sends without another copy."""
-    return b"".join((HEADER.pack(MAGIC, kind, 0, transfer, offset, len(payload), 0), payload))
+    check = _check(kind, payload)
+    return b"".join((HEADER.pack(MAGIC, kind, 0, transfer, offset, len(payload), check), payload))
 
 
 def decode_frame(message: bytes) -> Frame:
     """Raises FrameError unless header and length fit the message."""
     if len(message) < HEADER.size:
         raise FrameError(f"a frame of {len(message)} bytes has no header")
-    magic, kind, zero, transfer, offset, length, reserved = HEADER.unpack_from(message)
-    if magic != MAGIC or zero or reserved:
+    magic, kind, zero, transfer, offset, length, check = HEADER.unpack_from(message)
+    if magic != MAGIC or zero:
         raise FrameError("the frame's header is not Atoll's")
     if kind not in (Kind.HEAD, Kind.CHUNK, Kind.TRAILER):
         raise FrameError(f"frame kind {kind} is unknown")
     if length != len(message) - HEADER.size:
         raise FrameError(f"the frame says {length} bytes and has {len(message) - HEADER.size}")
-    return Frame(Kind(kind), transfer, offset, memoryview(message)[HEADER.size :])
+    payload = memoryview(message)[HEADER.size :]
+    limit = CHUNK_BYTES if kind == Kind.CHUNK else HEAD_BYTES_MAX
+    if length > limit:
+        raise FrameError(f"a {Kind(kind).name.lower()} of {length} bytes, the most is {limit}")
+    if check != _check(Kind(kind), payload):
+        raise FrameError(f"the check of the {Kind(kind).name.lower()} is wrong")
+    return Frame(Kind(kind), transfer, offset, payload)
+
+
+def _check(kind: Kind, payload: Buffer) -> int:
+    return 0 if kind is Kind.CHUNK else xxhash.xxh3_64_intdigest(payload)
 
 
 def transfer_frames(transfer: int, head: pb.Transfer, payload: Buffer) -> Iterator[bytes]:
-    """The frames of one transfer: head, chunks of 1 MiB, trailer."""
-    assert head.byte_count == len(payload), "the head names another length"
+    """The frames of one transfer: head, chunks of 1 MiB, trailer. `payload` is read as they go."""
     view = memoryview(payload).cast("B")
+    assert head.byte_count == len(view), "the head names another length"
     yield encode_frame(Kind.HEAD, transfer, 0, head.SerializeToString())
     digest = xxhash.xxh3_64()
     for offset in range(0, len(view), CHUNK_BYTES):
@@ -111,7 +124,7 @@ class Assembler:
         if frame.transfer != self._transfer:
             raise FrameError(f"transfer {frame.transfer} has no head")
         if frame.offset != self._filled:
-            raise FrameError(f"bytes {self._filled}..{frame.offset} are missing")
+            raise FrameError(f"byte {frame.offset} arrived, the next one is {self._filled}")
         if frame.kind is Kind.CHUNK:
             self._take(frame.payload)
             return None
@@ -120,8 +133,8 @@ class Assembler:
     def _begin(self, frame: Frame) -> None:
         if self._transfer is not None:
             raise FrameError(f"transfer {self._transfer} has no trailer")
-        if len(frame.payload) > HEAD_BYTES_MAX:
-            raise FrameError(f"a head of {len(frame.payload)} bytes is too large")
+        if frame.offset:
+            raise FrameError(f"a head at byte {frame.offset}")
         try:
             self._head = pb.Transfer.FromString(bytes(frame.payload))
         except DecodeError as error:
@@ -136,6 +149,8 @@ class Assembler:
 
     def _take(self, chunk: memoryview) -> None:
         end = self._filled + len(chunk)
+        if end == self._filled:
+            raise FrameError("a chunk is empty")
         if end > len(self._payload):
             raise FrameError(f"more than the {len(self._payload)} bytes of its head")
         self._payload[self._filled : end] = chunk
