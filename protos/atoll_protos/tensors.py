@@ -14,12 +14,6 @@ INT8_BLOCK: Final = 256
 INT4_BLOCK: Final = 64
 BLOCKS_AT_ONCE: Final = 1024
 
-ENCODINGS: Final[Mapping[Wire, pb.Encoding]] = {
-    Wire.F32: pb.F32,
-    Wire.BF16: pb.BF16,
-    Wire.INT8: pb.INT8,
-    Wire.INT4: pb.INT4,
-}
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -124,7 +118,7 @@ def decode_span(
     scales, packed = _split(data, element_count, INT4_BLOCK)
     nibbles = packed[start // 2 : -(-stop // 2)]
     wide = torch.stack((nibbles & 15, nibbles >> 4), dim=1).view(-1)[: out.numel()]
-    out.copy_(((wide ^ 8).view(torch.int8) - 8))
+    out.copy_((wide ^ 8).view(torch.int8) - 8)
     return _scale(out, scales[start // INT4_BLOCK :], INT4_BLOCK)
 
 

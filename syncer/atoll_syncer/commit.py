@@ -9,6 +9,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.layout import Layout, Slice
 from atoll_protos.run import Merge, Sync, Wire
+from atoll_protos.wire import ENCODINGS
 from atoll_syncer.arrivals import SCALE_ELEMENTS, Arrived
 from atoll_syncer.merge import BLOCK_ELEMENTS, Scratch, blocks, radial_directional, weighted_mean
 from atoll_syncer.outer import Outer, nesterov_step
@@ -114,7 +115,7 @@ def _add_difference(
     state: State, base: torch.Tensor, wire_down: Wire, scratch: Scratch
 ) -> bytearray:
     """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded."""
-    encoding = tensors.ENCODINGS[wire_down]
+    encoding = ENCODINGS[wire_down]
     whole = bytearray(tensors.encoded_size(base.numel(), encoding))
     for block in blocks(range(base.numel())):
         part = slice(block.start, block.stop)

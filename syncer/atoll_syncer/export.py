@@ -12,7 +12,7 @@ import torch
 
 from atoll_protos.layout import Layout, TensorSpec
 from atoll_protos.tensors import DTYPES, byte_view
-from atoll_syncer.files import READ_BYTES, WholeFile, verify, whole_file
+from atoll_syncer.files import READ_BYTES, WholeFile, remove_leftovers, verify, whole_file
 from atoll_syncer.objects import encode_header, encode_parts, read_header
 from atoll_syncer.store import storage_errors
 
@@ -80,6 +80,8 @@ def assemble(
         stale = set(before.get("weight_map", {}).values()) - set(weight_map.values())
         _remove(folder, {name for name in stale if Path(name).name == name})
     _remove(folder, {part.file for part in parts})
+    for written in (folder, folder / PARTS):
+        remove_leftovers(written)
     with suppress(OSError):  # somebody else's file in it, or gone already
         (folder / PARTS).rmdir()
     return index

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
 
     Raises StoreFull and StoreUnavailable.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -49,6 +50,13 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left of their whole files; whoever writes one tries again."""
+    with storage_errors(folder):
+        for path in folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
 
 
 def verify(path: Path, digest: str) -> None:

@@ -11,6 +11,7 @@ from atoll_protos import tensors
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
+from atoll_protos.wire import ENCODINGS
 from atoll_syncer.arrivals import Arrived, examine
 from atoll_syncer.commit import Published, Recipe, State, advance, recipe, round_master
 from atoll_syncer.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
@@ -205,7 +206,7 @@ class Values:
         if version is None:
             raise KeyError(number)
         if version.difference is not None and base == number - 1:
-            encoding = tensors.ENCODINGS[part.recipe.wire_down]
+            encoding = ENCODINGS[part.recipe.wire_down]
             return Payload(encoding=encoding, difference=True, data=version.difference)
         encoding = pb.F32 if version.base.dtype == torch.float32 else pb.BF16
         return Payload(encoding=encoding, difference=False, data=tensors.byte_view(version.base))
