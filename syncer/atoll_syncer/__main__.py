@@ -1,0 +1,139 @@
+"""`atoll-syncer`: serves one shard; flags default to the environment."""
+
+import argparse
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll_protos import allocator, logs
+from atoll_protos.errors import SpecError
+from atoll_protos.names import Env, ExitCode
+from atoll_protos.run import RunFile
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The flags of one shard's process."""
+    env = os.environ.get
+    parser = argparse.ArgumentParser(prog="atoll-syncer", description=__doc__)
+    parser.add_argument("--run-file", default=env(Env.RUN_FILE), help="the job's run file")
+    parser.add_argument("--shard", type=int, default=int(env(Env.SHARD, "0")))
+    parser.add_argument("--listen", default=env(Env.LISTEN, "127.0.0.1:0"), help="host:port")
+    parser.add_argument("--store", default=env(Env.STORE), help="folder of the durable log")
+    parser.add_argument("--tape", default=env(Env.TAPE), help="file of the event tape")
+    parser.add_argument("--export", default=env(Env.EXPORT), help="folder of the final model")
+    parser.add_argument("--metrics-port", type=int, default=int(env(Env.METRICS_PORT, "0")))
+    parser.add_argument("--endpoints", default=env(Env.ENDPOINTS, ""), help="of all shards")
+    parser.add_argument("--new", action="store_true", help="nobody can hold a run of this job yet")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run until the job is over or somebody else reigns; exits with a code of names.ExitCode."""
+    allocator.tune()
+    logs.configure()
+    flags = parse()
+    try:
+        code = asyncio.run(serve(flags))
+    except SpecError as error:
+        sys.stderr.write(f"{error}\n")
+        code = int(ExitCode.BAD_INPUT)
+    sys.stderr.flush()
+    os._exit(code)  # threads that wait for a disk must not hold up the end
+
+
+def read_run_file(path: str | None) -> RunFile:
+    """Raises SpecError that names the flag."""
+    if not path:
+        raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")
+    try:
+        return RunFile.from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(
+            "--run-file", f"{path}: {error.strerror}", "give a readable file"
+        ) from error
+
+
+async def serve(flags: argparse.Namespace) -> int:
+    """One shard, from its log to its last session."""
+    import structlog
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_health.v1.health import aio as health_aio
+
+    from atoll_syncer.driver import Driver
+    from atoll_syncer.journal import Journal
+    from atoll_syncer.log import History
+    from atoll_syncer.registrar_client import RegistrarClient
+    from atoll_syncer.service import add_services, make_server
+    from atoll_syncer.shard import Shard
+    from atoll_syncer.store import FileStore
+    from atoll_syncer.tape import Tape
+
+    log: Any = structlog.get_logger()
+    run_file = read_run_file(flags.run_file)
+    for flag in ("store", "tape", "export"):
+        if not getattr(flags, flag):
+            raise SpecError(f"--{flag}", "is not given", "give it")
+    store = FileStore(Path(flags.store))
+    store.open()
+    journal = Journal(store, time.time)
+    history = History.of(journal.read())
+    tape = Tape(Path(flags.tape), time.time)
+    tape.open()
+    pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
+    shard = Shard(
+        run_file=run_file,
+        shard=flags.shard,
+        pod=pod,
+        instance=os.environ.get(Env.INSTANCE, f"{pod}-{secrets.token_hex(4)}"),
+        history=history,
+        fresh=flags.new,
+        new_run=secrets.token_hex(8),
+        now=time.monotonic(),
+    )
+    client = None
+    if flags.shard:
+        client = RegistrarClient(flags.endpoints.split(",")[0])
+    driver = Driver(
+        shard=shard,
+        journal=journal,
+        store=store,
+        tape=tape,
+        export_folder=Path(flags.export),
+        ask=client.ask if client else None,
+    )
+    server = make_server()
+    add_services(server, driver)
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    try:
+        port = server.add_insecure_port(flags.listen)
+    except RuntimeError as error:
+        raise SpecError(
+            "--listen", f"{flags.listen} cannot be bound", "free the port or give another one"
+        ) from error
+    await driver.start()
+    await server.start()
+    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    log.info("serving", shard=flags.shard, port=port, epoch=shard.history.epoch)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    waits = [asyncio.ensure_future(driver.exit), asyncio.create_task(stopping.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await health.enter_graceful_shutdown()
+    await server.stop(1.0)
+    await driver.stop()
+    if driver.exit.done():
+        log.error("exit", code=int(driver.exit.result().code), reason=driver.exit.result().reason)
+        return int(driver.exit.result().code)
+    return int(ExitCode.FINAL if shard.complete else ExitCode.TRY_AGAIN)
+
+
+if __name__ == "__main__":
+    main()

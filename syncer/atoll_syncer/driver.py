@@ -1,0 +1,342 @@
+"""Performs a shard's effects: one thread appends to the log, one merges, the loop does the rest."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.layout import Layout, from_model
+from atoll_syncer import export
+from atoll_syncer.arrivals import Arrived, TransferError
+from atoll_syncer.effects import (
+    Accept,
+    Append,
+    Ask,
+    Drop,
+    Effect,
+    EndSession,
+    Exit,
+    Merge,
+    PublishHead,
+    Reply,
+    Send,
+    SetModel,
+    Stage,
+    StoreHeld,
+    StoreSeed,
+    Tape,
+    WriteIndex,
+    WritePart,
+)
+from atoll_syncer.journal import DeposedError, Journal
+from atoll_syncer.log import Committed, Entry, Seeded
+from atoll_syncer.shard import Shard
+from atoll_syncer.store import Store, StoreError
+from atoll_syncer.tape import Tape as TapeFile
+from atoll_syncer.values import Making, Outcome, Values
+
+RETRY_SECONDS = 1.0  # a full disk or an unreachable store delays trailers and stops no learner
+COLLECT_EVERY = 16  # commits between two collections of dead objects
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Port(Protocol):
+    """One session's way out."""
+
+    def send(self, message: pb.ToLearner) -> None:
+        """Queue a control message."""
+
+    def publish(self, fragment: int) -> None:
+        """The session lacks this slice's head."""
+
+    def end(self, end: pb.End) -> None:
+        """Say why and close both streams."""
+
+
+Asker = Callable[[Any], Awaitable[Any]]
+
+
+class Driver:
+    """Owns one shard: feeds it what happens and performs what it answers, in order."""
+
+    def __init__(
+        self,
+        *,
+        shard: Shard,
+        journal: Journal,
+        store: Store,
+        tape: TapeFile,
+        export_folder: Path,
+        ask: Asker | None,
+    ) -> None:
+        self.shard, self.journal, self.store = shard, journal, store
+        self.tape, self.export_folder, self.ask = tape, export_folder, ask
+        self.values: Values | None = None
+        self.ports: dict[int, Port] = {}
+        self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
+        self.arrived: dict[int, Arrived] = {}  # session: verified, not yet judged
+        self.replies: dict[int, asyncio.Future[Any]] = {}
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
+        self._disk = ThreadPoolExecutor(1, "log")
+        self._merger = ThreadPoolExecutor(1, "merge")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer = asyncio.Event()
+        self._token = 0
+        self._commits = 0
+
+    @staticmethod
+    def now() -> float:
+        """Monotonic seconds, as the shard's rules count them."""
+        return time.monotonic()
+
+    async def start(self) -> None:
+        """Restore the tensors, begin the reign, and go on until `stop`."""
+        if self.shard.history.tensors:
+            effects = self.shard.start(self.now())
+            self._allocate(self.shard.layout)
+            assert self.values is not None
+            lost = await self._in_thread(
+                self._merger,
+                lambda: self.values.restore(self.shard.history, self.store),  # type: ignore[union-attr]
+            )
+            for fragment, trouble in lost.items():
+                log.error("committed data is lost", slice=fragment, trouble=str(trouble))
+                self.shard.failed = f"slice {fragment}: {trouble}"
+        else:
+            effects = self.shard.start(self.now())
+        self._spawn(self._append_entries())
+        self._spawn(self._keep_time())
+        self.feed(effects)
+
+    async def stop(self) -> None:
+        """Finish the log's queue, at most for two seconds, and end."""
+        try:
+            await asyncio.wait_for(self._entries.join(), 2.0)
+        except TimeoutError:
+            log.warning("stopped with unwritten entries", count=self._entries.qsize())
+        for task in self._tasks:
+            task.cancel()
+        self._disk.shutdown(wait=False, cancel_futures=True)
+        self._merger.shutdown(wait=False, cancel_futures=True)
+        self.tape.close()
+
+    def feed(self, effects: list[Effect]) -> None:
+        """Perform effects in order."""
+        for effect in effects:
+            self._perform(effect)
+        self._timer.set()
+
+    async def call(self, request: Any) -> Any:
+        """A registrar call: answered when what it changed is durable."""
+        self._token += 1
+        future = asyncio.get_running_loop().create_future()
+        self.replies[self._token] = future
+        self.feed(self.shard.registrar_request(self._token, request, self.now()))
+        return await future
+
+    async def transferred(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
+        """A whole transfer: examine its values, then let the rules count it."""
+        values = self.values
+        assert values is not None, "a transfer was accepted without a layout"
+        try:
+            arrived = await self._in_thread(self._merger, lambda: values.examine(head, payload))
+        except TransferError as error:
+            self.feed(self.shard.transfer_rejected(session, str(error), self.now()))
+            return
+        if head.HasField("seed"):
+            values.keep(session, head.seed.slice, arrived)
+        self.arrived[session] = arrived
+        self.feed(self.shard.transfer_verified(session, head, self.now()))
+        self.arrived.pop(session, None)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(session, message) if session in self.ports:
+                self.ports[session].send(message)
+            case PublishHead(session, fragment) if session in self.ports:
+                self.ports[session].publish(fragment)
+            case EndSession(session, end) if session in self.ports:
+                self.ports[session].end(end)
+            case Accept(session, element_count, encoding):
+                self.accepted[session] = tensors.encoded_size(element_count, encoding)
+            case Append(entry):
+                self._entries.put_nowait(entry)
+            case Reply():
+                self._entries.put_nowait(effect)
+            case Tape(record):
+                trouble = self.tape.write(self.shard.history.run, record)
+                if trouble is not None:
+                    log.warning("the tape waits", trouble=str(trouble))
+            case Ask(request):
+                self._spawn(self._ask(request))
+            case Exit() if not self.exit.done():
+                self.exit.set_result(effect)
+            case SetModel(model):
+                sync = self.shard.sync
+                self._allocate(from_model(model, sync.fragments, self.shard.run_file.shards))
+            case WritePart():
+                self._spawn(self._write_part())
+            case WriteIndex(parts):
+                self._spawn(self._write_index(parts))
+            case Stage() | Drop() | Merge() | StoreSeed() | StoreHeld():
+                self._perform_on_values(effect)
+
+    def _perform_on_values(self, effect: Stage | Drop | Merge | StoreSeed | StoreHeld) -> None:
+        values, history = self.values, self.shard.history
+        assert values is not None, "values before a layout"
+        match effect:
+            case Stage(slot, incarnation, fragment, capture):
+                for arrived in self.arrived.values():
+                    offer = arrived.head.offer
+                    if (offer.slice, offer.capture) == (fragment, capture):
+                        values.stage(effect, arrived)
+                assert slot and incarnation, "a stage names its learner"
+            case Drop():
+                values.drop(effect)
+            case Merge():
+                making = values.begin_merge(effect, history.run, history.epoch)
+                self._spawn(self._merge(making))
+            case StoreSeed():
+                makings = values.begin_seed(effect, history.run, history.epoch)
+                self._spawn(self._seed(makings, effect.session))
+            case StoreHeld():
+                raise AssertionError("a shard that lost data serves nobody yet (rule 22)")
+
+    def _allocate(self, layout: Layout | None) -> None:
+        assert layout is not None, "a layout was announced"
+        if self.values is None:
+            self.values = Values.allocate(layout, self.shard.number, self.shard.sync)
+
+    async def _merge(self, making: Making) -> None:
+        outcome = await self._make(making)
+        self.feed(self.shard.merged(outcome.slice, outcome.digest, outcome.object, self.now()))
+
+    async def _seed(self, makings: list[Making], session: int) -> None:
+        outcomes = [await self._make(making) for making in makings]
+        assert self.values is not None
+        self.values.forget(session)
+        self.feed(
+            self.shard.seeded(
+                tuple(each.digest for each in outcomes), tuple(each.object for each in outcomes)
+            )
+        )
+
+    async def _make(self, making: Making) -> Outcome:
+        await self._in_thread(self._merger, making.compute)
+        return await self._until_stored(self._merger, lambda: making.write(self.store))
+
+    async def _append_entries(self) -> None:
+        while True:
+            entry = await self._entries.get()
+            if isinstance(entry, Reply):
+                future = self.replies.pop(entry.token, None)
+                if future is not None and not future.done():
+                    future.set_result(entry.message)
+            else:
+                try:
+                    await self._append(entry)
+                except DeposedError:
+                    self.feed(self.shard.deposed(self.now()))
+                    return
+            self._entries.task_done()
+
+    async def _append(self, entry: Entry) -> None:
+        await self._until_stored(self._disk, lambda: self.journal.append(entry))
+        if self.values is not None:
+            match entry:
+                case Seeded():
+                    for fragment in range(self.shard.sync.fragments):
+                        self.values.committed(fragment)
+                case Committed():
+                    self.values.committed(entry.slice)
+        self.feed(self.shard.appended(entry, self.now()))
+        if isinstance(entry, Committed):
+            self._commits += 1
+            if self._commits % COLLECT_EVERY == 0:
+                live = self.shard.history.live_objects()
+                coming = {entry.object}
+                await self._in_thread(self._merger, lambda: self._collect(live | coming))
+
+    def _collect(self, live: set[str]) -> None:
+        """Delete objects behind the newest two of their slice (rule 19); in the merging thread."""
+        for name in self.store.names("objects/"):
+            if name not in live:
+                self.store.delete(name)
+
+    async def _write_part(self) -> None:
+        values, run = self.values, self.shard.history.run
+        assert values is not None, "final without values"
+        part = await self._until_stored(
+            self._merger,
+            lambda: export.write_part(self.export_folder, run, values.shard, values.bases()),
+        )
+        self.feed(self.shard.part_written(part.file, part.digest))
+
+    async def _write_index(self, parts: tuple[tuple[int, str, str], ...]) -> None:
+        values, run = self.values, self.shard.history.run
+        assert values is not None, "final without values"
+        files = [export.Part(file=file, digest=digest) for _, file, digest in parts]
+        await self._until_stored(
+            self._merger,
+            lambda: export.assemble(self.export_folder, run, values.layout, files),
+        )
+        self.feed(self.shard.exported())
+
+    async def _ask(self, request: Any) -> None:
+        assert self.ask is not None, "the registrar asks nobody"
+        while True:
+            reply = await self.ask(request)
+            if reply is not None:
+                self.feed(self.shard.answered(reply, self.now()))
+                return
+            if isinstance(request, pb.HelloRequest):
+                return  # it comes again by itself
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._timer.clear()
+            wait = self.shard.deadline() - self.now()
+            if wait > 0:
+                try:
+                    await asyncio.wait_for(self._timer.wait(), wait)
+                    continue
+                except TimeoutError:
+                    pass
+            self.feed(self.shard.tick_time(self.now()))
+
+    async def _until_stored(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        """Rule 23: trouble with the store delays and is said once."""
+        said = ""
+        while True:
+            try:
+                return await self._in_thread(pool, work)
+            except StoreError as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.error("the store does not take it; trying again", trouble=said)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a bug ends this process", exc_info=task.exception())
+            if not self.exit.done():
+                self.exit.set_result(Exit(70, f"{task.exception()!r}"))
