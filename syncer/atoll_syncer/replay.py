@@ -1,6 +1,7 @@
 """Recomputing commits bit for bit from the tape and recorded offers (rule 29)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from atoll_protos import tensors
 from atoll_protos.layout import Layout
@@ -15,6 +16,23 @@ Recorded = Callable[[int, Participant], Arrived]  # a slice's offer of a partici
 
 class ReplayError(Exception):
     """A recomputed version has another digest than the one that was published."""
+
+
+def from_tape(line: Mapping[str, Any]) -> Committed:
+    """The commit that a line of the tape with the event "commit" tells of.
+
+    Raises KeyError and TypeError for any other line.
+    """
+    same = {name: line[name] for name in ("slice", "epoch", "digest", "base", "tick", "due")}
+    return Committed(
+        **same,
+        number=line["version"],
+        object="",
+        reason=line["reason"],
+        last=line["last"],
+        recovered=line.get("recovered", False),
+        participants=tuple(Participant(**each) for each in line["participants"]),
+    )
 
 
 class Replay:

@@ -23,6 +23,7 @@ from atoll_protos.frames import transfer_frames  # noqa: E402
 from atoll_protos.layout import Layout  # noqa: E402
 from atoll_protos.run import Merge as MergeKind  # noqa: E402
 from atoll_protos.run import Sync, Wire  # noqa: E402
+from atoll_protos.wire import ENCODINGS  # noqa: E402
 from atoll_syncer.effects import Merge, Stage, StoreSeed  # noqa: E402
 from atoll_syncer.journal import Journal  # noqa: E402
 from atoll_syncer.log import Begun, Participant  # noqa: E402
@@ -53,7 +54,7 @@ class Shard:
         (making,) = self.values.begin_seed(StoreSeed(SESSION), "run", 1)
         making.compute()
         self._durable(making.write(self.store))
-        encoding = tensors.ENCODINGS[self.wire]
+        encoding = ENCODINGS[self.wire]
         self.head = pb.Transfer(offer=pb.Offer(), encoding=encoding)
         self.data = [tensors.encode(torch.randn(count), encoding) for _ in range(learners)]
 

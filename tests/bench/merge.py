@@ -18,6 +18,7 @@ import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
 from atoll_protos import tensors  # noqa: E402
 from atoll_protos.layout import Layout, TensorSpec, build_layout  # noqa: E402
 from atoll_protos.run import Merge, Sync, Wire  # noqa: E402
+from atoll_protos.wire import ENCODINGS  # noqa: E402
 from atoll_syncer.arrivals import Arrived, examine, slice_norms  # noqa: E402
 from atoll_syncer.commit import State, advance, recipe, round_master  # noqa: E402
 from atoll_syncer.merge import Scratch  # noqa: E402
@@ -66,7 +67,7 @@ def main() -> None:
     cases: dict[str, Callable[[], object]] = {"add_": lambda: left.add_(right)}
     traffic = {"add_": 12.0 * count}
     for wire in Wire:
-        encoding = tensors.ENCODINGS[wire]
+        encoding = ENCODINGS[wire]
         offers = [
             examine(
                 layout,

@@ -135,6 +135,7 @@ def test_a_crash_on_the_way_leaves_no_index_and_is_made_good(
         with pytest.raises(Crash):
             assemble(tmp_path, "r1", LAYOUT, parts, file_bytes_max=10_000)
     assert not (tmp_path / INDEX).exists()
+    (tmp_path / ".model-00001-of-00001.safetensors.0.tmp").write_bytes(b"of a killed process")
     assemble(tmp_path, "r1", LAYOUT, parts, file_bytes_max=10_000)
     assert len(exported(tmp_path)) == len(TENSORS)
     assert not list(tmp_path.glob(".*"))

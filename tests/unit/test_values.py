@@ -1,4 +1,5 @@
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,21 @@ from atoll_protos import tensors
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Merge as MergeKind
 from atoll_protos.run import Sync, Wire
+from atoll_protos.wire import ENCODINGS
 from atoll_syncer.arrivals import Arrived, TransferError
 from atoll_syncer.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
-from atoll_syncer.log import Committed, History, Participant, Reign, Seeded
-from atoll_syncer.replay import Replay, ReplayError
+from atoll_syncer.log import (
+    Committed,
+    History,
+    Participant,
+    Reign,
+    Seeded,
+    to_document,
+)
+from atoll_syncer.replay import Replay, ReplayError, from_tape
 from atoll_syncer.slices import Collector
 from atoll_syncer.store import FileStore, StoreCorrupt, StoreFull, StoreMissing
+from atoll_syncer.tape import Tape
 from atoll_syncer.values import Outcome, Values
 
 torch.set_num_threads(1)
@@ -76,7 +86,7 @@ class Bench:
         return arrived
 
     def examined(self, head: pb.Transfer, values: torch.Tensor, wire: Wire) -> Arrived:
-        head.encoding = tensors.ENCODINGS[wire]
+        head.encoding = ENCODINGS[wire]
         return self.values.examine(head, tensors.encode(values, head.encoding))
 
     def offer(self, fragment: int, slot: str, capture: int, scale: float = 0.01) -> Participant:
@@ -204,7 +214,7 @@ def test_a_difference_and_the_full_value_give_the_same_bits(
         entry = bench.round(0, capture)
         payload = bench.values.publish_payload(0, entry.number, entry.base)
         assert payload.difference
-        assert payload.encoding == tensors.ENCODINGS[wire_down]
+        assert payload.encoding == ENCODINGS[wire_down]
         difference = torch.empty(held.numel())
         tensors.decode(bytearray(payload.data), payload.encoding, difference)
         held = (held.float() + difference).bfloat16()
@@ -249,7 +259,7 @@ def test_a_tape_and_recorded_offers_give_every_commit_again(
     replay = Replay(LAYOUT, 0, sync)
 
     def recorded(fragment: int, p: Participant) -> Arrived:
-        head = pb.Transfer(offer=pb.Offer(slice=fragment), encoding=tensors.ENCODINGS[wire_up])
+        head = pb.Transfer(offer=pb.Offer(slice=fragment), encoding=ENCODINGS[wire_up])
         data = bench.recorded[fragment, p.slot, p.incarnation, p.capture]
         return replay.values.examine(head, bytearray(data))
 
@@ -257,8 +267,14 @@ def test_a_tape_and_recorded_offers_give_every_commit_again(
         tensors.digest(torch.empty_like(seed_base).copy_(seed_base))
         for seed_base in (base_of(seed) for seed in seeds)
     ]
+    tape = Tape(tmp_path / "syncer" / "0.tape.jsonl", lambda: 0.0)
+    tape.open()
     for entry in bench.entries:
-        replay.commit(entry, recorded)
+        record = {**to_document(entry), "event": "commit", "version": entry.number}
+        tape.write("run", {**record, "grace_seconds": 0.1})
+    tape.close()
+    for line in tape.path.read_text().splitlines():
+        replay.commit(from_tape(json.loads(line)), recorded)
     assert bits(replay.values, 0) == bits(bench.values, 0)
     with pytest.raises(ReplayError, match="version"):
         replay.commit(replace(bench.entries[-1], digest="0"), recorded)
@@ -302,7 +318,7 @@ def test_a_version_taken_back_from_a_learner_has_its_bits_and_no_momentum(tmp_pa
 def test_values_that_are_not_finite_are_refused(tmp_path: Path, wire: Wire, poison: float) -> None:
     values = Bench(tmp_path, Sync(fragments=2)).values
     count = LAYOUT.slice(0, 1).element_count
-    head = pb.Transfer(offer=pb.Offer(slice=1), encoding=tensors.ENCODINGS[wire])
+    head = pb.Transfer(offer=pb.Offer(slice=1), encoding=ENCODINGS[wire])
     data = tensors.encode(torch.ones(count), head.encoding)
     dtype = torch.bfloat16 if wire is Wire.BF16 else torch.float32
     place = torch.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize)
