@@ -82,7 +82,7 @@ class Driver:
         self.values: Values | None = None
         self.ports: dict[int, Port] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
-        self.arrived: dict[int, Arrived] = {}  # session: verified, not yet judged
+        self.judged: Arrived | None = None  # verified; the rules are being asked
         self.replies: dict[int, asyncio.Future[Any]] = {}
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
@@ -154,9 +154,9 @@ class Driver:
             return
         if head.HasField("seed"):
             values.keep(session, head.seed.slice, arrived)
-        self.arrived[session] = arrived
+        self.judged = arrived
         self.feed(self.shard.transfer_verified(session, head, self.now()))
-        self.arrived.pop(session, None)
+        self.judged = None
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -194,12 +194,9 @@ class Driver:
         values, history = self.values, self.shard.history
         assert values is not None, "values before a layout"
         match effect:
-            case Stage(slot, incarnation, fragment, capture):
-                for arrived in self.arrived.values():
-                    offer = arrived.head.offer
-                    if (offer.slice, offer.capture) == (fragment, capture):
-                        values.stage(effect, arrived)
-                assert slot and incarnation, "a stage names its learner"
+            case Stage():
+                assert self.judged is not None, "an offer is staged as it is judged"
+                values.stage(effect, self.judged)
             case Drop():
                 values.drop(effect)
             case Merge():
