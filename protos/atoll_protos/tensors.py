@@ -6,14 +6,23 @@ from collections.abc import Mapping
 from typing import Final
 
 import torch
+from torch.nn.functional import pad
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.run import Wire
 
-INT8_BLOCK: Final = 256
+INT8_BLOCK: Final = 256  # values that share one f32 scale
 INT4_BLOCK: Final = 64
-BLOCKS_AT_ONCE: Final = 1024
+INT8_LEVELS: Final = 127  # of either sign
+INT4_LEVELS: Final = 7
+RUN: Final = 1 << 19  # elements coded at once: few calls, temporaries that stay in the cache
+SCALE_MIN: Final = torch.finfo(torch.float32).tiny  # below it 1 / scale is infinite
+SCALE_MAX: Final = torch.finfo(torch.float32).max / 128  # above it a level may decode to infinity
 
+FLOATS: Final[Mapping[pb.Encoding, torch.dtype]] = {
+    pb.F32: torch.float32,
+    pb.BF16: torch.bfloat16,
+}
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -40,7 +49,7 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
 
 def from_bytes(data: bytearray | memoryview, dtype: torch.dtype) -> torch.Tensor:
     """A tensor over writable bytes, without a copy: shape [n] of `dtype`."""
-    return torch.frombuffer(data, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -66,27 +75,40 @@ def encode(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:
     """f32[n] as bytes. Integer encodings: f32 scales of all blocks, then the values.
 
     int8 has blocks of 256 and levels -127..127; int4 blocks of 64, levels -7..7, two in a byte
-    (the even element in the low half). Values must be finite.
+    (the even element in the low half). Values that are not finite stay so, or make their block's
+    scale so: `encoded_is_finite` finds them.
     """
     data = bytearray(encoded_size(values.numel(), encoding))
-    if not data:
-        return data
-    match encoding:
-        case pb.F32:
-            from_bytes(data, torch.float32).copy_(values)
-        case pb.BF16:
-            from_bytes(data, torch.bfloat16).copy_(values)
-        case pb.INT8:
-            scales, levels = _split(data, values.numel(), INT8_BLOCK)
-            _quantise(values, INT8_BLOCK, 127, scales, levels.view(torch.int8))
-        case _:
-            scales, packed = _split(data, values.numel(), INT4_BLOCK)
-            wide = torch.empty(2 * packed.numel(), dtype=torch.int8)
-            wide[-1] = 0
-            _quantise(values, INT4_BLOCK, 7, scales, wide[: values.numel()])
-            nibbles = wide.bitwise_and_(15).view(torch.uint8).view(-1, 2)
-            torch.bitwise_or(nibbles[:, 0], nibbles[:, 1] << 4, out=packed)
+    encode_span(values, encoding, values.numel(), 0, data)
     return data
+
+
+def encode_span(
+    values: torch.Tensor, encoding: pb.Encoding, element_count: int, start: int, data: bytearray
+) -> None:
+    """Write f32[m] as elements start..start+m of `element_count` into `data`, the whole's bytes.
+
+    In an integer encoding `start` must be a multiple of the block (256 or 64), and so must the
+    end, unless it is the whole's.
+    """
+    assert len(data) == encoded_size(element_count, encoding), (len(data), element_count)
+    if encoding in FLOATS:
+        stop = start + values.numel()
+        from_bytes(data, FLOATS[encoding])[start:stop].copy_(values)
+        return
+    block = INT8_BLOCK if encoding == pb.INT8 else INT4_BLOCK
+    assert start % block == 0, (start, block)
+    scales, rest = _split(data, element_count, block)
+    for first in range(0, values.numel(), RUN):
+        part = values[first : first + RUN]
+        begin, stop = start + first, start + first + part.numel()
+        if encoding == pb.INT8:
+            levels = _quantise(part, block, INT8_LEVELS, scales[begin // block :])
+            rest[begin:stop].view(torch.int8).copy_(levels[: part.numel()])
+        else:
+            levels = _quantise(part, block, INT4_LEVELS, scales[begin // block :])
+            packed = rest[begin // 2 : -(-stop // 2)]
+            packed.copy_(_packed(levels)[: packed.numel()])
 
 
 def decode(data: bytearray | memoryview, encoding: pb.Encoding, out: torch.Tensor) -> torch.Tensor:
@@ -105,37 +127,43 @@ def decode_span(
 
     In an integer encoding `start` must be a multiple of the block (256 or 64).
     """
-    stop = start + out.numel()
-    match encoding:
-        case pb.F32:
-            return out.copy_(from_bytes(data, torch.float32)[start:stop])
-        case pb.BF16:
-            return out.copy_(from_bytes(data, torch.bfloat16)[start:stop])
-        case pb.INT8:
-            scales, levels = _split(data, element_count, INT8_BLOCK)
-            out.copy_(levels.view(torch.int8)[start:stop])
-            return _scale(out, scales[start // INT8_BLOCK :], INT8_BLOCK)
-    scales, packed = _split(data, element_count, INT4_BLOCK)
-    nibbles = packed[start // 2 : -(-stop // 2)]
-    wide = torch.stack((nibbles & 15, nibbles >> 4), dim=1).view(-1)[: out.numel()]
-    out.copy_((wide ^ 8).view(torch.int8) - 8)
-    return _scale(out, scales[start // INT4_BLOCK :], INT4_BLOCK)
+    assert len(data) == encoded_size(element_count, encoding), (len(data), element_count)
+    if encoding in FLOATS:
+        return out.copy_(from_bytes(data, FLOATS[encoding])[start : start + out.numel()])
+    block = INT8_BLOCK if encoding == pb.INT8 else INT4_BLOCK
+    assert start % block == 0, (start, block)
+    scales, rest = _split(data, element_count, block)
+    for first in range(0, out.numel(), RUN):
+        part = out[first : first + RUN]
+        begin, stop = start + first, start + first + part.numel()
+        if encoding == pb.INT8:
+            part.copy_(rest[begin:stop].view(torch.int8))
+        else:
+            part.copy_(_unpacked(rest[begin // 2 : -(-stop // 2)])[: part.numel()])
+        _scale(part, scales[begin // block :], block)
+    return out
 
 
 def is_finite(values: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite."""
-    return bool(torch.isfinite(values).all())
+    """Whether no value is NaN or infinite; one pass without temporaries."""
+    return _within(values, torch.finfo(values.dtype).max)
 
 
-def encoded_is_finite(data: bytearray, encoding: pb.Encoding, element_count: int) -> bool:
+def encoded_is_finite(
+    data: bytearray | memoryview, encoding: pb.Encoding, element_count: int
+) -> bool:
     """Whether encoded values are all finite: in integer encodings only scales can be otherwise."""
-    match encoding:
-        case pb.F32:
-            return is_finite(from_bytes(data, torch.float32))
-        case pb.BF16:
-            return is_finite(from_bytes(data, torch.bfloat16))
+    if encoding in FLOATS:
+        return is_finite(from_bytes(data, FLOATS[encoding]))
     block = INT8_BLOCK if encoding == pb.INT8 else INT4_BLOCK
-    return is_finite(_split(data, element_count, block)[0])
+    return _within(_split(data, element_count, block)[0], SCALE_MAX)
+
+
+def _within(values: torch.Tensor, limit: float) -> bool:
+    if values.numel() == 0:
+        return True
+    least, most = torch.aminmax(values)  # both NaN if any value is
+    return bool(least >= -limit) and bool(most <= limit)
 
 
 def _split(
@@ -147,30 +175,37 @@ def _split(
     return whole[:scale_bytes].view(torch.float32), whole[scale_bytes:]
 
 
-def _quantise(
-    values: torch.Tensor, block: int, levels: int, scales: torch.Tensor, out: torch.Tensor
-) -> None:
-    """Linear and symmetric per block: out = round(values / scale), |out| <= levels."""
-    run = block * BLOCKS_AT_ONCE
-    for start in range(0, values.numel(), run):
-        part = values[start : start + run]
-        full = part.numel() // block * block
-        first = start // block
-        for offset, rows in ((0, part[:full].view(-1, block)), (full, part[full:].view(1, -1))):
-            if not rows.numel():
-                continue
-            number = first + offset // block
-            scale = scales[number : number + rows.shape[0]]
-            torch.amax(rows.abs(), dim=1, out=scale)
-            scale.div_(levels)
-            inverse = torch.where(scale > 0, 1 / scale, 0.0).unsqueeze(1)
-            target = out[start + offset : start + offset + rows.numel()].view(rows.shape)
-            target.copy_((rows * inverse).round_().clamp_(-levels, levels))
+def _quantise(values: torch.Tensor, block: int, levels: int, scales: torch.Tensor) -> torch.Tensor:
+    """Linear and symmetric per block: f32 round(values / scale), filled up to whole blocks.
+
+    Fills the first of `scales`; |result| <= levels.
+    """
+    short = -values.numel() % block
+    rows = (pad(values, (0, short)) if short else values).view(-1, block)
+    scale = scales[: len(rows)]
+    work = rows.abs()
+    torch.amax(work, dim=1, out=scale)
+    scale.div_(levels).masked_fill_(scale < SCALE_MIN, 0.0)
+    inverse = torch.where(scale > 0, 1 / scale, 0.0).unsqueeze(1)
+    return torch.mul(rows, inverse, out=work).round_().clamp_(-levels, levels).view(-1)
 
 
-def _scale(values: torch.Tensor, scales: torch.Tensor, block: int) -> torch.Tensor:
+def _packed(levels: torch.Tensor) -> torch.Tensor:
+    """Whole levels f32[2n] -> uint8[n]: the even element in the low half, two's complement."""
+    pairs = levels.to(torch.int8).view(torch.int16)  # the odd element is the high byte
+    high = (pairs >> 4).bitwise_and_(0xF0)
+    return pairs.bitwise_and_(0x0F).bitwise_or_(high)
+
+
+def _unpacked(packed: torch.Tensor) -> torch.Tensor:
+    """uint8[n] -> int8[2n]; a half-byte's sign is its highest bit."""
+    pairs = packed.to(torch.int16)
+    pairs.bitwise_or_(pairs << 4).bitwise_and_(0x0F0F)
+    return pairs.view(torch.int8).bitwise_xor_(8).sub_(8)
+
+
+def _scale(values: torch.Tensor, scales: torch.Tensor, block: int) -> None:
     full = values.numel() // block * block
     values[:full].view(-1, block).mul_(scales[: full // block].unsqueeze(1))
     if full < values.numel():
         values[full:].mul_(scales[full // block])
-    return values

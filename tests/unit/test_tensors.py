@@ -1,0 +1,298 @@
+"""Codecs: what is decoded is within the stated bounds of what was encoded, bit for bit alike."""
+
+import gc
+import hashlib
+import math
+import random
+import struct
+import weakref
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.run import Wire
+from atoll_protos.tensors import INT4_BLOCK, INT8_BLOCK
+
+ALL = [pb.F32, pb.BF16, pb.INT8, pb.INT4]
+BLOCKED = [(pb.INT8, INT8_BLOCK, 127), (pb.INT4, INT4_BLOCK, 7)]
+ODD = [0, 1, 2, 63, 64, 65, 255, 256, 257, 1023, 4097]
+VALUES = st.floats(-(2.0**127), 2.0**127, width=32)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def normal(element_count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(element_count, generator=torch.Generator().manual_seed(seed))
+
+
+def there_and_back(values: torch.Tensor, encoding: pb.Encoding) -> torch.Tensor:
+    data = tensors.encode(values, encoding)
+    assert len(data) == tensors.encoded_size(values.numel(), encoding)
+    return tensors.decode(data, encoding, torch.full_like(values, math.nan))
+
+
+def blocks(values: torch.Tensor, block: int) -> list[torch.Tensor]:
+    return [values[start : start + block] for start in range(0, values.numel(), block)]
+
+
+@given(st.lists(VALUES, max_size=300))
+def test_f32_comes_back_bit_for_bit(numbers: list[float]) -> None:
+    values = torch.tensor(numbers)
+    assert torch.equal(there_and_back(values, pb.F32), values)
+
+
+@given(st.lists(VALUES, max_size=300))
+def test_bf16_is_rounded_to_the_nearest(numbers: list[float]) -> None:
+    values = torch.tensor(numbers)
+    assert torch.equal(there_and_back(values, pb.BF16), values.bfloat16().float())
+
+
+@pytest.mark.parametrize(("encoding", "block", "levels"), BLOCKED)
+@given(numbers=st.lists(VALUES, max_size=600))
+def test_an_integer_encoding_is_within_half_a_level_of_its_block(
+    encoding: pb.Encoding, block: int, levels: int, numbers: list[float]
+) -> None:
+    values = torch.tensor(numbers)
+    decoded = there_and_back(values, encoding)
+    for before, after in zip(blocks(values, block), blocks(decoded, block), strict=True):
+        largest = float(before.abs().max())
+        error = float((before.double() - after.double()).abs().max())
+        assert error <= largest / levels * 0.50001 + 1.2e-38 * levels
+
+
+@pytest.mark.parametrize("encoding", ALL)
+@pytest.mark.parametrize("element_count", ODD)
+def test_any_length_comes_back(encoding: pb.Encoding, element_count: int) -> None:
+    values = normal(element_count)
+    decoded = there_and_back(values, encoding)
+    assert decoded.shape == values.shape
+    assert torch.allclose(decoded, values, atol={pb.INT4: 0.4, pb.INT8: 0.02}.get(encoding, 0.01))
+
+
+@pytest.mark.parametrize("encoding", ALL)
+@pytest.mark.parametrize("element_count", [1, 64, 257])
+def test_zeros_come_back_as_zeros(encoding: pb.Encoding, element_count: int) -> None:
+    assert torch.equal(
+        there_and_back(torch.zeros(element_count), encoding), torch.zeros(element_count)
+    )
+
+
+@pytest.mark.parametrize(("encoding", "block", "levels"), BLOCKED)
+def test_each_blocks_largest_value_takes_the_last_level(
+    encoding: pb.Encoding, block: int, levels: int
+) -> None:
+    values = torch.zeros(3 * block)
+    values[1], values[block], values[-1] = -5.0, 0.25, 1e30
+    decoded = there_and_back(values, encoding)
+    assert torch.allclose(decoded, values, rtol=1e-6)
+    assert decoded.count_nonzero() == 3
+
+
+@pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4])
+def test_values_too_small_for_a_scale_become_zero(encoding: pb.Encoding) -> None:
+    """A scale below the least normal number would have an infinite inverse."""
+    values = torch.tensor([1e-45, -1e-40, 1e-38])
+    assert torch.equal(there_and_back(values, encoding), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "error"), [(pb.BF16, 0.0017), (pb.INT8, 0.007), (pb.INT4, 0.107)]
+)
+def test_errors_on_normal_values_are_as_measured_in_the_transport_notes(
+    encoding: pb.Encoding, error: float
+) -> None:
+    values = normal(1 << 18)
+    relative = (there_and_back(values, encoding) - values).norm() / values.norm()
+    assert float(relative) == pytest.approx(error, rel=0.1)
+
+
+def test_int8_bytes_are_scales_then_levels() -> None:
+    values = torch.arange(-128, 129, dtype=torch.float32)  # 257: two blocks
+    data = tensors.encode(values, pb.INT8)
+    assert struct.unpack("<2f", data[:8]) == pytest.approx((128 / 127, 128 / 127))
+    assert struct.unpack("257b", data[8:])[:3] == (-127, -126, -125)
+    assert data[-1] == 127
+
+
+def test_int4_bytes_hold_the_even_element_in_the_low_half() -> None:
+    data = tensors.encode(torch.tensor([7.0, -7.0, 1.0, -1.0, 3.0]), pb.INT4)
+    assert struct.unpack("<f", data[:4]) == (1.0,)
+    assert data[4:] == bytes([0x97, 0xF1, 0x03])
+
+
+@given(
+    st.sampled_from(ALL), st.integers(1, 2000), st.lists(st.integers(1, 30), max_size=4), st.data()
+)
+def test_spans_encode_and_decode_as_the_whole_does(
+    encoding: pb.Encoding, element_count: int, cuts: list[int], data: st.DataObject
+) -> None:
+    values = normal(element_count)
+    whole = tensors.encode(values, encoding)
+    edges = sorted({0, *(min(256 * cut, element_count) for cut in cuts), element_count})
+    parts = bytearray(len(whole))
+    for start, stop in data.draw(st.permutations(list(pairwise(edges)))):
+        tensors.encode_span(values[start:stop], encoding, element_count, start, parts)
+        out = torch.empty(stop - start)
+        tensors.decode_span(whole, encoding, element_count, start, out)
+        assert torch.equal(
+            out, tensors.decode(whole, encoding, torch.empty(element_count))[start:stop]
+        )
+    assert parts == whole
+
+
+@pytest.mark.parametrize(("encoding", "block", "levels"), BLOCKED)
+def test_long_slices_are_coded_as_if_at_once(
+    encoding: pb.Encoding, block: int, levels: int
+) -> None:
+    """The bounds of runs leave no trace."""
+    count = 2 * tensors.RUN + 3 * block + 1
+    values = normal(count)
+    data = tensors.encode(values, encoding)
+    rows = torch.cat([values, torch.zeros(-count % block)]).view(-1, block)
+    scales = rows.abs().amax(dim=1) / levels
+    expected = (rows * (1 / scales).unsqueeze(1)).round() * scales.unsqueeze(1)
+    assert torch.equal(
+        tensors.decode(data, encoding, torch.empty(count)), expected.view(-1)[:count]
+    )
+
+
+@pytest.mark.parametrize("encoding", ALL)
+def test_encoding_gives_the_same_bytes_with_any_number_of_threads(encoding: pb.Encoding) -> None:
+    values = normal(1 << 20)
+    first = tensors.encode(values, encoding)
+    torch.set_num_threads(2)
+    assert tensors.encode(values, encoding) == first
+
+
+@pytest.mark.parametrize("encoding", ALL)
+def test_encoding_leaves_its_input_as_it_was(encoding: pb.Encoding) -> None:
+    values = normal(1000)
+    tensors.encode(values, encoding)
+    assert torch.equal(values, normal(1000))
+
+
+@pytest.mark.parametrize("encoding", ALL)
+@given(
+    element_count=st.integers(1, 1000),
+    bad=st.sampled_from([math.nan, math.inf, -math.inf]),
+    data=st.data(),
+)
+def test_one_bad_value_anywhere_is_found_before_and_after_encoding(
+    encoding: pb.Encoding, element_count: int, bad: float, data: st.DataObject
+) -> None:
+    values = normal(element_count)
+    assert tensors.is_finite(values)
+    assert tensors.encoded_is_finite(tensors.encode(values, encoding), encoding, element_count)
+    values[data.draw(st.integers(0, element_count - 1))] = bad
+    assert not tensors.is_finite(values)
+    assert not tensors.encoded_is_finite(tensors.encode(values, encoding), encoding, element_count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_value_of_a_type_is_finite(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    assert tensors.is_finite(torch.tensor([largest, -largest], dtype=dtype))
+    assert tensors.is_finite(torch.empty(0, dtype=dtype))
+
+
+@given(st.sampled_from(ALL), st.integers(1, 300), st.randoms(use_true_random=False))
+def test_bytes_that_pass_for_finite_decode_to_finite_values(
+    encoding: pb.Encoding, element_count: int, numbers: random.Random
+) -> None:
+    size = tensors.encoded_size(element_count, encoding)
+    data = bytearray(numbers.randbytes(size))
+    finite = tensors.encoded_is_finite(data, encoding, element_count)
+    decoded = tensors.decode(data, encoding, torch.empty(element_count))
+    if finite or encoding in (pb.F32, pb.BF16):
+        assert tensors.is_finite(decoded) == finite
+
+
+@pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4])
+def test_a_scale_whose_levels_overflow_counts_as_not_finite(encoding: pb.Encoding) -> None:
+    data = tensors.encode(torch.ones(8), encoding)
+    data[:4] = struct.pack("<f", 3.3e38)
+    assert not tensors.encoded_is_finite(data, encoding, 8)
+
+
+@pytest.mark.parametrize("encoding", ALL)
+def test_sizes_are_those_of_the_contract(encoding: pb.Encoding) -> None:
+    bits = {pb.F32: 32, pb.BF16: 16, pb.INT8: 8 + 32 / 256, pb.INT4: 4 + 32 / 64}[encoding]
+    assert tensors.encoded_size(1 << 20, encoding) * 8 == bits * (1 << 20)
+    assert tensors.encoded_size(0, encoding) == 0
+
+
+def test_an_unknown_encoding_has_no_size() -> None:
+    with pytest.raises(ValueError, match="encoding 9 is unknown"):
+        tensors.encoded_size(1, cast(pb.Encoding, 9))
+
+
+@pytest.mark.parametrize("encoding", ALL)
+def test_bytes_of_another_length_are_never_decoded(encoding: pb.Encoding) -> None:
+    data = tensors.encode(normal(100), encoding)
+    for wrong in (data + b"\0", data[:-1]):
+        with pytest.raises(AssertionError):
+            tensors.decode(wrong, encoding, torch.empty(100))
+
+
+def test_the_bytes_of_a_tensor_are_seen_without_a_copy() -> None:
+    values = normal(10)
+    view = tensors.byte_view(values)
+    assert bytes(view) == struct.pack("<10f", *values.tolist())
+    values[0] = 1.0
+    assert struct.unpack("<f", view[:4]) == (1.0,)
+    assert len(tensors.byte_view(torch.empty(0))) == 0
+
+
+def test_a_view_keeps_its_tensor_alive() -> None:
+    values = normal(1000)
+    expected, alive = values.tolist(), weakref.ref(values)
+    view = tensors.byte_view(values)
+    del values
+    gc.collect()
+    assert alive() is not None
+    assert list(struct.unpack("<1000f", view)) == expected
+    del view
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_view_of_a_part_begins_at_the_part() -> None:
+    values = torch.arange(8, dtype=torch.bfloat16)
+    assert tensors.byte_view(values[4:]) == bytes(tensors.byte_view(values))[8:]
+
+
+def test_only_contiguous_tensors_have_a_byte_view() -> None:
+    with pytest.raises(AssertionError):
+        tensors.byte_view(torch.zeros(4, 4).t()[1:])
+
+
+def test_a_tensor_over_bytes_shares_them() -> None:
+    data = bytearray(8)
+    tensors.from_bytes(data, torch.float32)[1] = 1.0
+    assert data == struct.pack("<2f", 0, 1)
+    assert tensors.from_bytes(bytearray(), torch.float32).shape == (0,)
+
+
+@given(st.binary(min_size=2, max_size=100).filter(lambda data: len(data) % 2 == 0))
+def test_a_digest_is_the_sha256_of_the_bytes(data: bytes) -> None:
+    values = tensors.from_bytes(bytearray(data), torch.bfloat16)
+    assert tensors.digest(values) == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_a_base_is_bf16_unless_the_wire_is_f32(wire: Wire) -> None:
+    expected = torch.float32 if wire is Wire.F32 else torch.bfloat16
+    assert tensors.base_dtype(wire) is expected
