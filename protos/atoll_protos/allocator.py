@@ -1,6 +1,7 @@
 """glibc's allocator tuned against page faults, before torch or grpc are imported (TRANSPORT.md)."""
 
 import ctypes
+import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,6 +16,9 @@ SETTINGS: Final = {
     M_MMAP_THRESHOLD: 1 << 30,
     M_ARENA_MAX: 1,
 }
+MMAP_THRESHOLD_OLD: Final = 32 << 20  # the most that an older glibc takes
+TUNABLES: Final = "GLIBC_TUNABLES"
+HUGE_PAGES: Final = "glibc.malloc.hugetlb"
 
 
 def tune() -> bool:
@@ -23,9 +27,18 @@ def tune() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    return all([mallopt(name, value) == 1 for name, value in SETTINGS.items()])
+    taken = {name: mallopt(name, value) == 1 for name, value in SETTINGS.items()}
+    if not taken[M_MMAP_THRESHOLD]:
+        taken[M_MMAP_THRESHOLD] = mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_OLD) == 1
+    return all(taken.values())
 
 
-def child_environment() -> Mapping[str, str]:
-    """For a process that is to be executed: huge pages for its heap."""
-    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """To be added to the environment of a process that is executed: huge pages for its heap.
+
+    Tunables that `environment` sets stay; a choice of its own about huge pages wins.
+    """
+    given = [tunable for tunable in environment.get(TUNABLES, "").split(":") if tunable]
+    if not any(tunable.startswith(f"{HUGE_PAGES}=") for tunable in given):
+        given.append(f"{HUGE_PAGES}=1")
+    return {TUNABLES: ":".join(given)}

@@ -5,7 +5,7 @@ from typing import Final
 BULK_METHOD: Final = "/atoll_protos.v1.Syncer/Bulk"
 SESSION_METADATA: Final = "atoll-session"
 
-CONTROL_BYTES_MAX: Final = 4 << 20  # a model's tensor table is the largest control message
+CONTROL_BYTES_MAX: Final = 16 << 20  # the tensor table of a model with layout.TENSORS_MAX tensors
 BULK_BYTES_MAX: Final = 2 << 20  # one frame: 1 MiB and its header
 KEEPALIVE_MILLISECONDS: Final = 10_000
 
