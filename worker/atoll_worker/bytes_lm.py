@@ -1,0 +1,160 @@
+"""The built-in example, a byte-level GPT: `train` as a learner, `evaluate` as an observer."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from atoll_protos.errors import SpecError
+from atoll_protos.names import Env
+from atoll_protos.run import RunFile
+from atoll_worker import data
+from atoll_worker.evaluate import heldout_loss
+from atoll_worker.learner import Learner
+from atoll_worker.models import ByteGPT, Size
+from atoll_worker.observer import Observer
+from atoll_worker.options import option, parse
+from atoll_worker.settings import resolve
+
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+GRADIENT_NORM_MAX = 1.0
+WARMUP_SHARE, WARMUP_TICKS_MAX = 0.1, 50
+RATE_FLOOR = 0.1  # where the cosine ends
+NICE = 10
+EVERY_TICKS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions(Size):
+    """Train a byte-level GPT as one learner of a job."""
+
+    batch: int = option(16, "windows in a micro-batch")
+    accumulate: int = option(1, "micro-batches in a step")
+    learning_rate: float = option(3e-3, "of AdamW, at its peak")
+    data: tuple[str, ...] = option((), "files, folders or globs; Python's library without any")
+    dtype: str = option("f32", "of the computation: f32 or bf16; parameters stay f32")
+    threads: int = option(1, "CPU threads")
+    step_milliseconds_min: float = option(0.0, "no step is faster: for showing mixed hardware")
+
+    def __post_init__(self) -> None:
+        Size.__post_init__(self)
+        for field in ("batch", "accumulate", "threads"):
+            if getattr(self, field) < 1:
+                raise SpecError(field, f"is {getattr(self, field)}", "give 1 or more")
+        if self.dtype not in ("f32", "bf16"):
+            raise SpecError("dtype", f"{self.dtype!r} is unknown", "use f32 or bf16")
+
+    @property
+    def tokens(self) -> int:
+        """Of one step."""
+        return self.batch * self.accumulate * self.context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions(Size):
+    """Measure the held-out loss of the outer parameters of a byte-level GPT while it trains."""
+
+    every: int = option(0, "ticks between two measurements; 0: as in the job, else 100")
+    data: tuple[str, ...] = option((), "as the learners'")
+    heldout_bytes: int = option(1 << 17, "at most so many bytes, evenly spread")
+
+
+def train(arguments: Sequence[str] | None = None) -> None:
+    """`atoll-worker atoll_worker.bytes_lm:train [options]`; returns when the job is final."""
+    options = parse(TrainOptions, sys.argv[1:] if arguments is None else arguments, "train")
+    torch.set_num_threads(options.threads)
+    settings = resolve(os.environ)
+    run_file = settings.run_file
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = ByteGPT(options, seed=run_file.seed).to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=options.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
+    )
+    batches = data.Batches(
+        text=shard_of(run_file, settings.slot, options.data),
+        seed=run_file.seed,
+        slot=settings.slot,
+        batch=options.batch * options.accumulate,
+        context=options.context,
+    )
+    with Learner(model, optimizer) as learner:
+        learner.schedule(LambdaLR(optimizer, warmup_then_cosine(length(run_file, options.tokens))))
+        while not learner.finished:
+            begun = time.monotonic()
+            loss = torch.zeros((), device=device)
+            for part in torch.split(batches.at(learner.cursor).to(device), options.batch):
+                with precision(options.dtype, device):
+                    part_loss = model.loss(part) / options.accumulate
+                part_loss.backward()  # type: ignore[no-untyped-call]
+                loss += part_loss.detach()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
+            optimizer.step()
+            optimizer.zero_grad()
+            pace(begun, options.step_milliseconds_min / 1000)
+            learner.step(tokens=options.tokens, loss=loss)
+
+
+def evaluate(arguments: Sequence[str] | None = None) -> None:
+    """`atoll-worker atoll_worker.bytes_lm:evaluate [options]`, beside the learners."""
+    options = parse(ObserveOptions, sys.argv[1:] if arguments is None else arguments, "evaluate")
+    os.nice(NICE)
+    torch.set_num_threads(1)
+    windows = data.windows(
+        data.read(options.data).heldout(),
+        context=options.context,
+        byte_count_max=options.heldout_bytes,
+    )
+    with Observer(ByteGPT(options, seed=0)) as observer:
+        every = options.every or observer.run_file.evaluator_every or EVERY_TICKS
+        for snapshot in observer.snapshots(every=every):
+            assert isinstance(snapshot.model, ByteGPT)
+            measured = heldout_loss(snapshot.model, windows)
+            observer.report(loss=measured.loss, tokens=measured.bytes)
+
+
+def shard_of(run_file: RunFile, slot: str, patterns: Sequence[str]) -> torch.Tensor:
+    """The slot's own part of the training text, uint8 [n]."""
+    if slot not in run_file.slots:
+        raise SpecError(
+            Env.SLOT, f"{slot} is no slot of the job", f"use one of {', '.join(run_file.slots)}"
+        )
+    return data.read(patterns).shard(run_file.slots.index(slot), len(run_file.slots))
+
+
+def length(run_file: RunFile, tokens_per_step: int) -> int:
+    """The job's length in ticks, when every slot trains so many tokens in one."""
+    if run_file.steps is not None:
+        return run_file.steps
+    assert run_file.tokens is not None
+    return max(1, math.ceil(run_file.tokens / (tokens_per_step * len(run_file.slots))))
+
+
+def warmup_then_cosine(ticks: int) -> Callable[[int], float]:
+    """The share of the peak learning rate at a tick: linear up, then half a cosine down."""
+    warmup = max(1, min(WARMUP_TICKS_MAX, int(WARMUP_SHARE * ticks)))
+
+    def share(tick: int) -> float:
+        way = min(1.0, tick / ticks)
+        down = RATE_FLOOR + (1 - RATE_FLOOR) * (1 + math.cos(math.pi * way)) / 2
+        return min(1.0, (tick + 1) / warmup) * down
+
+    return share
+
+
+def precision(dtype: str, device: torch.device) -> AbstractContextManager[object]:
+    """Mixed precision for dtype bf16, nothing for f32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bf16")
+
+
+def pace(begun: float, seconds_min: float) -> None:
+    """Sleep until a step that began then (monotonic) has taken that long."""
+    left = seconds_min - (time.monotonic() - begun)
+    if left > 0:
+        time.sleep(left)

@@ -1,0 +1,185 @@
+"""Bytes of files as training data: shards by slot, a held-out part, batches by cursor."""
+
+import glob
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from atoll_protos.errors import SpecError
+
+HELDOUT_ONE_IN = 20
+FILE_BYTES_MAX = 1 << 20  # a longer file is cut
+DOCUMENT_BYTES = 16 << 10
+FILES_MIN = 64  # with fewer, every file is cut, else a split by whole files would be lopsided
+TEST_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A file or a part of one: what a split or a shard moves as a whole."""
+
+    digest: bytes = field(repr=False)
+    content: bytes = field(repr=False)
+
+    @property
+    def heldout(self) -> bool:
+        """Whether it is kept from training: a function of its content alone."""
+        return self.digest[0] % HELDOUT_ONE_IN == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """All documents of one data set, in the order of their digests."""
+
+    documents: tuple[Document, ...]
+
+    def heldout(self) -> Tensor:
+        """The held-out bytes, uint8 [n]; SpecError when there are none."""
+        return joined((each for each in self.documents if each.heldout), "nothing to hold out")
+
+    def shard(self, index: int, count: int) -> Tensor:
+        """The training bytes of one slot of `count`, uint8 [n]; SpecError when there are none."""
+        training = [each for each in self.documents if not each.heldout]
+        return joined(training[index::count], f"{len(training)} documents for {count} slots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Random access to a slot's data: `at` is a function of seed, slot and cursor alone.
+
+    Windows of `context + 1` bytes, each once per pass over the text, in a new order and with new
+    cuts in every pass.
+    """
+
+    text: Tensor  # uint8 [n]
+    seed: int
+    slot: str
+    batch: int
+    context: int
+    orders: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.windows < 1:
+            raise SpecError(
+                "data",
+                f"{len(self.text)} bytes are too few for a context of {self.context}",
+                f"give at least {2 * self.context + 1} bytes per slot or a shorter context",
+            )
+
+    @property
+    def windows(self) -> int:
+        """Windows of one pass, whatever its cut."""
+        return (len(self.text) - 1) // self.context - 1
+
+    def at(self, cursor: int) -> Tensor:
+        """The batch at `cursor` (0, 1, 2, ...): int64 [batch, context + 1]."""
+        first = cursor * self.batch
+        starts = torch.stack([self.start(first + row) for row in range(self.batch)])
+        return self.text[starts[:, None] + torch.arange(self.context + 1)].long()
+
+    def start(self, position: int) -> Tensor:
+        """Where the window at `position` of this slot's endless order begins: int64 scalar."""
+        number, place = divmod(position, self.windows)
+        if number not in self.orders:
+            if len(self.orders) > 1:
+                self.orders.pop(min(self.orders))
+            self.orders[number] = self.order(number)
+        return self.orders[number][place]
+
+    def order(self, number: int) -> Tensor:
+        """The starts of all windows of one pass, shuffled: int64 [windows]."""
+        name = f"{self.seed}/{self.slot}/{number}".encode()
+        generator = torch.Generator()
+        generator.manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:8]) >> 1)
+        cut = torch.randint(self.context, (), generator=generator)
+        return torch.randperm(self.windows, generator=generator) * self.context + cut
+
+
+def windows(text: Tensor, *, context: int, byte_count_max: int) -> Tensor:
+    """Windows for an evaluation, evenly spread over `text`: int64 [k, context + 1]."""
+    whole = (len(text) - 1) // context
+    if whole < 1:
+        raise SpecError(
+            "data",
+            f"{len(text)} held-out bytes are fewer than one context of {context}",
+            "give more data or a shorter context",
+        )
+    wanted = max(1, min(whole, byte_count_max // context))
+    chosen = torch.arange(wanted) * whole // wanted
+    return text[(chosen * context)[:, None] + torch.arange(context + 1)].long()
+
+
+def read(patterns: Sequence[str] = ()) -> Text:
+    """The files that match `patterns` (paths, folders, globs); without any, Python's own library.
+
+    Raises SpecError that names the pattern that matches nothing or the file that cannot be read.
+    """
+    paths = matching(patterns) if patterns else standard_library()
+    if not paths:
+        raise SpecError("data", "no file found", "name files with --data")
+    cut_all = len(paths) < FILES_MIN
+    documents = {
+        document.digest: document  # the same content twice counts once
+        for path in paths
+        for document in cut(content_of(path), cut_all=cut_all)
+    }
+    return Text(documents=tuple(documents[digest] for digest in sorted(documents)))
+
+
+def standard_library() -> list[Path]:
+    """Python's own sources without tests: real text that is always there (PSF licence)."""
+    root = Path(sysconfig.get_path("stdlib"))
+    return sorted(
+        path for path in root.rglob("*.py") if TEST_FOLDERS.isdisjoint(path.relative_to(root).parts)
+    )
+
+
+def matching(patterns: Sequence[str]) -> list[Path]:
+    """The files behind paths, folders (all files below) and globs, each once, sorted."""
+    found: set[Path] = set()
+    for pattern in patterns:
+        names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+        files = [path for name in names for path in files_below(Path(name))]
+        if not files:
+            raise SpecError("data", f"{pattern} matches no file", "correct the path or the glob")
+        found.update(files)
+    return sorted(found)
+
+
+def files_below(path: Path) -> list[Path]:
+    """The path itself, or all files below a folder."""
+    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+
+
+def content_of(path: Path) -> bytes:
+    """The file's bytes, or a SpecError that names it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(
+            "data",
+            f"{path} cannot be read: {error.strerror}",
+            "make it readable for this user or leave it out of --data",
+        ) from error
+
+
+def cut(content: bytes, *, cut_all: bool) -> Iterable[Document]:
+    """One document, or several of a long file."""
+    step = DOCUMENT_BYTES if cut_all or len(content) > FILE_BYTES_MAX else FILE_BYTES_MAX
+    for start in range(0, len(content), step):
+        part = content[start : start + step]
+        yield Document(digest=hashlib.sha256(part).digest(), content=part)
+
+
+def joined(documents: Iterable[Document], trouble: str) -> Tensor:
+    """The documents' bytes as one tensor, uint8 [n]."""
+    content = bytearray().join(each.content for each in documents)
+    if not content:
+        raise SpecError("data", f"too little of it: {trouble}", "name more or larger files")
+    return torch.frombuffer(content, dtype=torch.uint8)

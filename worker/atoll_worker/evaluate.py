@@ -1,0 +1,114 @@
+"""Held-out loss of a byte model: of one in memory, and of an exported one as a command."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atoll_protos.errors import SpecError
+from atoll_protos.names import ExitCode
+from atoll_worker import data
+from atoll_worker.models import ByteGPT, Size
+from atoll_worker.options import option, parse
+
+INDEX = "model.safetensors.index.json"
+BATCH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A mean cross entropy in nats per byte, and over how many predicted bytes."""
+
+    loss: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateOptions(Size):
+    """Held-out loss of an exported byte model, as JSON: {"loss": nats per byte, "bytes": n}."""
+
+    export: str = option("export", "folder of the exported model, or one .safetensors file")
+    data: tuple[str, ...] = option((), "files, folders or globs; Python's library without any")
+    heldout_bytes: int = option(1 << 20, "at most so many bytes, evenly spread")
+
+
+@torch.no_grad()
+def heldout_loss(model: ByteGPT, windows: Tensor) -> Measured:
+    """The loss on windows [k, context + 1], int64; the model's mode is left as it was."""
+    was_training = model.training
+    model.eval()
+    device = model.embedding.weight.device
+    total = 0.0
+    for batch in torch.split(windows, BATCH):
+        total += model.loss(batch.to(device), reduction="sum").item()
+    model.train(was_training)
+    byte_count = windows.shape[0] * (windows.shape[1] - 1)
+    return Measured(loss=total / byte_count, bytes=byte_count)
+
+
+def load(model: torch.nn.Module, export: Path) -> None:
+    """Fill a model from an export in Hugging Face layout, or from one safetensors file.
+
+    Raises SpecError that names the file or the tensor that does not fit.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in files_of(export):
+        try:
+            tensors |= load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise unreadable(path, error) from error
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise SpecError(
+            "export", f"{export} holds another model: {error}", "give the size it was trained with"
+        ) from error
+
+
+def files_of(export: Path) -> list[Path]:
+    """The safetensors files of an export."""
+    if export.is_file():
+        return [export]
+    index = export / INDEX
+    try:
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    except (OSError, ValueError, KeyError) as error:
+        raise unreadable(index, error) from error
+    return [export / name for name in sorted(names)]
+
+
+def unreadable(path: Path, error: Exception) -> SpecError:
+    """What to say of a file that is missing or no export."""
+    return SpecError(
+        "export", f"{path} cannot be read: {error}", "give the folder of a finished job's export"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m atoll_worker.evaluate --export FOLDER`; returns the exit code."""
+    try:
+        given = sys.argv[1:] if arguments is None else arguments
+        options = parse(EvaluateOptions, given, "python -m atoll_worker.evaluate")
+        model = ByteGPT(options, seed=0)
+        load(model, Path(options.export))
+        windows = data.windows(
+            data.read(options.data).heldout(),
+            context=options.context,
+            byte_count_max=options.heldout_bytes,
+        )
+        measured = heldout_loss(model, windows)
+    except SpecError as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_INPUT
+    sys.stdout.write(json.dumps({"loss": measured.loss, "bytes": measured.bytes}) + "\n")
+    return ExitCode.FINAL
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""What of a model travels: its tensors, how each is merged, and where a slice lies in them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from atoll_protos.errors import SpecError
+from atoll_protos.layout import Slice, TensorSpec
+from atoll_protos.tensors import DTYPES
+
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MATRIX_MERGE = "rda"
+VECTOR_MERGE = "rda"  # tensors of 0 or 1 dimension: the one place where this is decided
+COMPILED_PREFIX = "_orig_mod."  # torch.compile's wrapper: the same model with or without it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a travelling tensor lives; looked up anew each time, so replacing it is allowed."""
+
+    module: nn.Module
+    attribute: str
+    spec: TensorSpec
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor as it is now, without autograd history."""
+        return getattr(self.module, self.attribute).detach()  # type: ignore[no-any-return]
+
+
+def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Place, ...]:
+    """Trainable parameters and floating buffers of the state dict, by name as in the layout.
+
+    Tied weights come once, frozen parameters and integer buffers not at all (PROTOCOL.md, rule 18).
+    Merged by plain mean: embeddings, heads tied to them, buffers, names that match
+    `mean_patterns` (shell globs). Raises SpecError that names a tensor of another dtype.
+    """
+    embeddings = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    }
+    places: list[Place] = []
+    for name, module, attribute, tensor, is_buffer in candidates(model):
+        by_mean = (
+            is_buffer
+            or id(tensor) in embeddings
+            or any(fnmatchcase(name, pattern) for pattern in mean_patterns)
+        )
+        merge = "mean" if by_mean else MATRIX_MERGE if tensor.ndim > 1 else VECTOR_MERGE
+        if tensor.dtype not in DTYPE_NAMES:
+            raise SpecError(
+                f"model.{name}",
+                f"is {tensor.dtype}",
+                f"use one of {', '.join(DTYPES)}, or requires_grad_(False) to keep it here",
+            )
+        shape = tuple(tensor.shape)
+        spec = TensorSpec(name=name, shape=shape, dtype=DTYPE_NAMES[tensor.dtype], merge=merge)
+        places.append(Place(module=module, attribute=attribute, spec=spec))
+    if not places:
+        raise SpecError("model", "has no trainable parameter", "give the model that is trained")
+    return tuple(sorted(places, key=lambda place: place.spec.name))
+
+
+def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bool]]:
+    """(name, module, attribute, tensor, is a buffer) of what may travel, each tensor once."""
+    seen: set[int] = set()
+    for is_buffer in (False, True):
+        for prefix, module in model.named_modules():
+            own = module._buffers if is_buffer else module._parameters
+            for attribute, tensor in own.items():
+                if tensor is None or id(tensor) in seen or not tensor.numel():
+                    continue
+                if is_buffer:
+                    kept = attribute not in module._non_persistent_buffers_set
+                    wanted = kept and tensor.is_floating_point()
+                else:
+                    wanted = tensor.requires_grad
+                if wanted:
+                    seen.add(id(tensor))
+                    name = f"{prefix}.{attribute}" if prefix else attribute
+                    yield name.replace(COMPILED_PREFIX, ""), module, attribute, tensor, is_buffer
+
+
+def pairs(places: Sequence[Place], wanted: Slice, region: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """(view of a parameter, view of `region`) of equal shape for every piece of one slice.
+
+    `region` is 1-d, `wanted.element_count` long. A piece is a whole tensor or some of its rows,
+    so that parameters need not be contiguous.
+    """
+    found = []
+    for piece in wanted.pieces:
+        tensor = places[piece.tensor].tensor
+        if piece.element_count < tensor.numel():
+            row = tensor[0].numel()
+            tensor = tensor[piece.start // row : piece.stop // row]
+        part = region[piece.offset : piece.offset + piece.element_count]
+        found.append((tensor, part.view(tensor.shape)))
+    return found
+
+
+def device_of(places: Sequence[Place]) -> torch.device:
+    """The one device of all tensors, or a SpecError that names two that differ."""
+    devices = {place.tensor.device: place.spec.name for place in places}
+    if len(devices) > 1:
+        (first, one), (second, other), *_ = devices.items()
+        raise SpecError(
+            "model",
+            f"lies on several devices ({one} on {first}, {other} on {second})",
+            "put one learner's model on one device",
+        )
+    return next(iter(devices))
