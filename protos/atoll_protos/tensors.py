@@ -183,11 +183,10 @@ def _quantise(values: torch.Tensor, block: int, levels: int, scales: torch.Tenso
     short = -values.numel() % block
     rows = (pad(values, (0, short)) if short else values).view(-1, block)
     scale = scales[: len(rows)]
-    work = rows.abs()
-    torch.amax(work, dim=1, out=scale)
+    torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_(), out=scale)
     scale.div_(levels).masked_fill_(scale < SCALE_MIN, 0.0)
     inverse = torch.where(scale > 0, 1 / scale, 0.0).unsqueeze(1)
-    return torch.mul(rows, inverse, out=work).round_().clamp_(-levels, levels).view(-1)
+    return (rows * inverse).round_().view(-1)
 
 
 def _packed(levels: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,74 @@
+"""Codecs, checksum and frames: memory traffic over that of `add_` in the same run.
+
+In tests/: python -m bench.codec
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from functools import partial
+
+from atoll_protos.allocator import tune
+
+tune()  # before torch is imported: page faults come first
+
+import torch  # noqa: E402
+import xxhash  # noqa: E402
+
+import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
+from atoll_protos import tensors  # noqa: E402
+from atoll_protos.frames import Assembler, transfer_frames  # noqa: E402
+from atoll_protos.run import Wire  # noqa: E402
+from atoll_protos.wire import ENCODINGS  # noqa: E402
+from bench.table import interleaved, show  # noqa: E402
+
+
+def through_frames(payload: bytearray) -> None:
+    """Cut a payload into frames and assemble them again: three copies and two checksums."""
+    head = pb.Transfer(seed=pb.Seed(), encoding=pb.BF16, byte_count=len(payload))
+    assembler = Assembler(lambda head: head.byte_count)
+    arrived = [assembler.feed(frame) for frame in transfer_frames(1, head, payload)]
+    assert arrived[-1] is not None
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=26_000_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    count: int = arguments.elements
+    values, other, out = torch.randn(count), torch.zeros(count), torch.empty(count)
+    cases: dict[str, Callable[[], object]] = {"add_": lambda: other.add_(values)}
+    traffic = {"add_": 12 * count}
+
+    def case(name: str, function: Callable[[], object], byte_count: int) -> None:
+        cases[name], traffic[name] = function, byte_count
+
+    for wire in Wire:
+        encoding = ENCODINGS[wire]
+        data = tensors.encode(values, encoding)
+        case(f"{wire} encode", partial(tensors.encode, values, encoding), 4 * count + len(data))
+        case(f"{wire} decode", partial(tensors.decode, data, encoding, out), 4 * count + len(data))
+        if encoding in tensors.FLOATS:  # else it reads the scales only
+            finite = partial(tensors.encoded_is_finite, data, encoding, count)
+            case(f"{wire} is finite", finite, len(data))
+    data = tensors.encode(values, pb.BF16)
+    case("xxh3_64", partial(xxhash.xxh3_64_intdigest, data), len(data))
+    case("sha256", partial(tensors.digest, tensors.from_bytes(data, torch.uint8)), len(data))
+    case("frames and back", partial(through_frames, data), 8 * len(data))
+    seconds = interleaved(cases, arguments.rounds)
+    bandwidth = traffic["add_"] / seconds["add_"]
+    show(
+        f"Codecs: {count:,} elements, one thread of {os.cpu_count()}",
+        ("case", "ms", "GB/s", "of add_"),
+        [
+            (name, s * 1e3, traffic[name] / s / 1e9, traffic[name] / s / bandwidth)
+            for name, s in seconds.items()
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
