@@ -182,12 +182,10 @@ class Exchange:
         number = publish.version.version.number
         began = self.publish_began.pop(shard, now)
         self.publish_seconds = _mean(self.publish_seconds, now - began)
-        newest = max(
-            state.number,
-            *(each.version.version.number for each in (state.adopting, state.waiting) if each),
-            -1,
-        )
-        if number <= newest:
+        kept = {each.version.version.number for each in (state.adopting, state.waiting) if each}
+        if number in kept:
+            return []  # sent again in a newer session: the candidate is still needed
+        if number <= max(state.number, *kept, -1):
             return [Discard(shard, state.fragment, number)]
         effects: list[Effect] = []
         if state.waiting is not None:
@@ -253,7 +251,7 @@ class Exchange:
             if side.dial_at is not None and now >= side.dial_at:
                 side.dial_at = None
                 effects.append(Dial(number))
-        if now - self.reported_at >= REPORT_SECONDS:
+        if now >= self.reported_at + REPORT_SECONDS:  # as `deadline` says it, to the bit
             effects += self._report(now)
         return effects
 

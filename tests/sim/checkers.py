@@ -1,0 +1,5 @@
+"""All checkers."""
+
+from sim.watch import Watcher
+
+ALL: tuple[type[Watcher], ...] = ()

@@ -1,0 +1,163 @@
+"""What goes wrong, when its time comes."""
+
+from collections.abc import Callable
+
+from sim.learner_process import LearnerProcess
+from sim.scenario import Fault
+from sim.shard_process import ShardProcess
+from sim.world import World
+
+
+def schedule(world: World) -> None:
+    """Put the scenario's faults on the clock."""
+    for fault in world.scenario.faults:
+        world.sim.at(fault.at, lambda fault=fault: befall(world, fault))
+
+
+def befall(world: World, fault: Fault) -> None:
+    """One fault happens."""
+    world.sim.note("FAULT", f"{fault.kind} {fault.seconds:.1f} s")
+    slots = world.run_file.slots
+    learner = world.learners[slots[fault.which % len(slots)]]
+    shard = world.shards[fault.which % world.run_file.shards]
+    FAULTS[fault.kind](world, fault, learner, shard)
+
+
+def drop(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """Some connection breaks."""
+    living = [each for each in world.connections if not each.lost and not each.ends[0].told]
+    if living:
+        living[fault.which % len(living)].drop()
+
+
+def kill_learner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """Killed with -9, and started again: in its pod, or as another pod."""
+    if learner.alive and not learner.training.finished:
+        learner.kill("killed")
+        uid = learner.uid if fault.which % 3 else f"{learner.slot}-pod{world.starts}"
+        world.learners[learner.slot] = world.start_learner(learner.slot, uid, fault.seconds / 4)
+
+
+def kill_shard(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """Killed with -9: memory is gone, the store is not."""
+    if shard.alive:
+        shard.kill("killed")
+        again = world.start_shard(shard.number, new_pod=False, after=fault.seconds / 4)
+        world.shards[shard.number] = again
+
+
+def pause_learner(
+    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
+) -> None:
+    """It stands still, then handles everything at once."""
+    world.pause(learner, fault.seconds)
+
+
+def pause_shard(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """It stands still, then handles everything at once."""
+    world.pause(shard, fault.seconds)
+
+
+def partition(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A machine cannot be reached; long ones cost its connections."""
+    machine = learner.slot if fault.which % 3 else f"shard{shard.number}"
+    world.weather.blocked_until[machine] = world.sim.now + fault.seconds
+    for connection in world.connections:
+        if machine in (end.machine for end in connection.ends) and fault.seconds > 10:  # noqa: PLR2004
+            world.sim.after(world.rng.uniform(5.0, 10.0), connection.drop)
+
+
+def successor(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """The shard stands still while another pod takes it over on the same store."""
+    if shard.alive and shard.shard is not None:
+        world.pause(shard, fault.seconds + 6.0)
+        world.shards[shard.number] = world.start_shard(shard.number, new_pod=True)
+
+
+def zombie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """Connections break, the learner does not know, and another process takes the slot."""
+    if not learner.alive or learner.training.finished:
+        return
+    if fault.which % 2:
+        learner.pause(fault.seconds)
+    for connection in world.connections:
+        if connection.ends[0].process is learner and fault.which % 4 < 2:  # noqa: PLR2004
+            connection.drop()
+    uid = learner.uid if fault.which % 8 < 4 else f"{learner.slot}-pod{world.starts}"  # noqa: PLR2004
+    world.learners[learner.slot] = world.start_learner(learner.slot, uid, 0.1)
+
+
+def owner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """The operator gives a slot to a new pod while the old one may still run."""
+    if learner.alive and not learner.training.finished:
+        uid = f"{learner.slot}-pod{world.starts}"
+        world.learners[learner.slot] = world.start_learner(learner.slot, uid, 0.1)
+        world.set_owner(learner.slot, uid)
+
+
+def hiccup(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """One step takes very long, or all that follow take longer."""
+    if fault.which % 2:
+        learner.hiccup_seconds = fault.seconds
+    else:
+        learner.slowness *= 1.0 + fault.seconds / 10.0
+
+
+def store_away(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """The store answers nothing for a while."""
+    store = world.stores[shard.number]
+    store.away = True
+    world.sim.after(fault.seconds, lambda: setattr(store, "away", False))
+
+
+def store_answers(
+    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
+) -> None:
+    """Answers of the store get lost."""
+    store = world.stores[shard.number]
+    store.lost_answers = 0.5
+    world.sim.after(fault.seconds, lambda: setattr(store, "lost_answers", 0.0))
+
+
+def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """Some transfers arrive damaged."""
+    world.damaged_share = 0.3
+    world.sim.after(fault.seconds, lambda: setattr(world, "damaged_share", 0.0))
+
+
+def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A shard dies with its store (Ephemeral)."""
+    number = shard.number
+    shard.kill("its machine is gone")
+    world.stores[number] = world.new_store(number)
+    world.watchers.tell("store_lost", number)
+    world.shards[number] = world.start_shard(number, new_pod=True, after=1.0)
+
+
+FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] = {
+    "drop": drop,
+    "kill learner": kill_learner,
+    "kill shard": kill_shard,
+    "pause learner": pause_learner,
+    "pause shard": pause_shard,
+    "partition": partition,
+    "successor": successor,
+    "zombie": zombie,
+    "owner": owner,
+    "hiccup": hiccup,
+    "store away": store_away,
+    "store answers": store_answers,
+    "damage": damage,
+    "lose store": lose_store,
+}
+
+
+def stop(world: World) -> None:
+    """From now on everything works: whoever stands still wakes, the network is whole."""
+    world.sim.note("FAULT", "no more")
+    world.weather.blocked_until.clear()
+    world.damaged_share = 0.0
+    for store in world.stores:
+        store.away, store.lost_answers = False, 0.0
+    for process in (*world.all_shards, *world.all_learners):
+        process.wake()

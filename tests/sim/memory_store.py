@@ -1,0 +1,70 @@
+"""A store in memory with conditional create, that can be slow, away, or lose its answers."""
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+
+from atoll_protos.frames import Buffer
+from atoll_syncer.store import StoreMissing, StoreUnavailable, object_name
+
+Watcher = Callable[[str, bytes], None]
+
+
+class MemoryStore:
+    """See atoll_syncer.store.Store. It outlives the processes that use it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.data: dict[str, bytes] = {}
+        self.away = False
+        self.lost_answers = 0.0  # share of creates that happen and yet raise
+        self.on_create: list[Watcher] = []
+        self.on_delete: list[Callable[[str], None]] = []
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See Store."""
+        self._check(name)
+        if name in self.data:
+            return False
+        self.data[name] = data
+        for watch in self.on_create:
+            watch(name, data)
+        if self.rng.random() < self.lost_answers:
+            raise StoreUnavailable(name, "the answer got lost", "try again")
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Store."""
+        self._check(name)
+        self.data[name] = data
+
+    def put(self, parts: Sequence[Buffer]) -> str:
+        """See Store."""
+        data = b"".join(parts)
+        name = object_name(hashlib.sha256(data).hexdigest())
+        self._check(name)
+        self.data[name] = data
+        return name
+
+    def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+        """See Store."""
+        self._check(name)
+        if name not in self.data:
+            raise StoreMissing(name, "there is no such name", "nothing to do")
+        return self.data[name][:byte_count_max]
+
+    def names(self, prefix: str) -> list[str]:
+        """See Store."""
+        self._check(prefix)
+        return sorted(name for name in self.data if name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        self._check(name)
+        if self.data.pop(name, None) is not None:
+            for watch in self.on_delete:
+                watch(name)
+
+    def _check(self, name: str) -> None:
+        if self.away:
+            raise StoreUnavailable(name, "the store is away", "try again")

@@ -1,0 +1,102 @@
+"""Connections with ordered streams, random delay, loss of the connection, and partitions."""
+
+import random
+from dataclasses import dataclass, field
+
+from sim.clock import Action, Process, Simulation
+
+KEEPALIVE_SECONDS = 20.0  # after which an end notices that the other is silent
+
+
+@dataclass(slots=True, kw_only=True)
+class Weather:
+    """How the network is at present."""
+
+    delay_seconds: float = 0.02
+    slice_seconds: float = 0.05  # to send one slice
+    blocked_until: dict[str, float] = field(default_factory=dict)  # by machine
+
+    def opens_at(self, *machines: str) -> float:
+        """When all of these can be reached."""
+        return max((self.blocked_until.get(name, 0.0) for name in machines), default=0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class End:
+    """One side of a connection."""
+
+    process: Process
+    machine: str
+    closed: Action
+    told: bool = False
+
+
+class Connection:
+    """Control and bulk streams between a learner and a shard: each in order, both ways."""
+
+    def __init__(
+        self, sim: Simulation, rng: random.Random, weather: Weather, ends: tuple[End, End]
+    ) -> None:
+        self.sim, self.rng, self.weather, self.ends = sim, rng, weather, ends
+        self.lost = False  # nothing gets through any more
+        self._last: dict[tuple[int, str], float] = {}
+
+    def send(
+        self, sender: int, stream: str, action: Action, *, whole_slice: bool = False
+    ) -> float:
+        """Deliver to the other end, after all that went before on this stream and direction.
+
+        Returns when it arrives.
+        """
+        if self.lost or self.ends[sender].told:
+            return self.sim.now
+        receiver = self.ends[1 - sender]
+        arrival = self._arrival(sender, stream, whole_slice)
+
+        def deliver() -> None:
+            if not self.lost and not receiver.told:
+                receiver.process.do(lambda: None if receiver.told else action())
+
+        self.sim.at(arrival, deliver)
+        return arrival
+
+    def hang_up(self, sender: int) -> None:
+        """Close from one side: it hears so itself at once, the other after what is on its way."""
+        if self.ends[sender].told:
+            return
+        self.ends[sender].told = True
+        streams = ("control", "bulk")
+        arrival = max(self._arrival(sender, stream, False) for stream in streams)
+        self.sim.at(arrival, lambda: self._tell(1 - sender))
+
+    def drop(self) -> None:
+        """The connection breaks: each side notices in its own time."""
+        self.lost = True
+        for side in (0, 1):
+            longest = self.rng.choice((0.1, 1.0, KEEPALIVE_SECONDS))
+            self.sim.after(self.rng.uniform(0.0, longest), lambda side=side: self._tell(side))
+
+    def end_died(self, side: int) -> None:
+        """A process is gone: its machine resets the connection, or is gone as well."""
+        self.ends[side].told = True
+        machine_too = self.rng.random() < 0.3
+        seconds = self.rng.uniform(0.0, KEEPALIVE_SECONDS if machine_too else 0.1)
+        self.sim.after(seconds, lambda: self._tell(1 - side))
+
+    def _tell(self, side: int) -> None:
+        end = self.ends[side]
+        if not end.told:
+            end.told = True
+            end.process.do(end.closed)
+
+    def _arrival(self, sender: int, stream: str, whole_slice: bool) -> float:
+        weather = self.weather
+        seconds = weather.delay_seconds * self.rng.uniform(0.3, 2.0)
+        start = max(self.sim.now, weather.opens_at(*(end.machine for end in self.ends)))
+        last = self._last.get((sender, stream), 0.0)
+        if whole_slice:
+            start = max(start, last)
+            seconds += weather.slice_seconds * self.rng.uniform(0.5, 2.0)
+        arrival = max(start + seconds, last)
+        self._last[sender, stream] = arrival
+        return arrival

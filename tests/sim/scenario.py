@@ -1,0 +1,131 @@
+"""What one seed means: a job, its machines' speeds, and the faults that befall it."""
+
+import random
+from dataclasses import dataclass, field
+
+from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.run import Region, RunFile, Storage, Sync
+
+FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
+KINDS = (
+    "drop",
+    "drop",
+    "kill learner",
+    "kill learner",
+    "kill shard",
+    "kill shard",
+    "pause learner",
+    "pause shard",
+    "partition",
+    "successor",
+    "zombie",
+    "owner",
+    "hiccup",
+    "store away",
+    "store answers",
+    "damage",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something goes wrong at a time, with the world's `which`-th of its kind."""
+
+    at: float
+    kind: str
+    which: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """All that is drawn from the seed beforehand."""
+
+    seed: int
+    run_file: RunFile
+    layout: Layout
+    step_seconds: dict[str, float]
+    tokens_per_step: int
+    disk_seconds: float
+    merge_seconds: float
+    delay_seconds: float
+    slice_seconds: float
+    leaves_when_finished: bool
+    fresh: bool  # the registrar mints at once: nobody can hold a run
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def loses_a_store(self) -> bool:
+        """Whether rule 22 is at work."""
+        return any(fault.kind == "lose store" for fault in self.faults)
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    rng = random.Random(f"{seed}/scenario")
+    shards = rng.choice((1, 1, 2))
+    learners = rng.choice((1, 2, 2, 3, 3, 4))
+    period = rng.choice((4, 6, 8, 10))
+    fragments = rng.choice([n for n in (1, 2, 3, 4) if n <= period // 2])
+    overlap = rng.choice((0, 1, 1, 2, 2))
+    sync = Sync(
+        fragments=fragments,
+        period=period,
+        overlap=overlap,
+        quorum=rng.randint(1, learners),
+        grace=rng.random() < 0.8,
+        lockstep=overlap == 0 or rng.random() < 0.1,
+        blend=rng.choice((0.0, 0.0, 0.5)),
+    )
+    run_file = RunFile(
+        job="sim",
+        regions=(Region(name="a", learners=learners),),
+        shards=shards,
+        seed=seed,
+        steps=period * rng.randint(3, 5),
+        sync=sync,
+        storage=Storage(),
+    )
+    tensors = [
+        TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge="rda")
+        for n in range(fragments * shards)
+    ]
+    pace = rng.uniform(0.3, 1.0)
+    slowest = rng.choice((1.0, 1.5, 3.0, 6.0))
+    network = rng.choice((0.005, 0.02, 0.1))
+    return Scenario(
+        seed=seed,
+        run_file=run_file,
+        layout=build_layout(tensors, fragments, shards),
+        step_seconds={
+            slot: pace * (rng.uniform(1.0, slowest) if n else 1.0)
+            for n, slot in enumerate(run_file.slots)
+        },
+        tokens_per_step=rng.choice((1, 7)),
+        disk_seconds=rng.choice((0.002, 0.02, 0.1)),
+        merge_seconds=rng.choice((0.01, 0.1, 0.4)),
+        delay_seconds=network,
+        slice_seconds=network * rng.choice((1.0, 5.0)),
+        leaves_when_finished=rng.random() < 0.5,
+        fresh=rng.random() < 0.9,
+        faults=draw_faults(rng, seed),
+    )
+
+
+def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
+    """One seed in eight is quiet; some lose a store."""
+    if seed % 8 == 0:
+        return ()
+    count = rng.choice((1, 2, 4, 6, 10))
+    kinds = [rng.choice(KINDS) for _ in range(count)]
+    if seed % 12 == 5:  # noqa: PLR2004 - a few of the seeds
+        kinds.append("lose store")
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END),
+            kind=kind,
+            which=rng.randrange(1 << 16),
+            seconds=rng.choice((0.5, 3.0, 8.0, 25.0, 40.0)) * rng.uniform(0.5, 1.5),
+        )
+        for kind in kinds
+    )

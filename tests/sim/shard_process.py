@@ -1,0 +1,470 @@
+"""A shard's process: the production rules and journal, with symbols in place of tensors."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.effects import (
+    Accept,
+    Append,
+    Ask,
+    Drop,
+    Effect,
+    EndSession,
+    Exit,
+    Merge,
+    PublishHead,
+    Reply,
+    Send,
+    Stage,
+    StoreSeed,
+    WriteIndex,
+    WritePart,
+)
+from atoll_syncer.journal import DeposedError, Heartbeat, Journal
+from atoll_syncer.log import Committed, Entry, History, Reign, Seeded
+from atoll_syncer.shard import Shard
+from atoll_syncer.store import StoreUnavailable
+from atoll_syncer.takeover import Turn, View, decide
+from sim.clock import Process
+from sim.memory_store import MemoryStore
+from sim.network import Connection
+from sim.symbols import Difference, Value, merge
+
+if TYPE_CHECKING:
+    from sim.learner_process import LearnerProcess
+    from sim.world import World
+
+RETRY_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
+PATIENCE_SECONDS = 4.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Port:
+    """One session as the shard's edge has it."""
+
+    connection: Connection
+    learner: "LearnerProcess"
+    incarnation: int = 0  # as welcomed
+    lacking: dict[int, None] = field(default_factory=dict)
+    sending: bool = False
+    accepted: bool = False  # the transfer that has begun may come
+    ended: bool = False
+
+
+class ShardProcess(Process):
+    """One process start of one pod. It reads the log, waits for its turn, and reigns."""
+
+    def __init__(
+        self, world: "World", number: int, pod: str, instance: str, store: MemoryStore
+    ) -> None:
+        super().__init__(world.sim, f"{pod}/{instance.rpartition('-')[2]}")
+        self.world, self.number, self.pod, self.instance = world, number, pod, instance
+        self.store = store
+        self.rng = world.sim.random(f"shard {instance}")
+        self.journal = Journal(store, lambda: world.sim.now)
+        self.entries: list[Entry] = []
+        self.shard: Shard | None = None
+        self.ports: dict[int, Port] = {}
+        self.sessions = 0
+        self.heads: dict[int, Value] = {}
+        self.coming: dict[int, Value] = {}
+        self.staged: dict[tuple[str, int, int, int], Difference] = {}
+        self.seeds: dict[tuple[int, int], Value] = {}
+        self.judged: Difference | None = None
+        self.queue: list[Entry | Reply] = []  # as in the driver: one thread writes the log
+        self.writing = False
+        self.replies: dict[int, Callable[[Any], None]] = {}
+        self.token = 0
+        self.timer_at = float("inf")
+        self.live: set[str] = set()
+        self.exit: Exit | None = None
+        self.beats = 0
+        self.looked_at: tuple[Heartbeat | None, float] = (None, world.sim.now)
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Look whether it is this process's turn, and again until it is."""
+        now = self.sim.now
+        try:
+            self.entries += self.journal.read()
+            beat = self.journal.last_beat()
+        except StoreUnavailable:
+            self.after(RETRY_SECONDS, self.start)
+            return
+        if beat != self.looked_at[0]:
+            self.looked_at = beat, now
+        reigns = [each for each in self.entries if isinstance(each, Reign)]
+        view = View(
+            pod=self.pod, reigns=reigns, beat=beat, beat_seen_at=self.looked_at[1], knocks={}
+        )
+        decision = decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
+        if decision.turn is Turn.REIGN:
+            self.reign()
+        elif decision.turn is Turn.WAIT:
+            self.after(0.5, self.start)
+        else:
+            self.exited(Exit(77, decision.reason))
+
+    def reign(self) -> None:
+        """Take the shard over: restore the values, and begin."""
+        history = History.of(self.entries)
+        try:
+            for fragment, head in history.heads.items():
+                digest = json.loads(self.store.read(head.object))["digest"]
+                self.heads[fragment] = self.world.values[digest]
+        except StoreUnavailable:
+            self.after(RETRY_SECONDS, self.start)
+            return
+        self.live = history.live_objects()
+        self.shard = Shard(
+            run_file=self.world.run_file,
+            shard=self.number,
+            pod=self.pod,
+            instance=self.instance,
+            history=history,
+            fresh=self.world.scenario.fresh and not self.world.restarted[self.number],
+            new_run=f"run-{self.instance}",
+            now=self.sim.now,
+        )
+        self.world.restarted[self.number] = True
+        self.sim.note(self.name, f"reigns after epoch {history.epoch}")
+        self.feed(self.shard.start(self.sim.now))
+        self.beat()
+
+    def died(self) -> None:
+        """Sessions break; the store stays."""
+        for port in self.ports.values():
+            port.connection.end_died(1)
+
+    def exited(self, exit_: Exit) -> None:
+        """End by itself."""
+        self.exit = exit_
+        self.kill(f"exit {int(exit_.code)}: {exit_.reason}")
+        self.world.shard_exited(self)
+
+    def beat(self) -> None:
+        """Renew the heartbeat and read the log's end (rule 20)."""
+        assert self.shard is not None
+        self.beats += 1
+        beat = Heartbeat(
+            pod=self.pod,
+            instance=self.instance,
+            epoch=self.shard.history.epoch,
+            count=self.beats,
+            learners=(),
+        )
+        try:
+            if not self.writing and self.journal.is_deposed():
+                self.feed(self.shard.deposed(self.sim.now))
+                return
+            self.journal.beat(beat)
+        except StoreUnavailable:
+            pass
+        self.after(HEARTBEAT_SECONDS, self.beat)
+
+    # ------------------------------------------------------------ effects
+
+    def feed(self, effects: list[Effect]) -> None:
+        """Perform effects in order, and look after the time."""
+        self.world.watchers.tell("shard_did", self, effects)
+        for effect in effects:
+            if self.alive:
+                self.perform(effect)
+        if self.alive and self.shard is not None:
+            when = self.shard.deadline()
+            if when < self.timer_at:
+                self.timer_at = when
+                self.sim.at(when, lambda: self.do(lambda: self.time_passed(when)))
+
+    def time_passed(self, when: float) -> None:
+        """A timer rings; one that an earlier one has replaced says nothing."""
+        assert self.shard is not None
+        if when != self.timer_at:
+            return
+        self.timer_at = float("inf")
+        self.feed(self.shard.tick_time(self.sim.now))
+
+    def perform(self, effect: Effect) -> None:
+        """As driver.py does."""
+        match effect:
+            case Send(session, message) if session in self.ports:
+                self.send(self.ports[session], message)
+            case PublishHead(session, fragment) if session in self.ports:
+                self.ports[session].lacking[fragment] = None
+                self.publish(session)
+            case EndSession(session, end) if session in self.ports:
+                self.end_session(session, end)
+            case Accept(session, _, _) if session in self.ports:
+                self.ports[session].accepted = True
+            case Append(entry):
+                self.queue.append(entry)
+                self.write()
+            case Reply():
+                self.queue.append(effect)
+                self.write()
+            case Ask(request):
+                self.ask(request)
+            case Exit():
+                self.exited(effect)
+            case WritePart():
+                self.after(self.rng.uniform(0.01, 0.2), self.part_written)
+            case WriteIndex():
+                self.after(self.rng.uniform(0.01, 0.2), self.exported)
+            case _:
+                self.perform_on_values(effect)
+
+    def perform_on_values(self, effect: Effect) -> None:
+        """Stage, drop, merge, seed."""
+        match effect:
+            case Stage(slot, incarnation, fragment, capture):
+                assert self.judged is not None, "an offer is staged as it is judged"
+                self.staged[slot, incarnation, fragment, capture] = self.judged
+            case Drop(slot, incarnation, fragment, capture):
+                self.staged.pop((slot, incarnation, fragment, capture), None)
+            case Merge():
+                self.merge(effect)
+            case StoreSeed(session):
+                self.coming = {
+                    fragment: self.seeds.pop((session, fragment))
+                    for fragment in range(self.world.run_file.sync.fragments)
+                }
+                self.after(self.rng.uniform(0.01, 0.3), self.store_seed)
+
+    # ------------------------------------------------------------ the log
+
+    def write(self) -> None:
+        """Go on with the queue: entries become durable one after the other."""
+        if self.writing or not self.queue:
+            return
+        first = self.queue[0]
+        if isinstance(first, Reply):
+            self.queue.pop(0)
+            self.replies.pop(first.token)(first.message)
+            self.write()
+            return
+        self.writing = True
+        self.after(self.world.scenario.disk_seconds * self.rng.uniform(0.2, 2.0), self.create)
+
+    def create(self) -> None:
+        """The moment in which an entry comes to be; its writer hears of it a little later."""
+        entry = self.queue[0]
+        assert not isinstance(entry, Reply)
+        try:
+            self.journal.append(entry)
+        except StoreUnavailable:
+            self.after(RETRY_SECONDS, self.create)
+        except DeposedError:
+            assert self.shard is not None
+            self.feed(self.shard.deposed(self.sim.now))
+        else:
+            self.after(self.rng.uniform(0.0, 0.01), lambda: self.created(entry))
+
+    def created(self, entry: Entry) -> None:
+        """The answer of the store."""
+        assert self.shard is not None
+        self.queue.pop(0)
+        self.writing = False
+        match entry:
+            case Seeded():
+                self.heads, self.coming = self.coming, {}
+            case Committed():
+                self.heads[entry.slice] = self.coming.pop(entry.slice)
+        self.sim.note(self.name, f"durable {self.journal.position}: {type(entry).__name__}")
+        self.feed(self.shard.appended(entry, self.sim.now))
+        if isinstance(entry, Committed | Seeded):
+            self.collect()
+        self.write()
+
+    def collect(self) -> None:
+        """Remove what was live and is no more (slices.Collector.advance)."""
+        assert self.shard is not None
+        live = self.shard.history.live_objects()
+        try:
+            for name in sorted(self.live - live):
+                self.store.delete(name)
+                self.live.discard(name)
+        except StoreUnavailable:
+            return
+        self.live |= live
+
+    # ------------------------------------------------------------ values
+
+    def merge(self, effect: Merge) -> None:
+        """Begin a merge with what is staged."""
+        names = [(p.slot, p.incarnation, effect.slice, p.capture) for p in effect.participants]
+        offers = tuple(self.staged.pop(name, None) for name in names)
+        self.world.watchers.tell("merging", self, effect, offers)
+        works = tuple(each.theta.work for each in offers if each and each.theta.work)
+        value = merge(self.heads[effect.slice], works)
+        self.coming[effect.slice] = value
+        self.sim.note(self.name, f"merges slice {effect.slice}: {[(*n[:2], n[3]) for n in names]}")
+        seconds = self.world.scenario.merge_seconds * self.rng.uniform(0.3, 2.0)
+        self.after(seconds, lambda: self.store_merged(effect.slice, value))
+
+    def store_merged(self, fragment: int, value: Value) -> None:
+        """Write the object, then let the entry name it."""
+        assert self.shard is not None
+        try:
+            name = self.store_value(fragment, value)
+        except StoreUnavailable:
+            self.after(RETRY_SECONDS, lambda: self.store_merged(fragment, value))
+            return
+        self.feed(self.shard.merged(fragment, value.digest, name, self.sim.now))
+
+    def store_seed(self) -> None:
+        """Version 0 of all slices."""
+        assert self.shard is not None
+        values = [value for _, value in sorted(self.coming.items())]
+        try:
+            names = [self.store_value(fragment, each) for fragment, each in enumerate(values)]
+        except StoreUnavailable:
+            self.after(RETRY_SECONDS, self.store_seed)
+            return
+        self.feed(self.shard.seeded(tuple(each.digest for each in values), tuple(names)))
+
+    def store_value(self, fragment: int, value: Value) -> str:
+        """An object of its own for each version, as slices.Origin makes it."""
+        assert self.shard is not None
+        self.world.values[value.digest] = value
+        head = self.shard.history.heads.get(fragment)
+        origin = [self.number, fragment, head.number + 1 if head else 0, self.shard.history.epoch]
+        return self.store.put([json.dumps({"digest": value.digest, "origin": origin}).encode()])
+
+    def part_written(self) -> None:
+        """The export of this shard."""
+        assert self.shard is not None
+        self.feed(self.shard.part_written(f"part-{self.number}", "digest"))
+
+    def exported(self) -> None:
+        """The index of the export."""
+        assert self.shard is not None
+        self.feed(self.shard.exported())
+
+    # ------------------------------------------------------------ the registrar
+
+    def ask(self, request: Any) -> None:
+        """A call to the registrar, again until it answers (a Hello comes again by itself)."""
+
+        def answered(reply: Any) -> None:
+            assert self.shard is not None
+            if reply is not None:
+                self.feed(self.shard.answered(reply, self.sim.now))
+            elif not isinstance(request, pb.HelloRequest):
+                self.after(RETRY_SECONDS, lambda: self.ask(request))
+
+        self.world.call_registrar(self, request, answered)
+
+    def called(self, request: Any, reply: Callable[[Any], None]) -> None:
+        """A call of another shard arrives."""
+        if self.shard is None:
+            reply(None)
+            return
+        self.token += 1
+        self.replies[self.token] = reply
+        self.feed(self.shard.registrar_request(self.token, request, self.sim.now))
+
+    # ------------------------------------------------------------ sessions
+
+    def joined(self, connection: Connection, learner: "LearnerProcess", join: pb.Join) -> int:
+        """The first message of a session; returns its number."""
+        assert self.shard is not None
+        self.sessions += 1
+        number = self.sessions
+        self.ports[number] = Port(connection=connection, learner=learner)
+        self.world.watchers.tell("shard_joined", self, number, join)
+        self.feed(self.shard.session_opened(number, join, self.sim.now))
+        return number
+
+    def closed(self, session: int) -> None:
+        """Both streams are gone."""
+        if self.ports.pop(session, None) is not None:
+            assert self.shard is not None
+            self.feed(self.shard.session_closed(session, self.sim.now))
+
+    def send(self, port: Port, message: pb.ToLearner) -> None:
+        """A control message."""
+        if message.HasField("welcome"):
+            port.incarnation = message.welcome.incarnation
+        kind = message.WhichOneof("kind")
+        if kind != "tick":
+            self.sim.note(self.name, f"{kind} to {port.learner.name}")
+        learner, number = port.learner, self.number
+        port.connection.send(1, "control", lambda: learner.heard(number, message))
+
+    def end_session(self, session: int, end: pb.End) -> None:
+        """Say End, and close."""
+        port = self.ports[session]
+        self.sim.note(self.name, f"ends {port.learner.name}: {end.reason}")
+        if not port.ended:
+            port.ended = True
+            self.send(port, pb.ToLearner(end=end))
+            port.connection.hang_up(1)
+            self.after(0.001, lambda: self.closed(session))
+
+    def heard(self, session: int, message: pb.ToShard) -> None:
+        """A control message of a session."""
+        if session in self.ports and self.shard is not None:
+            self.world.watchers.tell("shard_heard", self, session, message)
+            self.feed(self.shard.message(session, message, self.sim.now))
+
+    def transfer_began(self, session: int, transfer: pb.Transfer) -> None:
+        """A transfer's head: may it come?"""
+        if session not in self.ports or self.shard is None:
+            return
+        port = self.ports[session]
+        port.accepted = False
+        if transfer.HasField("offer"):
+            self.world.watchers.tell("offer_began", self, session, transfer)
+        self.feed(self.shard.transfer_started(session, transfer, self.sim.now))
+        if transfer.HasField("offer") and port.accepted:
+            self.world.watchers.tell("offer_accepted", self, session, transfer)
+
+    def transferred(self, session: int, transfer: pb.Transfer, payload: Any) -> None:
+        """A transfer is whole, or its checksum is wrong (no payload)."""
+        port = self.ports.get(session)
+        if port is None or self.shard is None or not port.accepted:
+            return
+        port.accepted = False
+        if payload is None:
+            rejected = self.shard.transfer_rejected(session, "checksum", self.sim.now)
+            self.feed(rejected)
+            return
+        if transfer.HasField("seed"):
+            self.seeds[session, transfer.seed.slice] = payload
+        else:
+            self.judged = payload
+            self.sim.note(self.name, f"offer {payload.theta.work}")
+        self.feed(self.shard.transfer_verified(session, transfer, self.sim.now))
+        self.judged = None
+
+    def publish(self, session: int) -> None:
+        """One transfer at a time; what it holds is looked up when it leaves."""
+        port = self.ports.get(session)
+        if port is None or port.sending or not port.lacking or self.shard is None:
+            return
+        fragment = next(iter(port.lacking))
+        del port.lacking[fragment]
+        publish = self.shard.publish(session, fragment)
+        if publish is None:
+            self.publish(session)
+            return
+        port.sending = True
+        value, learner, number = self.heads[fragment], port.learner, self.number
+        head = pb.Transfer(publish=publish)
+        port.connection.send(1, "bulk", lambda: learner.publish_began(number, head))
+        arrival = port.connection.send(
+            1, "bulk", lambda: learner.published(number, head, value), whole_slice=True
+        )
+        self.sim.at(arrival, lambda: self.do(lambda: self.sent(session)))
+
+    def sent(self, session: int) -> None:
+        """The next one may leave."""
+        port = self.ports.get(session)
+        if port is not None:
+            port.sending = False
+            self.publish(session)

@@ -1,0 +1,94 @@
+"""One seed from its first event to Final: `python -m sim.simulate SEED` prints its trace."""
+
+import sys
+from dataclasses import dataclass
+
+from sim import faults
+from sim.checkers import ALL
+from sim.scenario import FAULTS_END, draw
+from sim.watch import ViolationError, Watcher
+from sim.world import World
+
+QUIET_SECONDS_MAX = 150.0  # from the last fault to Final
+
+
+class LivenessError(AssertionError):
+    """Faults have stopped, and yet the run does not reach its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a seed went."""
+
+    seed: int
+    digest: str
+    events: int
+    seconds: float  # virtual
+    result: str  # Complete, or Failed where a store was lost
+
+
+def simulate(
+    seed: int, checkers: tuple[type[Watcher], ...] = ALL, *, trace: list[str] | None = None
+) -> Outcome:
+    """Run one seed with faults, then without; raises ViolationError, LivenessError or a bug's own."""
+    world = World(draw(seed), checkers, keep_trace=trace is not None)
+    try:
+        return run(world)
+    except AssertionError as error:
+        error.add_note(f"seed {seed}; its trace: PYTHONPATH=tests python -m sim.simulate {seed}")
+        raise
+    finally:
+        if trace is not None:
+            trace += world.sim.lines
+
+
+def run(world: World) -> Outcome:
+    """Faults, then the liveness phase."""
+    scenario, sim = world.scenario, world.sim
+    faults.schedule(world)
+
+    def over() -> bool:
+        return world.complete or (scenario.loses_a_store and world.failed)
+
+    if not sim.run(FAULTS_END, over):
+        faults.stop(world)
+        sim.run(FAULTS_END + QUIET_SECONDS_MAX, over)
+    if not over():
+        raise LivenessError(f"at {sim.now:.0f} s: {state(world)}")
+    world.watchers.tell("run_ended")
+    result = "Complete" if world.complete else "Failed"
+    return Outcome(
+        seed=scenario.seed, digest=sim.digest, events=sim.events, seconds=sim.now, result=result
+    )
+
+
+def state(world: World) -> str:
+    """What does not move."""
+    shards = [
+        f"{p.name} tick {p.shard.clock.tick} of {world.run_file.steps}, "
+        f"{'ended' if p.shard.history.ended else 'open'}, {p.shard.failed or 'well'}, rounds "
+        f"{ {n: (len(r.complete), sorted(r.called), r.reason) for n, r in p.shard.rounds.items()} }"
+        if p.shard is not None
+        else f"{p.name} not reigning"
+        for p in world.shards
+    ]
+    learners = [
+        f"{p.name} t_m {p.training.t_m}, {'finished' if p.training.finished else 'training'}"
+        f"{'' if p.alive else ', dead'}"
+        for p in world.learners.values()
+    ]
+    return "; ".join(shards + learners)
+
+
+def main() -> None:
+    """Print the trace of one seed, and how it ended."""
+    seed, lines = int(sys.argv[1]), list[str]()
+    try:
+        ending = str(simulate(seed, trace=lines))
+    except (AssertionError, ViolationError) as error:
+        ending = f"{type(error).__name__}: {error}"
+    sys.stdout.write("\n".join([str(draw(seed)), *lines, ending, ""]))
+
+
+if __name__ == "__main__":
+    main()

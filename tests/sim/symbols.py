@@ -1,0 +1,77 @@
+"""Tensors as symbols: values that say themselves which work is in them, and from where."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Work:
+    """The units of work of steps first..last (both in) of one instance, for one slice."""
+
+    slot: str
+    incarnation: int
+    key: Key
+    first: int
+    last: int
+
+    @property
+    def steps(self) -> int:
+        """How many units."""
+        return self.last - self.first + 1
+
+    def units(self) -> list[tuple[str, int, int, int, int]]:
+        """Each unit of work by name."""
+        return [
+            (self.slot, self.incarnation, *self.key, step)
+            for step in range(self.first, self.last + 1)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A version's value: everything ever merged into it, by way of its parents."""
+
+    digest: str
+    parent: "Value | None" = field(default=None, repr=False)
+    merged: tuple[Work, ...] = ()
+
+    def lineage(self) -> "list[Value]":
+        """This value and all before it, newest first."""
+        values, each = [], self
+        while True:
+            values.append(each)
+            if each.parent is None:
+                return values
+            each = each.parent
+
+
+def seed_value(key: Key, what: str) -> Value:
+    """Version 0: the job's seed fixes it, whoever sends it."""
+    return Value(hashlib.sha256(f"{key}/{what}".encode()).hexdigest()[:16])
+
+
+def merge(parent: Value, works: tuple[Work, ...]) -> Value:
+    """The next version; without any work nothing moves."""
+    if not works:
+        return parent
+    text = f"{parent.digest}/{works!r}"
+    return Value(hashlib.sha256(text.encode()).hexdigest()[:16], parent, works)
+
+
+@dataclass(frozen=True, slots=True)
+class Theta:
+    """A learner's own parameters of a slice: a base that it adopted, and its steps since."""
+
+    base: Value
+    work: Work | None  # none before the first step
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An offer's payload as the edge formed it: the base it holds less the captured value."""
+
+    base: Value
+    theta: Theta

@@ -1,0 +1,120 @@
+"""What checkers may watch, and what they say when a rule is broken."""
+
+from typing import TYPE_CHECKING, Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.effects import Effect, Merge
+from atoll_syncer.log import Entry
+from sim.symbols import Difference, Key, Value
+
+if TYPE_CHECKING:
+    from sim.learner_process import LearnerProcess
+    from sim.shard_process import ShardProcess
+    from sim.world import World
+
+
+class ViolationError(AssertionError):
+    """A rule of PROTOCOL.md did not hold."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"rule {rule}: {what}")
+        self.rule = rule
+
+
+class Watcher:
+    """Hears everything that happens; subclasses look at what concerns their rule.
+
+    Facts come from the edges (what is in a store, what a learner holds, what was sent), never
+    from the protocol's own bookkeeping.
+    """
+
+    rule = ""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+
+    def require(self, holds: bool, what: str) -> None:
+        """Say that the rule is broken."""
+        if not holds:
+            raise ViolationError(self.rule, f"at {self.world.sim.now:.3f} s: {what}")
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        """A shard's store has this entry, whoever wrote it and whether or not it heard of it."""
+
+    def object_deleted(self, shard: int, name: str) -> None:
+        """An object was collected."""
+
+    def store_lost(self, shard: int) -> None:
+        """A shard's store is empty from now on."""
+
+    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+        """A Join arrives."""
+
+    def shard_heard(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+        """A control message arrives."""
+
+    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+        """The rules of a shard have answered an input."""
+
+    def offer_began(self, shard: "ShardProcess", session: int, transfer: pb.Transfer) -> None:
+        """An offer's head arrives; `offer_taken` follows if it is accepted."""
+
+    def offer_accepted(self, shard: "ShardProcess", session: int, transfer: pb.Transfer) -> None:
+        """The rules of the shard let it come."""
+
+    def merging(
+        self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
+    ) -> None:
+        """A merge begins with these payloads; None: that offer is not staged."""
+
+    def learner_heard(
+        self, learner: "LearnerProcess", shard: int, message: pb.ToLearner
+    ) -> None:
+        """A control message arrives."""
+
+    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+        """The training process obeys a command."""
+
+    def stepped(self, learner: "LearnerProcess") -> None:
+        """A learner has finished a step."""
+
+    def adopted(
+        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
+    ) -> None:
+        """A learner has taken a value as its own."""
+
+    def recorded(self, learner: "LearnerProcess", fields: dict[str, Any]) -> None:
+        """A line of a learner's telemetry."""
+
+    def learner_ended(self, learner: "LearnerProcess") -> None:
+        """A learner process is gone."""
+
+    def run_ended(self) -> None:
+        """The simulation is over."""
+
+
+HOOKS = tuple(
+    name
+    for name, member in vars(Watcher).items()
+    if callable(member) and not name.startswith("_") and name != "require"
+)
+
+
+class Watchers:
+    """Calls only those checkers that look at an event."""
+
+    def __init__(self, watchers: "list[Watcher]") -> None:
+        self.watchers = watchers
+        self._hooks = {
+            name: [
+                getattr(each, name)
+                for each in watchers
+                if getattr(type(each), name) is not getattr(Watcher, name)
+            ]
+            for name in HOOKS
+        }
+
+    def tell(self, hook: str, *what: Any) -> None:
+        """An event for all that look at it."""
+        for each in self._hooks[hook]:
+            each(*what)

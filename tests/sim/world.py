@@ -1,0 +1,209 @@
+"""The whole job in virtual time: processes, network, stores, and who is started again."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import REGISTRAR_SHARD
+from atoll_syncer.log import from_document
+from atoll_syncer.store import LOG, OBJECTS
+from sim.clock import Simulation
+from sim.learner_process import LearnerProcess, Line
+from sim.memory_store import MemoryStore
+from sim.network import KEEPALIVE_SECONDS, Connection, End, Weather
+from sim.scenario import Scenario
+from sim.shard_process import ShardProcess
+from sim.symbols import Value
+from sim.watch import Watcher, Watchers
+
+CALL_SECONDS_MAX = 10.0  # of a call to the registrar
+
+
+class World:
+    """See the module. Checkers hear what happens through `watchers`."""
+
+    def __init__(
+        self, scenario: Scenario, checkers: tuple[type[Watcher], ...], *, keep_trace: bool = False
+    ) -> None:
+        self.scenario, self.run_file, self.layout = scenario, scenario.run_file, scenario.layout
+        self.sim = Simulation(scenario.seed, keep_trace=keep_trace)
+        self.rng = self.sim.random("world")
+        self.weather = Weather(
+            delay_seconds=scenario.delay_seconds, slice_seconds=scenario.slice_seconds
+        )
+        self.values: dict[str, Value] = {}
+        self.damaged_share = 0.0
+        self.connections: list[Connection] = []
+        count = self.run_file.shards
+        self.restarted = [False] * count
+        self.pods = [0] * count  # how many each shard has had
+        self.starts = 0
+        self.all_shards: list[ShardProcess] = []
+        self.all_learners: list[LearnerProcess] = []
+        self.watchers = Watchers([checker(self) for checker in checkers])
+        self.stores = [self.new_store(number) for number in range(count)]
+        self.shards = [self.start_shard(number, new_pod=True) for number in range(count)]
+        self.learners = {
+            slot: self.start_learner(slot, f"{slot}-pod0") for slot in self.run_file.slots
+        }
+
+    # ------------------------------------------------------------ processes
+
+    def new_store(self, number: int) -> MemoryStore:
+        """An empty store, watched."""
+        store = MemoryStore(self.sim.random(f"store {number} {self.sim.now}"))
+
+        def created(name: str, data: bytes) -> None:
+            if name.startswith(LOG):
+                document = json.loads(data)
+                entry = from_document(document)
+                self.watchers.tell("entry_durable", number, entry, document)
+
+        def deleted(name: str) -> None:
+            if name.startswith(OBJECTS):
+                self.watchers.tell("object_deleted", number, name)
+
+        store.on_create.append(created)
+        store.on_delete.append(deleted)
+        return store
+
+    def start_shard(self, number: int, *, new_pod: bool, after: float = 0.0) -> ShardProcess:
+        """A new process, of a new pod or of the last one."""
+        self.pods[number] += new_pod
+        self.starts += 1
+        pod = f"shard{number}-pod{self.pods[number]}"
+        process = ShardProcess(self, number, pod, f"{pod}-{self.starts}", self.stores[number])
+        self.all_shards.append(process)
+        process.after(after + self.rng.uniform(0.0, 0.2), process.start)
+        return process
+
+    def start_learner(self, slot: str, uid: str, after: float = 0.0) -> LearnerProcess:
+        """A new process of a slot."""
+        self.starts += 1
+        process = LearnerProcess(self, slot, uid, f"{uid}-{self.starts}")
+        self.all_learners.append(process)
+        process.after(after + self.rng.uniform(0.0, 0.5), process.start)
+        return process
+
+    def shard_exited(self, process: ShardProcess) -> None:
+        """The one that serves the shard's address is started again as a new pod."""
+        number = process.number
+        if self.shards[number] is process:
+            self.shards[number] = self.start_shard(number, new_pod=True, after=1.0)
+
+    def learner_exited(self, process: LearnerProcess) -> None:
+        """A process that ended without having finished is started again."""
+        slot = process.slot
+        if self.learners[slot] is process:
+            self.learners[slot] = self.start_learner(slot, process.uid, after=1.0)
+
+    def seed_name(self, learner: LearnerProcess) -> str:
+        """What the first values are a function of."""
+        return f"seed {self.run_file.seed}"
+
+    # ------------------------------------------------------------ network
+
+    def dial(self, learner: LearnerProcess, shard: int) -> None:
+        """Open both streams, or fail to."""
+        delay = self.weather.delay_seconds * self.rng.uniform(1.0, 4.0)
+        machines = (learner.slot, f"shard{shard}")
+        blocked = self.weather.opens_at(*machines) > self.sim.now
+        process = self.shards[shard]
+
+        def answer() -> None:
+            served = process.alive and process.shard is not None
+            if not learner.alive:
+                return
+            if not served or blocked:
+                learner.after(0.5, lambda: learner.closed(shard, None, "nobody answers"))
+                return
+            self.connect(learner, process)
+
+        learner.after(delay, answer)
+
+    def connect(self, learner: LearnerProcess, process: ShardProcess) -> None:
+        """A connection whose both ends know it."""
+        number, line = process.number, Line()
+
+        def learner_closed() -> None:
+            learner.closed(number, line, "connection lost")
+
+        def shard_closed() -> None:
+            if line.session is not None:
+                process.closed(line.session)
+
+        ends = (
+            End(process=learner, machine=learner.slot, closed=learner_closed),
+            End(process=process, machine=f"shard{number}", closed=shard_closed),
+        )
+        line.connection = Connection(self.sim, self.rng, self.weather, ends)
+        self.connections.append(line.connection)
+        learner.connected(number, line)
+
+    def peer(self, connection: Connection) -> ShardProcess:
+        """The shard's process at the other end."""
+        process = connection.ends[1].process
+        assert isinstance(process, ShardProcess)
+        return process
+
+    def call_registrar(
+        self, caller: ShardProcess, request: Any, answered: Callable[[Any], None]
+    ) -> None:
+        """A call with a time limit; None when nobody answers."""
+        open_: list[bool] = [True]
+
+        def finish(reply: Any) -> None:
+            if open_[0]:
+                open_[0] = False
+                answered(reply)
+
+        def deliver() -> None:
+            process = self.shards[REGISTRAR_SHARD]
+            delay = self.weather.delay_seconds * self.rng.uniform(0.5, 2.0)
+            if not process.alive:
+                caller.after(delay, lambda: finish(None))
+                return
+            process.do(
+                lambda: process.called(request, lambda reply: caller.after(delay, lambda: finish(reply)))
+            )
+
+        opens = self.weather.opens_at("shard0", f"shard{caller.number}")
+        start = max(opens, self.sim.now) + self.weather.delay_seconds * self.rng.uniform(0.5, 2.0)
+        self.sim.at(start, deliver)
+        caller.after(CALL_SECONDS_MAX, lambda: finish(None))
+
+    def set_owner(self, slot: str, uid: str) -> None:
+        """The operator's word, with the number that Status shows now."""
+        process = self.shards[REGISTRAR_SHARD]
+        if process.alive and not process.paused and process.shard is not None:
+            owned = process.shard.history.owned.get(slot)
+            request = pb.SetOwnerRequest(slot=slot, uid=uid, word=owned.word if owned else 0)
+            process.called(request, lambda reply: None)
+
+    def pause(self, process: ShardProcess | LearnerProcess, seconds: float) -> None:
+        """Keepalives end the connections of one that stands still for long."""
+        process.pause(seconds)
+        if seconds < KEEPALIVE_SECONDS:
+            return
+        for connection in self.connections:
+            for side in (0, 1):
+                if connection.ends[side].process is process and not connection.lost:
+                    self.sim.after(self.rng.uniform(10.0, KEEPALIVE_SECONDS), connection.drop)
+
+    # ------------------------------------------------------------ the end
+
+    @property
+    def complete(self) -> bool:
+        """The job is over, and every learner that is up has finished or left."""
+        registrar = self.shards[REGISTRAR_SHARD].shard
+        return (
+            registrar is not None
+            and registrar.complete
+            and all(p.training.finished or not p.alive for p in self.learners.values())
+        )
+
+    @property
+    def failed(self) -> bool:
+        """A shard has said that the job has failed (rule 22)."""
+        return any(p.shard is not None and p.shard.failed for p in self.shards if p.alive)
