@@ -697,6 +697,8 @@ class Shard:
         effects: list[Effect] = []
         if not self.sync.lockstep and len(each.complete) < quorum and not each.last:
             effects += self._call(each, now)
+        if each.quorum_at is None and len(each.complete) >= quorum:
+            each.quorum_at, each.grace_seconds = now, self._grace()  # K fell: a learner was lost
         decision = decide(each, awaited=self._awaited(each, now), quorum=quorum, now=now)
         if not decision.close:
             return effects
