@@ -169,6 +169,8 @@ class Shard:
             self.spoken.add(join.run)
         layout_digest = self.layout.digest if self.layout else ""
         end = check(join, self.run_file, layout_digest, self.history.run)
+        if end is None and (lost := self._lost(join)):
+            self.failed = self.failed or lost
         if end is None and self.failed:
             end = refuse(pb.STORE_LOST, self.failed, "restore from a checkpoint, or start anew")
         if end is not None:
@@ -436,6 +438,15 @@ class Shard:
 
     # ------------------------------------------------------------ joining
 
+    def _lost(self, join: pb.Join) -> str:
+        """Rule 22: a learner holds what this shard has committed and does not have any more."""
+        for each in join.held:
+            head = self.history.heads.get(each.slice)
+            number = head.number if head is not None else 0
+            if each.version.run == self.history.run and each.version.number > number:
+                return f"slice {each.slice} has lost version {each.version.number}"
+        return ""
+
     def _live_instance(self, slot: str) -> str:
         known = self.slots.get(slot)
         if known is None or known.session is None:
@@ -490,8 +501,6 @@ class Shard:
             if head is not None and each.version.run == self.history.run:
                 if each.version.digest == head.digest:
                     joined.held[each.slice] = head.number
-                elif each.version.number > head.number:
-                    self.failed = f"slice {each.slice} has lost version {each.version.number}"
         welcome = pb.Welcome(
             run=self.history.run,
             incarnation=incarnation,
@@ -681,7 +690,11 @@ class Shard:
     def _awaited(self, each: Round, now: float) -> frozenset[str]:
         training = self.training(now)
         if self.sync.lockstep:
-            return training
+            return frozenset(
+                name
+                for name in training
+                if name in each.complete or _may_hand_over(self.slots[name], each)
+            )
         return frozenset(
             name
             for name in each.called
@@ -693,7 +706,10 @@ class Shard:
         each = self.rounds[fragment]
         if each.closed_at is not None:
             return []
+        awaited = self._awaited(each, now)
         quorum = self._quorum(now)
+        if self.sync.lockstep:
+            quorum = self.sync.awaited(len(awaited | each.complete.keys()))
         effects: list[Effect] = []
         if not self.sync.lockstep and len(each.complete) < quorum and not each.last:
             effects += self._call(each, now)
@@ -759,7 +775,7 @@ class Shard:
         if sender.slot in each.complete:  # rule 13: the newest complete capture
             effects.append(self._drop(offer.slice, each.complete[sender.slot]))
         if self.sync.lockstep:
-            each.due = max(each.due, offer.t_m)
+            each.due = min(each.due, offer.t_m)
         each.add(part, self._quorum(now), self._grace(), now)
         effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
         return [*effects, *self._look(offer.slice, now)]
@@ -909,3 +925,14 @@ class Shard:
         }
         end = refuse(code, reason, remedies.get(code, "join anew"), retry=retry)
         return [EndSession(session, end)]
+
+
+def _may_hand_over(slot: Slot, each: Round) -> bool:
+    """In lock-step: whether this learner's position has not passed the round's due tick.
+
+    Nobody waits for one that has passed it: it may itself wait, for another slice (rule 15).
+    """
+    position, progress = slot.report.t_m, slot.steps_since(each.slice)
+    if position == each.due:
+        return progress is not None and progress.since.steps >= 1
+    return position < each.due

@@ -91,6 +91,8 @@ class Process:
         if not self.paused:
             return
         self.paused = False
+        if not self.alive:
+            return
         self.sim.note(self.name, f"wakes to {len(self.backlog)} events")
         backlog, self.backlog = self.backlog, []
         for action in backlog:

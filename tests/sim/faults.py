@@ -127,6 +127,8 @@ def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProc
 
 def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A shard dies with its store (Ephemeral)."""
+    if world.closed:
+        return
     number = shard.number
     shard.kill("its machine is gone")
     world.stores[number] = world.new_store(number)

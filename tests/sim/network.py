@@ -78,6 +78,8 @@ class Connection:
 
     def end_died(self, side: int) -> None:
         """A process is gone: its machine resets the connection, or is gone as well."""
+        if self.ends[side].told:
+            return
         self.ends[side].told = True
         machine_too = self.rng.random() < 0.3
         seconds = self.rng.uniform(0.0, KEEPALIVE_SECONDS if machine_too else 0.1)

@@ -83,6 +83,7 @@ class ShardProcess(Process):
         self.live: set[str] = set()
         self.exit: Exit | None = None
         self.beats = 0
+        self.knocks: dict[str, float] = {}  # instances that dial while it waits, since when
         self.looked_at: tuple[Heartbeat | None, float] = (None, world.sim.now)
 
     # ------------------------------------------------------------ life
@@ -96,11 +97,15 @@ class ShardProcess(Process):
         except StoreUnavailable:
             self.after(RETRY_SECONDS, self.start)
             return
-        if beat != self.looked_at[0]:
+        if beat != self.looked_at[0]:  # another count
             self.looked_at = beat, now
         reigns = [each for each in self.entries if isinstance(each, Reign)]
         view = View(
-            pod=self.pod, reigns=reigns, beat=beat, beat_seen_at=self.looked_at[1], knocks={}
+            pod=self.pod,
+            reigns=reigns,
+            beat=beat,
+            beat_seen_at=self.looked_at[1],
+            knocks=self.knocks,
         )
         decision = decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
         if decision.turn is Turn.REIGN:
@@ -138,8 +143,9 @@ class ShardProcess(Process):
 
     def died(self) -> None:
         """Sessions break; the store stays."""
-        for port in self.ports.values():
-            port.connection.end_died(1)
+        for connection in self.world.connections:
+            if connection.ends[1].process is self:
+                connection.end_died(1)
 
     def exited(self, exit_: Exit) -> None:
         """End by itself."""
@@ -156,7 +162,7 @@ class ShardProcess(Process):
             instance=self.instance,
             epoch=self.shard.history.epoch,
             count=self.beats,
-            learners=(),
+            learners=tuple(sorted(port.learner.instance for port in self.ports.values())),
         )
         try:
             if not self.writing and self.journal.is_deposed():

@@ -9,7 +9,6 @@ from sim.scenario import FAULTS_END, draw
 from sim.watch import ViolationError, Watcher
 from sim.world import World
 
-QUIET_SECONDS_MAX = 150.0  # from the last fault to Final
 
 
 class LivenessError(AssertionError):
@@ -52,7 +51,7 @@ def run(world: World) -> Outcome:
 
     if not sim.run(FAULTS_END, over):
         faults.stop(world)
-        sim.run(FAULTS_END + QUIET_SECONDS_MAX, over)
+        sim.run(FAULTS_END + quiet_seconds_max(world), over)
     if not over():
         raise LivenessError(f"at {sim.now:.0f} s: {state(world)}")
     world.watchers.tell("run_ended")
@@ -60,6 +59,15 @@ def run(world: World) -> Outcome:
     return Outcome(
         seed=scenario.seed, digest=sim.digest, events=sim.events, seconds=sim.now, result=result
     )
+
+
+def quiet_seconds_max(world: World) -> float:
+    """From the last fault to Final: all ticks at the slowest learner's pace, and some time-outs."""
+    slowest = max(
+        world.scenario.step_seconds[p.slot] * p.slowness for p in world.all_learners if p.alive
+    )
+    assert world.run_file.steps is not None
+    return 120.0 + 2.0 * slowest * world.run_file.steps
 
 
 def state(world: World) -> str:

@@ -17,6 +17,7 @@ from sim.shard_process import ShardProcess
 from sim.symbols import Value
 from sim.watch import Watcher, Watchers
 
+OPERATOR_SECONDS = 5.0
 CALL_SECONDS_MAX = 10.0  # of a call to the registrar
 
 
@@ -35,6 +36,7 @@ class World:
         self.values: dict[str, Value] = {}
         self.damaged_share = 0.0
         self.connections: list[Connection] = []
+        self._closed = False
         count = self.run_file.shards
         self.restarted = [False] * count
         self.pods = [0] * count  # how many each shard has had
@@ -47,6 +49,7 @@ class World:
         self.learners = {
             slot: self.start_learner(slot, f"{slot}-pod0") for slot in self.run_file.slots
         }
+        self.operate()
 
     # ------------------------------------------------------------ processes
 
@@ -115,6 +118,8 @@ class World:
             served = process.alive and process.shard is not None
             if not learner.alive:
                 return
+            if process.alive and not served and not blocked:
+                process.knocks.setdefault(learner.instance, self.sim.now)
             if not served or blocked:
                 learner.after(0.5, lambda: learner.closed(shard, None, "nobody answers"))
                 return
@@ -181,6 +186,15 @@ class World:
             request = pb.SetOwnerRequest(slot=slot, uid=uid, word=owned.word if owned else 0)
             process.called(request, lambda reply: None)
 
+    def operate(self) -> None:
+        """The operator's loop: a slot that it has spoken of follows its newest pod."""
+        registrar = self.shards[REGISTRAR_SHARD].shard
+        owned = registrar.history.owned if registrar is not None else {}
+        for slot, learner in self.learners.items():
+            if slot in owned and owned[slot].uid != learner.uid and learner.alive:
+                self.set_owner(slot, learner.uid)
+        self.sim.after(OPERATOR_SECONDS, self.operate)
+
     def pause(self, process: ShardProcess | LearnerProcess, seconds: float) -> None:
         """Keepalives end the connections of one that stands still for long."""
         process.pause(seconds)
@@ -195,13 +209,21 @@ class World:
 
     @property
     def complete(self) -> bool:
-        """The job is over, and every learner that is up has finished or left."""
-        registrar = self.shards[REGISTRAR_SHARD].shard
-        return (
-            registrar is not None
-            and registrar.complete
-            and all(p.training.finished or not p.alive for p in self.learners.values())
+        """The job is over, and in every slot that is up a learner has finished."""
+        if not self.closed:
+            return False
+        up = {process.slot for process in self.all_learners if process.alive}
+        done = {process.slot for process in self.all_learners if process.training.finished}
+        return up <= done
+
+    @property
+    def closed(self) -> bool:
+        """Whether a registrar has ever said Complete."""
+        self._closed = self._closed or any(
+            p.number == REGISTRAR_SHARD and p.shard is not None and p.shard.complete
+            for p in self.all_shards
         )
+        return self._closed
 
     @property
     def failed(self) -> bool:

@@ -17,6 +17,7 @@ from atoll_protos.frames import Assembler, FrameError, transfer_frames
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CONNECT_SECONDS_MAX = 10.0
+NEW_TASK_SECONDS = 0.5  # how soon a wait notices the bulk stream's task
 
 log = structlog.get_logger()
 
@@ -83,7 +84,7 @@ class ShardClient:
 
     def dial(self) -> None:
         """Open the streams in the background; the listener hears how it goes."""
-        assert self._task is None or self._task.done(), "dialled twice"
+        assert self._task is None, "dialled twice"
         self._outbox, self._bulk = Outbox(), asyncio.Queue()
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
 
@@ -108,13 +109,13 @@ class ShardClient:
                     await asyncio.sleep(0.01)
 
     async def _run(self) -> None:
-        reason = "closed"
+        reason = "the shard closed the session"
         try:
             async with grpc.aio.insecure_channel(
                 self.endpoint, options=control_options()
             ) as channel:
                 await asyncio.wait_for(channel.channel_ready(), CONNECT_SECONDS_MAX)
-                await self._control(channel)
+                await self._session(channel)
         except TimeoutError:
             reason = f"{self.endpoint} does not answer"
         except grpc.aio.AioRpcError as error:
@@ -124,21 +125,35 @@ class ShardClient:
         except asyncio.CancelledError:
             reason = "hung up"
         finally:
+            self._task = None
             self.listener.disconnected(self.shard, reason)
 
-    async def _control(self, channel: grpc.aio.Channel) -> None:
+    async def _session(self, channel: grpc.aio.Channel) -> None:
+        """Until any of the streams ends; the first error is raised."""
         call = SyncerStub(channel).Session()
-        async with asyncio.TaskGroup() as group:
-            self.listener.connected(self.shard)
-            writer = group.create_task(self._write_control(call))
-            bulk: asyncio.Task[None] | None = None
-            while (message := await call.read()) is not grpc.aio.EOF:
-                if message.WhichOneof("kind") == "welcome":
-                    bulk = group.create_task(self._bulk_stream(message.welcome.session))
-                self.listener.message(self.shard, message)
-            writer.cancel()
-            if bulk is not None:
-                bulk.cancel()
+        self.listener.connected(self.shard)
+        tasks = {asyncio.create_task(self._write_control(call))}
+        reader = asyncio.create_task(self._read_control(call, tasks))
+        tasks.add(reader)
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    tasks, return_when=asyncio.FIRST_COMPLETED, timeout=NEW_TASK_SECONDS
+                )
+                for task in done:
+                    task.result()
+                if done:
+                    return
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_control(self, call: Any, tasks: set[asyncio.Task[None]]) -> None:
+        while (message := await call.read()) is not grpc.aio.EOF:
+            if message.WhichOneof("kind") == "welcome":
+                tasks.add(asyncio.create_task(self._bulk_stream(message.welcome.session)))
+            self.listener.message(self.shard, message)
 
     async def _write_control(self, call: Any) -> None:
         while True:
@@ -146,7 +161,7 @@ class ShardClient:
 
     async def _bulk_stream(self, session: int) -> None:
         async with grpc.aio.insecure_channel(self.endpoint, options=bulk_options()) as channel:
-            method = channel.stream_stream(BULK_METHOD)
+            method: Any = channel.stream_stream(BULK_METHOD)
             call = method(metadata=((SESSION_METADATA, str(session)),))
             writer = asyncio.create_task(self._write_bulk(call))
             try:

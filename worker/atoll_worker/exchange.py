@@ -303,8 +303,6 @@ class Exchange:
             return []
         self.started = True
         self.position = self.tick = min(side.tick for side in self.sides)
-        for each in self.slices.values():
-            each.last_due = self.position
         if self.observer:
             return []
         start = Start(incarnation=self.incarnation, cursor=self.cursor, tick=self.tick)
@@ -355,6 +353,8 @@ class Exchange:
         self.boundaries += 1
         self.t_m = boundary.t_m
         self.position += 1
+        if self.sync.lockstep and self.tick > self.position + self.sync.period:
+            self.position = self.tick  # it was away for a round or more: as a joiner (rule 15)
         self.tokens += boundary.tokens
         self.loss, self.cursor = boundary.loss, boundary.cursor
         self.step_seconds = _mean(self.step_seconds, boundary.step_seconds)
@@ -385,9 +385,7 @@ class Exchange:
         assert publish.version.version.number == number, "adopted another value"
         merged = publish.merged if publish.HasField("merged") else None
         resolved = state.resolve(merged, self.incarnation)
-        due = state.last_due
         state.adopt(publish.version.version)
-        state.last_due = due
         record = {
             "shard": shard,
             "slice": fragment,
@@ -481,7 +479,6 @@ class Exchange:
             state = self.slices[key]
             mark = state.mark
             assert mark is not None, "captured"
-            state.last_due = self.position
             state.awaits_at = self.position + (0 if self._at_the_end else self.sync.overlap)
             if self.sides[state.shard].welcomed:
                 effects.append(self._offer(state, mark))
@@ -496,7 +493,7 @@ class Exchange:
     def _is_due(self, state: SliceState) -> bool:
         if state.awaits_at is not None or state.steps < 1:
             return False
-        due = schedule.hands_over(self.sync, state.fragment, self.position, state.last_due)
+        due = schedule.hands_over(self.sync, state.fragment, self.position)
         return due or self._at_the_end
 
     def _proceed(self) -> list[Effect]:

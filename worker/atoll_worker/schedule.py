@@ -21,8 +21,10 @@ def ahead(sync: Sync, tick: int, ticks_per_second: float, step_seconds: float) -
     return [p for p in range(sync.fragments) if next_due(sync, p, tick) <= horizon]
 
 
-def hands_over(sync: Sync, fragment: int, position: int, last: int) -> bool:
-    """In lock-step: whether `position` is a due tick, H/2 or more after the last one (rule 15)."""
-    return (position - sync.offset(fragment)) % sync.period == 0 and (
-        position - last >= sync.distance
-    )
+def hands_over(sync: Sync, fragment: int, position: int) -> bool:
+    """In lock-step: whether `position` is a due tick, the first one H/2 or later (rule 15).
+
+    A function of the position alone: learners at one position hand over the same slices, however
+    they came there. [Each counting H/2 from its own start, two wait for each other's slice.]
+    """
+    return (position - sync.offset(fragment)) % sync.period == 0 and position >= sync.distance

@@ -40,7 +40,6 @@ class SliceState:
     adopting: pb.Publish | None = None
     waiting: pb.Publish | None = None  # arrived while another is being adopted
     capturing: bool = False
-    last_due: int = 0  # lock-step: tick of the last hand-over
     awaits_at: int | None = None  # lock-step: position at which step() waits for a Publish
 
     @property
