@@ -208,8 +208,8 @@ class Shard:
                 if closed.slot not in each.complete:
                     each.called.pop(closed.slot, None)
         effects: list[Effect] = []
-        if self.seeding == session:
-            self.seeding = None
+        if self.seeding == session and len(self.seeds) < self.sync.fragments:
+            self.seeding = None  # it died half-way; a whole seed is being written already
             effects += self._ask_for_seed()
         return [*effects, *self._move(now)]
 
