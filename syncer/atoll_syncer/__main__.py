@@ -124,7 +124,7 @@ async def serve(flags: argparse.Namespace) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    waits = [asyncio.ensure_future(driver.exit), asyncio.create_task(stopping.wait())]
+    waits: list[asyncio.Future[Any]] = [driver.exit, asyncio.create_task(stopping.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     await health.enter_graceful_shutdown()
     await server.stop(1.0)

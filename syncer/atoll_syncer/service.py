@@ -201,7 +201,7 @@ def add_services(server: grpc.aio.Server, driver: Driver) -> SyncerService:
     rpc.add_SyncerServicer_to_server(service, server)
     rpc.add_RegistrarServicer_to_server(RegistrarService(driver), server)
     name, _, method = BULK_METHOD.strip("/").partition("/")
-    handler = grpc.stream_stream_rpc_method_handler(service.bulk)
+    handler: Any = grpc.stream_stream_rpc_method_handler(service.bulk)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(name, {method: handler}),)
     )
