@@ -35,14 +35,14 @@ from atoll_syncer.effects import (
     WritePart,
 )
 from atoll_syncer.journal import DeposedError, Journal
-from atoll_syncer.log import Committed, Entry, Seeded
+from atoll_syncer.log import Committed, Entry, Reign, Seeded
 from atoll_syncer.shard import Shard
-from atoll_syncer.store import Store, StoreError
+from atoll_syncer.slices import Collector
+from atoll_syncer.store import Store, StoreFull, StoreUnavailable
 from atoll_syncer.tape import Tape as TapeFile
 from atoll_syncer.values import Making, Outcome, Values
 
 RETRY_SECONDS = 1.0  # a full disk or an unreachable store delays trailers and stops no learner
-COLLECT_EVERY = 16  # commits between two collections of dead objects
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -88,10 +88,11 @@ class Driver:
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
         self._disk = ThreadPoolExecutor(1, "log")
         self._merger = ThreadPoolExecutor(1, "merge")
+        self._examiner = ThreadPoolExecutor(1, "examine")
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer = asyncio.Event()
         self._token = 0
-        self._commits = 0
+        self._collector = Collector(store)
 
     @staticmethod
     def now() -> float:
@@ -148,7 +149,7 @@ class Driver:
         values = self.values
         assert values is not None, "a transfer was accepted without a layout"
         try:
-            arrived = await self._in_thread(self._merger, lambda: values.examine(head, payload))
+            arrived = await self._in_thread(self._examiner, lambda: values.examine(head, payload))
         except TransferError as error:
             self.feed(self.shard.transfer_rejected(session, str(error), self.now()))
             return
@@ -256,18 +257,13 @@ class Driver:
                 case Committed():
                     self.values.committed(entry.slice)
         self.feed(self.shard.appended(entry, self.now()))
-        if isinstance(entry, Committed):
-            self._commits += 1
-            if self._commits % COLLECT_EVERY == 0:
-                live = self.shard.history.live_objects()
-                coming = {entry.object}
-                await self._in_thread(self._merger, lambda: self._collect(live | coming))
-
-    def _collect(self, live: set[str]) -> None:
-        """Delete objects behind the newest two of their slice (rule 19); in the merging thread."""
-        for name in self.store.names("objects/"):
-            if name not in live:
-                self.store.delete(name)
+        if isinstance(entry, Reign | Committed):
+            live = self.shard.history.live_objects()
+            epoch = self.shard.history.epoch
+            sweep = isinstance(entry, Reign)
+            collect = self._collector.sweep if sweep else self._collector.advance
+            arguments = (live, epoch) if sweep else (live,)
+            await self._until_stored(self._merger, lambda: collect(*arguments))
 
     async def _write_part(self) -> None:
         values, run = self.values, self.shard.history.run
@@ -317,7 +313,7 @@ class Driver:
         while True:
             try:
                 return await self._in_thread(pool, work)
-            except StoreError as error:
+            except (StoreFull, StoreUnavailable) as error:
                 if str(error) != said:
                     said = str(error)
                     log.error("the store does not take it; trying again", trouble=said)

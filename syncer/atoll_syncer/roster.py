@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.grace import Average
 
 STALL_STEPS = 3.0
 STALL_SECONDS_MIN = 2.0
@@ -51,7 +50,6 @@ class Slot:
     adopted_at: float = 0.0
     t_m_counted: int = 0
     tokens_before: int = 0  # of earlier incarnations
-    transfer: Average = Average()
 
     def state(self, now: float) -> State:
         """The slot's state at `now`."""

@@ -74,6 +74,7 @@ class Shard:
         self.starts: dict[int, int] = dict(history.due)
         self.timings = Timings()
         self.tick_times: deque[tuple[float, int]] = deque(maxlen=32)
+        self.reigning = False  # the record of this reign is durable
         self.serving = False  # begun is durable: rounds may open
         self.begun_asked = False
         self.seeding: int | None = None  # session
@@ -83,6 +84,7 @@ class Shard:
         self.failed = ""
         self.run_asked_at = -HELLO_SECONDS
         self.spoken: set[str] = set()  # runs that learners and shards held (rule 2)
+        self.held_runs: set[str] = set()  # those of which a learner held more than version 0
         self.pending: dict[str, int] = {}  # slot: session whose Taken is on its way
         self.tokens_of_owner: dict[tuple[str, int], int] = {}
         self.evaluation = pb.Evaluation()
@@ -103,17 +105,23 @@ class Shard:
             self.layout = build_layout(specs, self.sync.fragments, self.run_file.shards)
         if self.registrar and not self.history.run and self.fresh:
             effects.append(Append(log.RunStarted(run=self.new_run)))
-        if self.history.heads:
-            effects += self._begin()
-        if self.history.ended:
-            effects.append(WritePart())
         return [*effects, *self.tick_time(now)]
+
+    def _reigns(self) -> list[Effect]:
+        """The record is durable: from now on this process may welcome and commit (rule 20)."""
+        self.reigning = True
+        effects = self._begin() if self.history.heads else []
+        return [*effects, WritePart()] if self.history.ended else effects
 
     def appended(self, entry: log.Entry, now: float) -> list[Effect]:
         """The entry is durable."""
         self.history.apply(entry)
         match entry:
+            case log.Reign():
+                return self._reigns()
             case log.RunStarted():
+                if entry.run in self.held_runs and not self.history.heads:
+                    self.failed = self.failed or f"learners hold versions of {entry.run}"
                 return [Tape({"event": "run", "run": entry.run})]
             case log.Taken():
                 return self._taken(entry, now)
@@ -167,8 +175,14 @@ class Shard:
         """A Join; answered by Welcome or by the session's end."""
         if join.run:
             self.spoken.add(join.run)
+        if any(each.version.number > 0 for each in join.held):
+            self.held_runs.add(join.run)
         layout_digest = self.layout.digest if self.layout else ""
         end = check(join, self.run_file, layout_digest, self.history.run)
+        if end is None and not self.reigning:
+            end = refuse(
+                pb.NOT_READY, "this reign's record is not durable", "try again", retry=True
+            )
         if end is None and (lost := self._lost(join)):
             self.failed = self.failed or lost
         if end is None and self.failed:
@@ -586,11 +600,9 @@ class Shard:
         if self.history.run and self.history.run != reply.run:
             reason = f"this store holds run {self.history.run}, the registrar has {reply.run}"
             return [Exit(ExitCode.OTHER_JOB, reason)]
-        if not self.history.run:
-            return [Append(log.RunStarted(run=reply.run))]
         if reply.begun and not self.history.heads and not self.failed:
             self.failed = "the store of a shard that had begun is empty"
-        return []
+        return [] if self.history.run else [Append(log.RunStarted(run=reply.run))]
 
     def _set_owner(self, token: int, request: pb.SetOwnerRequest) -> list[Effect]:
         owned = self.history.owned.get(request.slot)
@@ -709,7 +721,7 @@ class Shard:
         awaited = self._awaited(each, now)
         quorum = self._quorum(now)
         if self.sync.lockstep:
-            quorum = self.sync.awaited(len(awaited | each.complete.keys()))
+            quorum = max(1, len(awaited | each.complete.keys()))  # rule 15: all hand over
         effects: list[Effect] = []
         if not self.sync.lockstep and len(each.complete) < quorum and not each.last:
             effects += self._call(each, now)

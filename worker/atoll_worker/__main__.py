@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     allocator.tune()  # before torch is imported
     logs.configure()
-    import structlog  # noqa: PLC0415  after its configuration
+    import structlog
 
     log = structlog.get_logger()
     try:

@@ -31,7 +31,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendOffer:
-    """Form base - theta from the capture region, now, and send it; `capture_lost` if overwritten."""
+    """Form base - theta from the capture region now, and send it, or say `capture_lost`."""
 
     shard: int
     offer: pb.Offer

@@ -1,0 +1,356 @@
+"""The DecoupledTrainingJob manifest: read, checked, and with its preset filled in."""
+
+import re
+from enum import StrEnum
+from typing import Any
+
+import pydantic
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from atoll_protos.errors import SpecError
+
+API_VERSION = "atoll.dev/v1alpha1"
+KIND = "DecoupledTrainingJob"
+NAME_CHARACTERS_MAX = 50
+NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class Model(BaseModel):
+    """Fields in camelCase, nothing unknown, nothing changes after reading."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
+    )
+
+
+class EnvVar(Model):
+    """One environment variable of a container."""
+
+    name: str
+    value: str = ""
+
+
+class Container(BaseModel):
+    """What local mode honours of a container; all else is the cluster's."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="allow", frozen=True)
+    command: list[str] = Field(default=[])
+    args: list[str] = Field(default=[])
+    working_dir: str = ""
+    env: list[EnvVar] = Field(default=[])
+
+
+class PodSpec(BaseModel):
+    """A pod's containers."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    containers: list[Container] = Field(default=[])
+
+
+class Template(BaseModel):
+    """A pod template."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    spec: PodSpec = PodSpec()
+
+    @property
+    def container(self) -> Container:
+        """The first container: the one that trains."""
+        return self.spec.containers[0] if self.spec.containers else Container()
+
+
+class Learner(Model):
+    """What every learner runs."""
+
+    template: Template = Template()
+    hosts: int = Field(default=1, ge=1)
+
+
+class PodOverrides(BaseModel):
+    """What a region changes in the template."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="allow", frozen=True)
+    env: list[EnvVar] = Field(default=[])
+    args: list[str] = Field(default=[])
+
+
+class RegionSpec(Model):
+    """One region and its learners."""
+
+    name: str = Field(pattern=NAME)
+    learners: int = Field(default=1, ge=0, le=1000)
+    pod_overrides: PodOverrides = PodOverrides()
+
+
+class StorageType(StrEnum):
+    """Where shards keep their state."""
+
+    OBJECT_STORE = "ObjectStore"
+    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    EPHEMERAL = "Ephemeral"
+
+
+class StorageSpec(Model):
+    """Local mode keeps it in the run folder whatever this says."""
+
+    type: StorageType = Field(default=StorageType.EPHEMERAL, strict=False)
+    url: str = ""
+    size: str = ""
+    reclaim: str = "Retain"
+
+
+class Syncer(Model):
+    """The shards."""
+
+    region: str = ""
+    shards: int = Field(default=1, ge=1, le=64)
+    storage: StorageSpec = StorageSpec()
+    endpoints: list[str] = Field(default=[])
+    template: Template = Template()
+
+
+class Preset(StrEnum):
+    """A published system (ALGORITHM.md, section 4)."""
+
+    DILOCO = "DiLoCo"
+    STREAMING_DILOCO = "StreamingDiLoCo"
+    DECOUPLED_DILOCO = "DecoupledDiLoCo"
+
+
+class MergeRule(StrEnum):
+    """How differences become one."""
+
+    RADIAL_DIRECTIONAL = "RadialDirectional"
+    MEAN = "Mean"
+
+
+class AdoptMode(StrEnum):
+    """How a learner takes a new value."""
+
+    OVERWRITE = "Overwrite"
+    BLEND = "Blend"
+
+
+class WireType(StrEnum):
+    """Types on the wire."""
+
+    F32 = "f32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+class GraceSpec(Model):
+    """Waiting for more than the quorum."""
+
+    enabled: bool = True
+    safety_percent: int = Field(default=80, ge=1, le=99)
+
+
+class Adopt(Model):
+    """With Blend a learner keeps `blendPercent` of its own value."""
+
+    mode: AdoptMode = Field(default=AdoptMode.OVERWRITE, strict=False)
+    blend_percent: int = Field(default=50, ge=1, le=99)
+
+
+class Outer(Model):
+    """The outer optimizer; decimal strings, as the API conventions forbid floats."""
+
+    learning_rate: str = Field(default="0.7", pattern=r"^[0-9]+(\.[0-9]+)?$")
+    momentum: str = Field(default="0.9", pattern=r"^0(\.[0-9]+)?$")
+
+
+class WireSpec(Model):
+    """Types of offers (up) and publishes (down)."""
+
+    up: WireType = Field(default=WireType.BF16, strict=False)
+    down: WireType = Field(default=WireType.BF16, strict=False)
+
+
+class SyncSpec(Model):
+    """What is computed; the preset fills what is not given."""
+
+    preset: Preset = Field(default=Preset.DECOUPLED_DILOCO, strict=False)
+    fragments: int = Field(default=24, ge=1)
+    period: int = Field(default=24, ge=1)
+    overlap: int = Field(default=2, ge=0)
+    quorum: int = Field(default=1, ge=1)
+    grace: GraceSpec = GraceSpec()
+    merge: MergeRule = Field(default=MergeRule.RADIAL_DIRECTIONAL, strict=False)
+    adopt: Adopt = Adopt()
+    outer: Outer = Outer()
+    wire: WireSpec = WireSpec()
+    mean_patterns: list[str] = Field(default=[])
+
+
+class Evaluator(Model):
+    """An observer that measures held-out loss on the outer parameters."""
+
+    template: Template = Template()
+    every_steps: int = Field(default=100, ge=1)
+
+
+class Spec(Model):
+    """The job as its user wrote it."""
+
+    suspend: bool = False
+    managed_by: str | None = None
+    steps: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0)
+    learner: Learner = Learner()
+    regions: list[RegionSpec] = Field(min_length=1)
+    syncer: Syncer = Syncer()
+    sync: SyncSpec = SyncSpec()
+    evaluator: Evaluator | None = None
+
+    @property
+    def learners(self) -> int:
+        """Of all regions."""
+        return sum(region.learners for region in self.regions)
+
+
+class Job(Model):
+    """A checked manifest."""
+
+    name: str
+    spec: Spec
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    Preset.DILOCO: {
+        "fragments": 1,
+        "overlap": 0,
+        "grace": {"enabled": False},
+        "merge": "Mean",
+        "wire": {"up": "f32", "down": "f32"},
+    },
+    Preset.STREAMING_DILOCO: {
+        "grace": {"enabled": False},
+        "merge": "Mean",
+        "adopt": {"mode": "Blend", "blendPercent": 50},
+        "wire": {"up": "int4", "down": "bf16"},
+    },
+    Preset.DECOUPLED_DILOCO: {},
+}
+WAITING_PRESETS = (Preset.DILOCO, Preset.STREAMING_DILOCO)
+
+
+def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
+    """A manifest, with `spec.x=y` changes; raises SpecError that names field and remedy."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError("manifest", f"is not YAML ({error})", "mend the file") from error
+    if not isinstance(document, dict):
+        raise SpecError("manifest", "is no mapping", f"start it with apiVersion: {API_VERSION}")
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(field) != expected:
+            raise SpecError(field, f"is {document.get(field)!r}", f"use {expected}")
+    for change in changes:
+        _change(document, change)
+    name = (document.get("metadata") or {}).get("name")
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise SpecError("metadata.name", f"{name!r} is no name", "use a-z, 0-9 and inner dashes")
+    spec = document.get("spec")
+    if isinstance(spec, dict):
+        _fill_preset(spec)
+    try:
+        job = Job(name=name, spec=Spec.model_validate(spec))
+    except pydantic.ValidationError as error:
+        raise _first(error) from error
+    _check(job)
+    return job
+
+
+def _change(document: dict[str, Any], change: str) -> None:
+    path, separator, value = change.partition("=")
+    keys = path.split(".")
+    if not separator or keys[0] not in ("spec", "metadata") or len(keys) == 1:
+        raise SpecError(f"--set {change}", "is not spec.x=y", "write --set spec.steps=100")
+    place = document
+    for key in keys[:-1]:
+        inner = place.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise SpecError(path, f"{key} has no fields", "change the manifest itself")
+        place = inner
+    place[keys[-1]] = yaml.safe_load(value)
+
+
+def _fill_preset(spec: dict[str, Any]) -> None:
+    sync = spec.setdefault("sync", {})
+    if not isinstance(sync, dict):
+        return
+    preset = sync.get("preset", Preset.DECOUPLED_DILOCO)
+    for field, value in PRESETS.get(preset, {}).items():
+        sync.setdefault(field, value)
+    if preset in WAITING_PRESETS and "quorum" not in sync:
+        regions = [r for r in spec.get("regions") or [] if isinstance(r, dict)]
+        counts = [r.get("learners", 1) for r in regions]
+        sync["quorum"] = max(1, sum(c for c in counts if isinstance(c, int)))
+
+
+def _first(error: pydantic.ValidationError) -> SpecError:
+    first = error.errors()[0]
+    field = "spec"
+    for part in first["loc"]:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}"
+    remedies = {
+        "extra_forbidden": ("is unknown", "remove it or mend its spelling"),
+        "missing": ("is missing", "give it"),
+    }
+    problem, remedy = remedies.get(first["type"], ("", ""))
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return SpecError(field, problem or f"{first['input']!r}: {message}", remedy or "mend the value")
+
+
+def _check(job: Job) -> None:
+    spec, sync = job.spec, job.spec.sync
+    names = [region.name for region in spec.regions]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    longest = max(names, key=len)
+    problems = [
+        (bool(twice), "spec.regions", f"{', '.join(twice)} named twice", "name each region once"),
+        (
+            (spec.steps is None) == (spec.tokens is None),
+            "spec.steps",
+            "the length is not given once",
+            "give exactly one of steps and tokens",
+        ),
+        (
+            spec.syncer.region not in ("", *names),
+            "spec.syncer.region",
+            f"{spec.syncer.region!r} is no region of this job",
+            f"use one of {', '.join(names)}",
+        ),
+        (
+            sync.quorum > max(1, spec.learners),
+            "spec.sync.quorum",
+            f"{sync.quorum} of {spec.learners} learners",
+            "use at most the number of learners",
+        ),
+        (
+            sync.fragments > sync.period,
+            "spec.sync.fragments",
+            f"{sync.fragments} in a period of {sync.period} ticks",
+            "use at most spec.sync.period",
+        ),
+        (
+            sync.overlap >= sync.period,
+            "spec.sync.overlap",
+            f"{sync.overlap} in a period of {sync.period} ticks",
+            "use less than spec.sync.period",
+        ),
+        (
+            len(job.name) + len(longest) > NAME_CHARACTERS_MAX,
+            "metadata.name",
+            f"{job.name} and region {longest} have more than {NAME_CHARACTERS_MAX} characters",
+            "use shorter names",
+        ),
+    ]
+    for wrong, field, problem, remedy in problems:
+        if wrong:
+            raise SpecError(field, problem, remedy)
