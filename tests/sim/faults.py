@@ -63,7 +63,7 @@ def partition(world: World, fault: Fault, learner: LearnerProcess, shard: ShardP
     machine = learner.slot if fault.which % 3 else f"shard{shard.number}"
     world.weather.blocked_until[machine] = world.sim.now + fault.seconds
     for connection in world.connections:
-        if machine in (end.machine for end in connection.ends) and fault.seconds > 10:  # noqa: PLR2004
+        if machine in (end.machine for end in connection.ends) and fault.seconds > 10:
             world.sim.after(world.rng.uniform(5.0, 10.0), connection.drop)
 
 
@@ -81,9 +81,9 @@ def zombie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProc
     if fault.which % 2:
         learner.pause(fault.seconds)
     for connection in world.connections:
-        if connection.ends[0].process is learner and fault.which % 4 < 2:  # noqa: PLR2004
+        if connection.ends[0].process is learner and fault.which % 4 < 2:
             connection.drop()
-    uid = learner.uid if fault.which % 8 < 4 else f"{learner.slot}-pod{world.starts}"  # noqa: PLR2004
+    uid = learner.uid if fault.which % 8 < 4 else f"{learner.slot}-pod{world.starts}"
     world.learners[learner.slot] = world.start_learner(learner.slot, uid, 0.1)
 
 

@@ -118,7 +118,7 @@ def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
         return ()
     count = rng.choice((1, 2, 4, 6, 10))
     kinds = [rng.choice(KINDS) for _ in range(count)]
-    if seed % 12 == 5:  # noqa: PLR2004 - a few of the seeds
+    if seed % 12 == 5:
         kinds.append("lose store")
     return tuple(
         Fault(

@@ -4,11 +4,10 @@ import sys
 from dataclasses import dataclass
 
 from sim import faults
-from sim.checkers import ALL
+from sim.checkers.every import ALL
 from sim.scenario import FAULTS_END, draw
 from sim.watch import ViolationError, Watcher
 from sim.world import World
-
 
 
 class LivenessError(AssertionError):

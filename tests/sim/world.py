@@ -58,13 +58,13 @@ class World:
         store = MemoryStore(self.sim.random(f"store {number} {self.sim.now}"))
 
         def created(name: str, data: bytes) -> None:
-            if name.startswith(LOG):
+            if name.startswith(LOG) and self.stores[number] is store:
                 document = json.loads(data)
                 entry = from_document(document)
                 self.watchers.tell("entry_durable", number, entry, document)
 
         def deleted(name: str) -> None:
-            if name.startswith(OBJECTS):
+            if name.startswith(OBJECTS) and self.stores[number] is store:
                 self.watchers.tell("object_deleted", number, name)
 
         store.on_create.append(created)
@@ -164,7 +164,7 @@ class World:
                 answered(reply)
 
         def deliver() -> None:
-            process = self.shards[REGISTRAR_SHARD]
+            process = self.serving(REGISTRAR_SHARD)
             delay = self.weather.delay_seconds * self.rng.uniform(0.5, 2.0)
             if not process.alive:
                 caller.after(delay, lambda: finish(None))
@@ -177,6 +177,15 @@ class World:
         start = max(opens, self.sim.now) + self.weather.delay_seconds * self.rng.uniform(0.5, 2.0)
         self.sim.at(start, deliver)
         caller.after(CALL_SECONDS_MAX, lambda: finish(None))
+
+    def serving(self, number: int) -> ShardProcess:
+        """The newest process that answers, else the newest."""
+        answering = [
+            p
+            for p in self.all_shards
+            if p.number == number and p.alive and not p.paused and p.shard is not None
+        ]
+        return answering[-1] if answering else self.shards[number]
 
     def set_owner(self, slot: str, uid: str) -> None:
         """The operator's word, with the number that Status shows now."""

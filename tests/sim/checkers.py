@@ -1,5 +1,0 @@
-"""All checkers."""
-
-from sim.watch import Watcher
-
-ALL: tuple[type[Watcher], ...] = ()

@@ -1,0 +1,226 @@
+"""Rules 13, 19, 20 and 22, from the values themselves: nothing lost, repeated or rolled back."""
+
+from typing import TYPE_CHECKING, Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.log import Committed, Entry, Reign, Seeded
+from sim.symbols import Key, Value, Work
+from sim.watch import Watcher
+
+if TYPE_CHECKING:
+    from sim.learner_process import LearnerProcess
+    from sim.world import World
+
+Unit = tuple[str, int, int, int, int]
+SETTLING_SECONDS = 10.0
+
+
+class MergedOnceChecker(Watcher):
+    """Rule 13: no unit of work twice in a lineage, one offer per slot and commit, true names."""
+
+    rule = "13"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.units: dict[Key, set[Unit]] = {}
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if not isinstance(entry, Committed) or entry.recovered:
+            return
+        key = shard, entry.slice
+        works = self.world.values[entry.digest].merged if entry.participants else ()
+        names = [(p.slot, p.incarnation, p.capture) for p in entry.participants]
+        held = [(work.slot, work.incarnation, work.steps) for work in works]
+        self.require(names == held, f"{key} v{entry.number} says {names} and holds {held}")
+        self.require(len({name[0] for name in names}) == len(names), f"one slot twice: {names}")
+        units = self.units.setdefault(key, set())
+        for work in works:
+            twice = units.intersection(work.units())
+            self.require(not twice, f"{key} v{entry.number} merges again {sorted(twice)[:3]}")
+            units.update(work.units())
+
+    def store_lost(self, shard: int) -> None:
+        self.units = {key: units for key, units in self.units.items() if key[0] != shard}
+
+    def adopted(
+        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
+    ) -> None:
+        newest = newest_work(value, learner.slot)
+        said = (publish.merged.incarnation, publish.merged.capture)
+        truth = (newest.incarnation, newest.steps) if newest is not None else (0, 0)
+        self.require(said == truth, f"{learner.name} hears {said} of {key}, merged was {truth}")
+
+
+class LawChecker(Watcher):
+    """Rule 13's law: tokens trained = merged + overlap + late + pending, and merged is true."""
+
+    rule = "13 (law)"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.since: dict[tuple[str, Key], int] = {}  # t_m at the last adoption
+        self.expected: dict[tuple[str, Key, int], tuple[int, int]] = {}  # merged, all
+        self.adopted_tokens: dict[tuple[str, Key], int] = {}
+
+    def adopted(
+        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
+    ) -> None:
+        now, tokens = learner.training.t_m, self.world.scenario.tokens_per_step
+        begin = self.since.get((learner.name, key), 0)
+        merged = {
+            unit
+            for version in value.lineage()
+            for work in version.merged
+            if (work.slot, work.incarnation) == (learner.slot, learner.incarnation)
+            for unit in work.units()
+            if begin < unit[-1] <= now
+        }
+        number = publish.version.version.number
+        said = len(merged) * tokens, (now - begin) * tokens
+        self.expected[learner.name, key, number] = said
+        self.since[learner.name, key] = now
+        total = self.adopted_tokens.get((learner.name, key), 0)
+        self.adopted_tokens[learner.name, key] = total + said[1]
+
+    def recorded(self, learner: "LearnerProcess", fields: dict[str, Any]) -> None:
+        for record in fields.get("adopted", ()):
+            key = record["shard"], record["slice"]
+            merged, total = self.expected.pop((learner.name, key, record["version"]))
+            counted = record["merged"] + record["overlap"] + record["late"]
+            self.require(record["merged"] == merged, f"{learner.name}: {record}, merged {merged}")
+            self.require(counted == total, f"{learner.name}: {record} of {total} tokens")
+        if fields.get("event") == "end":
+            for name, pending in fields["pending"].items():
+                shard, _, fragment = name.partition("/")
+                said = self.adopted_tokens.get((learner.name, (int(shard), int(fragment))), 0)
+                known = pending + said
+                # A boundary that is on its way to the transport is in neither.
+                behind = learner.training.tokens - fields["tokens"]
+                self.require(
+                    known == learner.training.tokens - behind,
+                    f"{learner.name} {name}: {said} + {pending} of {fields['tokens']}",
+                )
+
+
+class DurableChecker(Watcher):
+    """Rule 19: durable before it is adopted, each on the one before, its objects there."""
+
+    rule = "19"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.versions: dict[tuple[int, int, int], set[str]] = {}  # all durable ever
+        self.heads: dict[Key, tuple[int, str]] = {}
+        self.objects: dict[Key, list[str]] = {}  # the newest two
+
+    def store_lost(self, shard: int) -> None:
+        self.heads = {key: head for key, head in self.heads.items() if key[0] != shard}
+        self.objects = {key: names for key, names in self.objects.items() if key[0] != shard}
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Seeded):
+            for fragment, (digest, name) in enumerate(
+                zip(entry.digests, entry.objects, strict=True)
+            ):
+                self._version((shard, fragment), 0, digest, name)
+        elif isinstance(entry, Committed):
+            key = shard, entry.slice
+            number, digest = self.heads[key]
+            value = self.world.values[entry.digest]
+            base = value.parent.digest if value.merged and value.parent else value.digest
+            follows = entry.number == number + 1 and entry.base == number
+            self.require(follows, f"{key}: v{entry.number} on {entry.base} after v{number}")
+            if entry.participants:
+                self.require(base == digest, f"{key}: v{entry.number} is not made from v{number}")
+            self._version(key, entry.number, entry.digest, entry.object)
+
+    def object_deleted(self, shard: int, name: str) -> None:
+        for key, names in self.objects.items():
+            self.require(name not in names, f"an object of {key} is collected, of {names}")
+
+    def adopted(
+        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
+    ) -> None:
+        version = publish.version.version
+        durable = self.versions.get((*key, version.number), set())
+        self.require(version.digest == value.digest, f"{key}: another value than its name says")
+        known = value.digest in durable
+        self.require(known, f"{learner.name} adopts {key} v{version.number}, which is not durable")
+        before = learner.bases.get(key)
+        if before is not None:
+            lineage = {each.digest for each in value.lineage()}
+            self.require(before.digest in lineage, f"{learner.name}: {key} is rolled back")
+
+    def _version(self, key: Key, number: int, digest: str, name: str) -> None:
+        there = name in self.world.stores[key[0]].data
+        self.require(there, f"{key}: the log names an object that is not there")
+        self.versions.setdefault((*key, number), set()).add(digest)
+        self.heads[key] = number, digest
+        self.objects[key] = [*self.objects.get(key, [])[-1:], name]
+
+
+class FenceChecker(Watcher):
+    """Rule 20: epochs grow, nobody appends in another's reign, and one process is left."""
+
+    rule = "20"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.reigns: dict[int, tuple[int, str]] = {}  # epoch, instance
+        self.since: dict[int, float] = {}
+
+    def store_lost(self, shard: int) -> None:
+        self.reigns.pop(shard, None)
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        epoch, _ = self.reigns.get(shard, (0, ""))
+        if isinstance(entry, Reign):
+            self.require(entry.epoch > epoch, f"shard {shard}: epoch {entry.epoch} after {epoch}")
+            self.reigns[shard] = entry.epoch, entry.instance
+            self.since[shard] = self.world.sim.now
+        else:
+            written = document["epoch"]
+            self.require(written == epoch, f"shard {shard}: epoch {written} writes in {epoch}")
+
+    def run_ended(self) -> None:
+        for process in self.world.all_shards:
+            if process.number not in self.reigns or process.store is not self._store(process.number):
+                continue
+            settled = self.world.sim.now > self.since[process.number] + SETTLING_SECONDS
+            reigning = process.alive and not process.paused and process.shard is not None
+            deposed = process.instance != self.reigns[process.number][1]
+            self.require(
+                not (settled and reigning and deposed), f"{process.name} goes on, though deposed"
+            )
+
+    def _store(self, number: int) -> Any:
+        return self.world.stores[number]
+
+
+class LossChecker(Watcher):
+    """Rule 22: a shard that lost committed data starts from no seed."""
+
+    rule = "22"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.begun: set[int] = set()
+        self.lost: set[int] = set()
+
+    def store_lost(self, shard: int) -> None:
+        self.lost.update({shard} & self.begun)
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Committed):
+            self.begun.add(shard)
+        if isinstance(entry, Seeded):
+            self.require(shard not in self.lost, f"shard {shard} takes a seed for what it lost")
+
+
+def newest_work(value: Value, slot: str) -> Work | None:
+    """A slot's last work in a lineage."""
+    for version in value.lineage():
+        for work in version.merged:
+            if work.slot == slot:
+                return work
+    return None
