@@ -1,0 +1,139 @@
+"""summary.json from the files of a run folder; the law of PROTOCOL.md, rule 13, per slice."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Tokens:
+    """trained = merged + overlap + late + lost + pending."""
+
+    trained: int = 0
+    merged: int = 0
+    overlap: int = 0
+    late: int = 0
+    lost: int = 0
+    pending: int = 0
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the law holds."""
+        return self.trained == self.merged + self.overlap + self.late + self.lost + self.pending
+
+
+Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole JSON lines of a file; a last line cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines
+
+
+def conserve(
+    learner_lines: Iterable[dict[str, Any]], tape_lines: Iterable[dict[str, Any]]
+) -> dict[Key, Tokens]:
+    """The law for every incarnation of every slot and slice.
+
+    Merged tokens come from the tape, the rest from the learners' lines; what a dead incarnation
+    had trained since its last adoption and no commit names is lost, a live one's is pending.
+    """
+    merged: dict[Key, dict[int, int]] = defaultdict(dict)  # base: tokens
+    for line in tape_lines:
+        if line.get("event") != "commit":
+            continue
+        for part in line["participants"]:
+            key = part["slot"], part["incarnation"], line["shard"], line["slice"]
+            merged[key][part["base"]] = part["tokens"]
+    found: dict[Key, Tokens] = defaultdict(Tokens)
+    since: dict[Key, int] = defaultdict(int)
+    trained: dict[tuple[str, int], int] = defaultdict(int)
+    held: dict[tuple[str, int], dict[tuple[int, int], int]] = defaultdict(dict)
+    ended: set[tuple[str, int]] = set()
+    for line in learner_lines:
+        name = line["slot"], line["incarnation"]
+        if line.get("event") == "end":
+            ended.add(name)
+        if "adopted" not in line:
+            continue
+        trained[name] += line["tokens"]
+        for key in [k for k in since if k[:2] == name]:
+            since[key] += line["tokens"]
+        for each in line["adopted"]:
+            key = *name, each["shard"], each["slice"]
+            tokens = found[key]
+            tokens.merged += each["merged"]
+            tokens.overlap += each["overlap"]
+            tokens.late += each["late"]
+            since[key] = 0
+            held[name][each["shard"], each["slice"]] = each["version"]
+    for key, left in since.items():
+        name = key[:2]
+        tokens = found[key]
+        tokens.trained = trained[name]
+        last = merged[key].get(held[name][key[2:]], 0)
+        tokens.merged += last
+        if name in ended:
+            tokens.pending += left - last
+        else:
+            tokens.lost += left - last
+    return dict(found)
+
+
+def merged_by_tape(tape_lines: Iterable[dict[str, Any]]) -> dict[Key, int]:
+    """Tokens that commits name, by who trained them."""
+    merged: dict[Key, int] = defaultdict(int)
+    for line in tape_lines:
+        if line.get("event") == "commit":
+            for part in line["participants"]:
+                key = part["slot"], part["incarnation"], line["shard"], line["slice"]
+                merged[key] += part["tokens"]
+    return dict(merged)
+
+
+def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[str, Any]:
+    """What the run came to. Token counts are means over slices: every token is in every slice."""
+    learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
+    tape = [line for p in sorted((out / "syncer").glob("*.jsonl")) for line in read_lines(p)]
+    commits = [line for line in tape if line.get("event") == "commit"]
+    law = conserve([line for lines in learners.values() for line in lines], tape)
+    slices = len({key[2:] for key in law}) or 1
+    totals = {
+        each.name: round(sum(getattr(tokens, each.name) for tokens in law.values()) / slices)
+        for each in fields(Tokens)
+    }
+    evaluations = read_lines(out / "evaluations.jsonl")
+    participants = sum(len(line["participants"]) for line in commits)
+    return {
+        "result": result,
+        "steps": status["progress"]["step"],
+        "tokens": totals,
+        "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
+        "participation": participants / (len(commits) * max(1, len(learners))) if commits else 0.0,
+        "commits": len(commits),
+        "learners": {slot: _shares(lines) for slot, lines in learners.items()},
+        "wall_seconds": wall_seconds,
+        "outer_loss": {
+            "start": evaluations[0]["loss"] if evaluations else None,
+            "end": evaluations[-1]["loss"] if evaluations else None,
+        },
+    }
+
+
+def _shares(lines: list[dict[str, Any]]) -> dict[str, float]:
+    steps = [line for line in lines if "step_seconds" in line]
+    busy = sum(line["step_seconds"] for line in steps)
+    blocked = sum(line["blocked_seconds"] for line in steps)
+    whole = busy + blocked or 1.0
+    return {"busy_share": busy / whole, "blocked_share": blocked / whole}
