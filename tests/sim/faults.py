@@ -130,7 +130,9 @@ def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
     if world.closed:
         return
     number = shard.number
-    shard.kill("its machine is gone")
+    for process in world.all_shards:
+        if process.number == number:
+            process.kill("its store is gone")
     world.stores[number] = world.new_store(number)
     world.watchers.tell("store_lost", number)
     world.shards[number] = world.start_shard(number, new_pod=True, after=1.0)
