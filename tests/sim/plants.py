@@ -1,0 +1,350 @@
+"""Bugs planted in the production rules or in the simulation's edge, to prove the checkers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from atoll_syncer import log
+from atoll_syncer.effects import Append, Drop, Effect, Merge
+from atoll_syncer.log import Committed, Taken
+from atoll_syncer.rounds import Round
+from atoll_syncer.shard import Shard
+from atoll_syncer.ticks import Clock
+from atoll_worker.exchange import Exchange
+from atoll_worker.slices import Resolved, SliceState
+from sim.learner_process import LearnerProcess
+from sim.memory_store import MemoryStore
+from sim.shard_process import ShardProcess
+from sim.symbols import merge
+from sim.world import World
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One bug, and the rule whose checker must find it."""
+
+    rule: str
+    plant: Callable[[Patch], None]
+
+    @property
+    def name(self) -> str:
+        """For the test's name."""
+        return f"{self.rule}: {self.plant.__name__.replace('_', ' ')}"
+
+
+def commits_without_the_mark(patch: Patch) -> None:
+    """Rule 1."""
+
+    def begin(self: Shard) -> list[Effect]:
+        self.serving = True
+        return []
+
+    patch.setattr(Shard, "_begin", begin)
+
+
+def seeds_that_depend_on_their_sender(patch: Patch) -> None:
+    """Rule 1."""
+    patch.setattr(World, "seed_name", lambda self, learner: learner.instance)
+
+
+def a_registrar_that_asks_nobody(patch: Patch) -> None:
+    """Rule 2."""
+    tick_time = Shard.tick_time
+
+    def forgetful(self: Shard, now: float) -> list[Effect]:
+        self.spoken.clear()
+        return tick_time(self, now)
+
+    patch.setattr(Shard, "tick_time", forgetful)
+
+
+def admission_beside_a_live_session(patch: Patch) -> None:
+    """Rule 4."""
+    patch.setattr(Shard, "_live_instance", lambda self, slot: "")
+
+
+def welcome_before_it_is_durable(patch: Patch) -> None:
+    """Rules 4 and 5."""
+    session_opened = Shard.session_opened
+
+    def early(self: Shard, session: int, join: Any, now: float) -> list[Effect]:
+        effects = session_opened(self, session, join, now)
+        for effect in effects:
+            if isinstance(effect, Append) and isinstance(effect.entry, Taken):
+                return [*effects, *self._welcome(session, effect.entry.incarnation, now)]
+        return effects
+
+    patch.setattr(Shard, "session_opened", early)
+
+
+def zombie_offers_that_stay(patch: Patch) -> None:
+    """Rule 5."""
+    taken = Shard._taken
+
+    def keep(self: Shard, entry: Taken, now: float) -> list[Effect]:
+        offers = {n: dict(each.complete) for n, each in self.rounds.items()}
+        effects = taken(self, entry, now)
+        for number, complete in offers.items():
+            self.rounds[number].complete = complete
+        return [effect for effect in effects if not isinstance(effect, Drop)]
+
+    patch.setattr(Shard, "_taken", keep)
+
+
+def steps_before_all_have_welcomed(patch: Patch) -> None:
+    """Rule 5."""
+    start = Exchange._start
+
+    def early(self: Exchange) -> list[Any]:
+        kept = [side.ever_welcomed for side in self.sides]
+        slices = self.slices
+        self.slices = {key: each for key, each in slices.items() if each.shard == 0}
+        for side in self.sides[1:]:
+            side.ever_welcomed = True
+        effects = start(self)
+        self.slices = slices
+        for side, welcomed in zip(self.sides, kept, strict=True):
+            side.ever_welcomed = welcomed
+        return effects
+
+    patch.setattr(Exchange, "_start", early)
+
+
+def every_step_of_anybody_ticks(patch: Patch) -> None:
+    """Rule 8."""
+
+    def advance(self: Clock, slot: str, steps: int) -> None:
+        self.positions = {name: at + steps for name, at in self.positions.items()}
+
+    patch.setattr(Clock, "advance", advance)
+
+
+def a_clock_that_forgets_its_log(patch: Patch) -> None:
+    """Rule 8."""
+    init = Shard.__init__
+
+    def forgetful(self: Shard, **arguments: Any) -> None:
+        init(self, **arguments)
+        self.clock.tick = self.clock.drawn_at = 0
+
+    patch.setattr(Shard, "__init__", forgetful)
+    patch.setattr(Clock, "raise_to", lambda self, tick: None)
+
+
+def offers_without_a_call(patch: Patch) -> None:
+    """Rule 10."""
+    send_bulk = LearnerProcess.send_bulk
+
+    def twice(self: LearnerProcess, shard: int, transfer: Any, payload: Any) -> None:
+        send_bulk(self, shard, transfer, payload)
+        if transfer.HasField("offer"):
+            send_bulk(self, shard, transfer, payload)
+
+    patch.setattr(LearnerProcess, "send_bulk", twice)
+    patch.setattr(Shard, "_offer_objection", lambda self, sender, transfer: "")
+
+
+def calls_to_whoever_is_there(patch: Patch) -> None:
+    """Rule 10."""
+    patch.setattr(Shard, "_usable", lambda self, slot, each, now: slot.session is not None)
+
+
+def a_quorum_of_one_less(patch: Patch) -> None:
+    """Rule 11."""
+    quorum = Shard._quorum
+    patch.setattr(Shard, "_quorum", lambda self, now: max(1, quorum(self, now) - 1))
+
+
+def offers_that_die_with_their_session(patch: Patch) -> None:
+    """Rule 11."""
+    session_closed = Shard.session_closed
+
+    def closed(self: Shard, session: int, now: float) -> list[Effect]:
+        slot = self.sessions[session].slot if session in self.sessions else ""
+        effects: list[Effect] = []
+        for each in self.rounds.values():
+            if each.closed_at is None and slot in each.complete:
+                effects.append(self._drop(each.slice, each.complete.pop(slot)))
+        return [*effects, *session_closed(self, session, now)]
+
+    patch.setattr(Shard, "session_closed", closed)
+
+
+def offers_in_the_order_of_arrival(patch: Patch) -> None:
+    """Rule 12."""
+    patch.setattr(Round, "participants", property(lambda self: tuple(self.complete.values())))
+
+
+def captures_overwritten_as_they_are_read(patch: Patch) -> None:
+    """Rule 12."""
+    send_offer = LearnerProcess.send_offer
+
+    def careless(self: LearnerProcess, shard: int, offer: Any) -> None:
+        key = shard, offer.slice
+        self.seen_counters[key], kept = self.regions[key].counter, self.seen_counters[key]
+        send_offer(self, shard, offer)
+        self.seen_counters[key] = kept
+
+    patch.setattr(LearnerProcess, "send_offer", careless)
+    answers = Exchange._answers
+
+    def stale(self: Exchange) -> list[Any]:
+        for state in self.slices.values():
+            if state.mark is not None:  # as if it were of the last boundary
+                object.__setattr__(state.mark, "boundary", self.boundaries)
+        return answers(self)
+
+    patch.setattr(Exchange, "_answers", stale)
+
+
+def an_offer_merged_again(patch: Patch) -> None:
+    """Rule 13."""
+    kept: dict[tuple[str, int], Any] = {}
+    merge_once = ShardProcess.merge
+
+    def again(self: ShardProcess, effect: Merge) -> None:
+        merge_once(self, effect)
+        value = self.coming[effect.slice]
+        before = kept.get((self.name, effect.slice), ())
+        kept[self.name, effect.slice] = value.merged
+        if before and len(value.merged) == 1 and before[0].slot == value.merged[0].slot:
+            old, new = before[0], value.merged[0]
+            longer = type(new)(new.slot, new.incarnation, new.key, old.first, new.last)
+            self.coming[effect.slice] = merge(self.heads[effect.slice], (longer,))
+
+    patch.setattr(ShardProcess, "merge", again)
+    store = ShardProcess.store_merged
+    patch.setattr(
+        ShardProcess,
+        "store_merged",
+        lambda self, fragment, value: store(self, fragment, self.coming[fragment]),
+    )
+
+
+def nobody_is_told_what_was_merged(patch: Patch) -> None:
+    """Rule 13."""
+    publish = Shard.publish
+
+    def silent(self: Shard, session: int, fragment: int) -> Any:
+        head = publish(self, session, fragment)
+        if head is not None:
+            head.ClearField("merged")
+        return head
+
+    patch.setattr(Shard, "publish", silent)
+
+
+def merged_tokens_told_from_the_newest_offer(patch: Patch) -> None:
+    """Rule 13's law."""
+
+    def resolve(self: SliceState, merged: Any, incarnation: int) -> Resolved:
+        tokens = self.offers[max(self.offers)] if self.offers else 0
+        return Resolved(merged=tokens, overlap=self.tokens - tokens, late=0)
+
+    patch.setattr(SliceState, "resolve", resolve)
+
+
+def entries_that_count_before_they_are_durable(patch: Patch) -> None:
+    """Rule 19."""
+    create = ShardProcess.create
+
+    def early(self: ShardProcess) -> None:
+        entry = self.queue[0]
+        if not isinstance(entry, Committed):
+            create(self)
+            return
+        self.created(entry)
+        self.after(5.0, lambda: self.journal.append(entry))
+
+    patch.setattr(ShardProcess, "create", early)
+
+
+def a_restart_from_the_version_before(patch: Patch) -> None:
+    """Rule 19."""
+    of = log.History.of.__func__  # type: ignore[attr-defined]
+
+    def rolled_back(cls: Any, entries: Any) -> Any:
+        history = of(cls, entries)
+        for fragment, head in history.previous.items():
+            history.heads[fragment] = head
+        return history
+
+    patch.setattr(log.History, "of", classmethod(rolled_back))
+
+
+def a_collection_of_what_is_alive(patch: Patch) -> None:
+    """Rule 19."""
+
+    def live(self: log.History) -> set[str]:
+        return {head.object for head in self.previous.values()}
+
+    patch.setattr(log.History, "live_objects", live)
+
+
+def a_store_that_overwrites(patch: Patch) -> None:
+    """Rule 20."""
+
+    def create(self: MemoryStore, name: str, data: bytes) -> bool:
+        self._check(name)
+        self.data[name] = data
+        for watch in self.on_create:
+            watch(name, data)
+        return True
+
+    patch.setattr(MemoryStore, "create", create)
+
+
+def epochs_that_stand_still(patch: Patch) -> None:
+    """Rule 20."""
+    start = Shard.start
+
+    def same(self: Shard, now: float) -> list[Effect]:
+        self.history.epoch -= self.history.epoch > 0
+        return start(self, now)
+
+    patch.setattr(Shard, "start", same)
+
+
+def a_seed_for_what_was_lost(patch: Patch) -> None:
+    """Rule 22."""
+    patch.setattr(Shard, "_lost", lambda self, join: "")
+    ask = Shard._ask_for_seed
+
+    def blind(self: Shard) -> list[Effect]:
+        self.failed = ""
+        return ask(self)
+
+    patch.setattr(Shard, "_ask_for_seed", blind)
+    patch.setattr(Shard, "failed", property(lambda self: "", lambda self, why: None), raising=False)
+
+
+PLANTS = (
+    Plant(rule="1", plant=commits_without_the_mark),
+    Plant(rule="1", plant=seeds_that_depend_on_their_sender),
+    Plant(rule="2", plant=a_registrar_that_asks_nobody),
+    Plant(rule="4", plant=admission_beside_a_live_session),
+    Plant(rule="4", plant=welcome_before_it_is_durable),
+    Plant(rule="5", plant=zombie_offers_that_stay),
+    Plant(rule="5", plant=steps_before_all_have_welcomed),
+    Plant(rule="8", plant=every_step_of_anybody_ticks),
+    Plant(rule="8", plant=a_clock_that_forgets_its_log),
+    Plant(rule="10", plant=offers_without_a_call),
+    Plant(rule="10", plant=calls_to_whoever_is_there),
+    Plant(rule="11", plant=a_quorum_of_one_less),
+    Plant(rule="11", plant=offers_that_die_with_their_session),
+    Plant(rule="12", plant=offers_in_the_order_of_arrival),
+    Plant(rule="12", plant=captures_overwritten_as_they_are_read),
+    Plant(rule="13", plant=an_offer_merged_again),
+    Plant(rule="13", plant=nobody_is_told_what_was_merged),
+    Plant(rule="13 (law)", plant=merged_tokens_told_from_the_newest_offer),
+    Plant(rule="19", plant=entries_that_count_before_they_are_durable),
+    Plant(rule="19", plant=a_restart_from_the_version_before),
+    Plant(rule="19", plant=a_collection_of_what_is_alive),
+    Plant(rule="20", plant=a_store_that_overwrites),
+    Plant(rule="20", plant=epochs_that_stand_still),
+    Plant(rule="22", plant=a_seed_for_what_was_lost),
+)
