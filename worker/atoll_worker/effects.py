@@ -45,6 +45,14 @@ class SendSeed:
 
 
 @dataclass(frozen=True, slots=True)
+class SendHeld:
+    """Send the base of one slice as it is held, bit for bit (rule 22)."""
+
+    shard: int
+    version: pb.SliceVersion
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Put a candidate into the slice's adopt region."""
 
@@ -91,6 +99,7 @@ Effect = (
     | SendMessage
     | SendOffer
     | SendSeed
+    | SendHeld
     | Place
     | Promote
     | Discard

@@ -1,8 +1,9 @@
-"""One slice as a learner has it: base, counters, captures, and the law of rule 13."""
+"""One slice as a learner has it: the base held, what was done on it, what is on its way."""
 
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.counters import Offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,34 +13,26 @@ class Mark:
     boundary: int
     steps: int
     tokens: int
-    t_m: int
+    position: int
     cursor: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """The tokens since the old base, told apart at an adoption (rule 13)."""
-
-    merged: int
-    overlap: int
-    late: int
 
 
 @dataclass(slots=True, kw_only=True)
 class SliceState:
-    """Counted since the base was adopted. `offers` are captures sent on it: steps -> tokens."""
+    """Steps and tokens are counted since the base was adopted."""
 
     shard: int
     fragment: int
     held: pb.Version | None = None
+    disowned: bool = False  # its number belongs to another value now (rule 22)
     steps: int = 0
     tokens: int = 0
     call: int | None = None  # base number of an unanswered Call
     mark: Mark | None = None
-    offers: dict[int, int] = field(default_factory=dict)
-    adopting: pb.Publish | None = None
-    waiting: pb.Publish | None = None  # arrived while another is being adopted
-    capturing: bool = False
+    offered: Offered = field(default_factory=Offered)
+    adopting: pb.Publish | None = None  # an Adopt is outstanding
+    waiting: pb.Publish | None = None  # the newest that arrived meanwhile
+    capturing: bool = False  # a Capture is outstanding
     awaits_at: int | None = None  # lock-step: position at which step() waits for a Publish
 
     @property
@@ -52,23 +45,25 @@ class SliceState:
         """Of the version held; -1 before the first."""
         return -1 if self.held is None else self.held.number
 
-    def resolve(self, merged: pb.Merged | None, incarnation: int) -> Resolved:
-        """What became of the tokens since the held base, as a newer version takes its place."""
-        if (
-            merged is not None
-            and (merged.incarnation, merged.base) == (incarnation, self.number)
-            and merged.capture in self.offers
-        ):
-            tokens = self.offers[merged.capture]
-            return Resolved(merged=tokens, overlap=self.tokens - tokens, late=0)
-        if self.offers:
-            late = self.offers[max(self.offers)]
-            return Resolved(merged=0, overlap=self.tokens - late, late=late)
-        return Resolved(merged=0, overlap=0, late=self.tokens)
+    @property
+    def order(self) -> tuple[int, int]:
+        """(number, epoch) of the version held."""
+        return (-1, 0) if self.held is None else order(self.held)
+
+    def count(self, tokens: int) -> None:
+        """One more step."""
+        self.steps += 1
+        self.tokens += tokens
 
     def adopt(self, version: pb.Version) -> None:
         """A new base: counters and everything that named the old one start afresh."""
-        assert self.held is None or version.number > self.held.number, "rule 21"
-        self.held, self.adopting = version, None
+        assert order(version) > self.order, "rule 21: the number orders versions"
+        self.held, self.adopting, self.disowned = version, None, False
         self.steps = self.tokens = 0
-        self.call, self.mark, self.offers, self.awaits_at = None, None, {}, None
+        self.call = self.mark = self.awaits_at = None
+        self.offered = Offered()
+
+
+def order(version: pb.Version) -> tuple[int, int]:
+    """What orders versions: the number; after a loss (rule 22) the epoch tells two apart."""
+    return version.number, version.epoch

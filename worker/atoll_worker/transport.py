@@ -24,6 +24,7 @@ from atoll_worker.effects import (
     Place,
     Promote,
     Record,
+    SendHeld,
     SendMessage,
     SendOffer,
     SendSeed,
@@ -148,6 +149,8 @@ class Transport:
                 self._send_offer(shard, offer)
             case SendSeed(shard):
                 self._send_seed(shard)
+            case SendHeld(shard, version):
+                self._send_held(shard, version)
             case Place(shard, fragment, number):
                 self.memory.adopt(shard, fragment).copy_(self.candidates[shard, fragment, number])
             case Promote(shard, fragment, number):
@@ -210,6 +213,18 @@ class Transport:
                 return head, memoryview(data)
 
             self.clients[shard].send_bulk(payload)
+
+    def _send_held(self, shard: int, version: pb.SliceVersion) -> None:
+        """Rule 22: the base bit for bit, so that its digest is the version's."""
+        base = self.bases[shard, version.slice]
+        data = tensors.byte_view(base)
+        encoding = pb.F32 if base.dtype == torch.float32 else pb.BF16
+        head = pb.Transfer(held=pb.Held(version=version), encoding=encoding, byte_count=len(data))
+
+        async def payload() -> tuple[pb.Transfer, memoryview]:
+            return head, data
+
+        self.clients[shard].send_bulk(payload)
 
     async def _keep_time(self) -> None:
         while True:
