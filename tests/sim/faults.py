@@ -1,6 +1,7 @@
 """What goes wrong, when its time comes."""
 
 from collections.abc import Callable
+from functools import partial
 
 from sim.learner_process import LearnerProcess
 from sim.scenario import Fault
@@ -11,7 +12,7 @@ from sim.world import World
 def schedule(world: World) -> None:
     """Put the scenario's faults on the clock."""
     for fault in world.scenario.faults:
-        world.sim.at(fault.at, lambda fault=fault: befall(world, fault))
+        world.sim.at(fault.at, partial(befall, world, fault))
 
 
 def befall(world: World, fault: Fault) -> None:
@@ -46,9 +47,7 @@ def kill_shard(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
         world.shards[shard.number] = again
 
 
-def pause_learner(
-    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
-) -> None:
+def pause_learner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """It stands still, then handles everything at once."""
     world.pause(learner, fault.seconds)
 
@@ -110,9 +109,7 @@ def store_away(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
     world.sim.after(fault.seconds, lambda: setattr(store, "away", False))
 
 
-def store_answers(
-    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
-) -> None:
+def store_answers(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """Answers of the store get lost."""
     store = world.stores[shard.number]
     store.lost_answers = 0.5

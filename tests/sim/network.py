@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 from sim.clock import Action, Process, Simulation
 
@@ -41,9 +42,7 @@ class Connection:
         self.lost = False  # nothing gets through any more
         self._last: dict[tuple[int, str], float] = {}
 
-    def send(
-        self, sender: int, stream: str, action: Action, *, whole_slice: bool = False
-    ) -> float:
+    def send(self, sender: int, stream: str, action: Action, *, whole_slice: bool = False) -> float:
         """Deliver to the other end, after all that went before on this stream and direction.
 
         Returns when it arrives.
@@ -74,7 +73,7 @@ class Connection:
         self.lost = True
         for side in (0, 1):
             longest = self.rng.choice((0.1, 1.0, KEEPALIVE_SECONDS))
-            self.sim.after(self.rng.uniform(0.0, longest), lambda side=side: self._tell(side))
+            self.sim.after(self.rng.uniform(0.0, longest), partial(self._tell, side))
 
     def end_died(self, side: int) -> None:
         """A process is gone: its machine resets the connection, or is gone as well."""

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer import log
 from atoll_syncer.effects import Append, Drop, Effect, Merge
 from atoll_syncer.log import Committed, Taken
 from atoll_syncer.rounds import Round
 from atoll_syncer.shard import Shard
 from atoll_syncer.ticks import Clock
-from atoll_worker.exchange import Exchange
-from atoll_worker.slices import Resolved, SliceState
+from atoll_worker.messages import Adopt, Start
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
 from sim.shard_process import ShardProcess
@@ -97,21 +97,14 @@ def zombie_offers_that_stay(patch: Patch) -> None:
 
 def steps_before_all_have_welcomed(patch: Patch) -> None:
     """Rule 5."""
-    start = Exchange._start
+    obey = LearnerProcess.obey
 
-    def early(self: Exchange) -> list[Any]:
-        kept = [side.ever_welcomed for side in self.sides]
-        slices = self.slices
-        self.slices = {key: each for key, each in slices.items() if each.shard == 0}
-        for side in self.sides[1:]:
-            side.ever_welcomed = True
-        effects = start(self)
-        self.slices = slices
-        for side, welcomed in zip(self.sides, kept, strict=True):
-            side.ever_welcomed = welcomed
-        return effects
+    def hasty(self: LearnerProcess, command: Any) -> None:
+        obey(self, command)
+        if isinstance(command, Adopt) and not self.training.begun:
+            obey(self, Start(incarnation=self.incarnation, cursor=0, tick=0))
 
-    patch.setattr(Exchange, "_start", early)
+    patch.setattr(LearnerProcess, "obey", hasty)
 
 
 def every_step_of_anybody_ticks(patch: Patch) -> None:
@@ -179,26 +172,16 @@ def offers_in_the_order_of_arrival(patch: Patch) -> None:
     patch.setattr(Round, "participants", property(lambda self: tuple(self.complete.values())))
 
 
-def captures_overwritten_as_they_are_read(patch: Patch) -> None:
+def offers_that_say_more_than_they_hold(patch: Patch) -> None:
     """Rule 12."""
     send_offer = LearnerProcess.send_offer
 
-    def careless(self: LearnerProcess, shard: int, offer: Any) -> None:
-        key = shard, offer.slice
-        self.seen_counters[key], kept = self.regions[key].counter, self.seen_counters[key]
+    def boast(self: LearnerProcess, shard: int, offer: pb.Offer) -> None:
+        offer.capture += 1
+        offer.counters.steps += 1
         send_offer(self, shard, offer)
-        self.seen_counters[key] = kept
 
-    patch.setattr(LearnerProcess, "send_offer", careless)
-    answers = Exchange._answers
-
-    def stale(self: Exchange) -> list[Any]:
-        for state in self.slices.values():
-            if state.mark is not None:  # as if it were of the last boundary
-                object.__setattr__(state.mark, "boundary", self.boundaries)
-        return answers(self)
-
-    patch.setattr(Exchange, "_answers", stale)
+    patch.setattr(LearnerProcess, "send_offer", boast)
 
 
 def an_offer_merged_again(patch: Patch) -> None:
@@ -238,14 +221,17 @@ def nobody_is_told_what_was_merged(patch: Patch) -> None:
     patch.setattr(Shard, "publish", silent)
 
 
-def merged_tokens_told_from_the_newest_offer(patch: Patch) -> None:
+def another_capture_is_told_as_merged(patch: Patch) -> None:
     """Rule 13's law."""
+    publish = Shard.publish
 
-    def resolve(self: SliceState, merged: Any, incarnation: int) -> Resolved:
-        tokens = self.offers[max(self.offers)] if self.offers else 0
-        return Resolved(merged=tokens, overlap=self.tokens - tokens, late=0)
+    def liar(self: Shard, session: int, fragment: int) -> Any:
+        head = publish(self, session, fragment)
+        if head is not None and head.HasField("merged"):
+            head.merged.incarnation += 1
+        return head
 
-    patch.setattr(SliceState, "resolve", resolve)
+    patch.setattr(Shard, "publish", liar)
 
 
 def entries_that_count_before_they_are_durable(patch: Patch) -> None:
@@ -277,10 +263,10 @@ def a_restart_from_the_version_before(patch: Patch) -> None:
 
 
 def a_collection_of_what_is_alive(patch: Patch) -> None:
-    """Rule 19."""
+    """Rule 19: the newest two of a slice are."""
 
     def live(self: log.History) -> set[str]:
-        return {head.object for head in self.previous.values()}
+        return {head.object for head in self.heads.values()}
 
     patch.setattr(log.History, "live_objects", live)
 
@@ -337,10 +323,10 @@ PLANTS = (
     Plant(rule="11", plant=a_quorum_of_one_less),
     Plant(rule="11", plant=offers_that_die_with_their_session),
     Plant(rule="12", plant=offers_in_the_order_of_arrival),
-    Plant(rule="12", plant=captures_overwritten_as_they_are_read),
+    Plant(rule="12", plant=offers_that_say_more_than_they_hold),
     Plant(rule="13", plant=an_offer_merged_again),
     Plant(rule="13", plant=nobody_is_told_what_was_merged),
-    Plant(rule="13 (law)", plant=merged_tokens_told_from_the_newest_offer),
+    Plant(rule="13 (law)", plant=another_capture_is_told_as_merged),
     Plant(rule="19", plant=entries_that_count_before_they_are_durable),
     Plant(rule="19", plant=a_restart_from_the_version_before),
     Plant(rule="19", plant=a_collection_of_what_is_alive),

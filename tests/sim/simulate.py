@@ -28,7 +28,7 @@ class Outcome:
 def simulate(
     seed: int, checkers: tuple[type[Watcher], ...] = ALL, *, trace: list[str] | None = None
 ) -> Outcome:
-    """Run one seed with faults, then without; raises ViolationError, LivenessError or a bug's own."""
+    """Run one seed with faults, then without; raises AssertionErrors of all kinds."""
     world = World(draw(seed), checkers, keep_trace=trace is not None)
     try:
         return run(world)

@@ -67,9 +67,7 @@ class Watcher:
     ) -> None:
         """A merge begins with these payloads; None: that offer is not staged."""
 
-    def learner_heard(
-        self, learner: "LearnerProcess", shard: int, message: pb.ToLearner
-    ) -> None:
+    def learner_heard(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
         """A control message arrives."""
 
     def commanded(self, learner: "LearnerProcess", command: Any) -> None:

@@ -170,7 +170,9 @@ class World:
                 caller.after(delay, lambda: finish(None))
                 return
             process.do(
-                lambda: process.called(request, lambda reply: caller.after(delay, lambda: finish(reply)))
+                lambda: process.called(
+                    request, lambda reply: caller.after(delay, lambda: finish(reply))
+                )
             )
 
         opens = self.weather.opens_at("shard0", f"shard{caller.number}")

@@ -125,6 +125,9 @@ class DurableChecker(Watcher):
                 self._version((shard, fragment), 0, digest, name)
         elif isinstance(entry, Committed):
             key = shard, entry.slice
+            if entry.recovered:
+                self._version(key, entry.number, entry.digest, entry.object)
+                return
             number, digest = self.heads[key]
             value = self.world.values[entry.digest]
             base = value.parent.digest if value.merged and value.parent else value.digest
@@ -184,7 +187,8 @@ class FenceChecker(Watcher):
 
     def run_ended(self) -> None:
         for process in self.world.all_shards:
-            if process.number not in self.reigns or process.store is not self._store(process.number):
+            old_store = process.store is not self.world.stores[process.number]
+            if process.number not in self.reigns or old_store:
                 continue
             settled = self.world.sim.now > self.since[process.number] + SETTLING_SECONDS
             reigning = process.alive and not process.paused and process.shard is not None
@@ -192,9 +196,6 @@ class FenceChecker(Watcher):
             self.require(
                 not (settled and reigning and deposed), f"{process.name} goes on, though deposed"
             )
-
-    def _store(self, number: int) -> Any:
-        return self.world.stores[number]
 
 
 class LossChecker(Watcher):
@@ -213,8 +214,21 @@ class LossChecker(Watcher):
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if isinstance(entry, Committed):
             self.begun.add(shard)
+        if isinstance(entry, Committed) and entry.recovered:
+            self._recovered(shard, entry)
         if isinstance(entry, Seeded):
             self.require(shard not in self.lost, f"shard {shard} takes a seed for what it lost")
+
+    def _recovered(self, shard: int, entry: Committed) -> None:
+        """The highest version that a living learner which could be heard still has."""
+        key = shard, entry.slice
+        held = {
+            learner.bases[key].digest
+            for learner in self.world.all_learners
+            if learner.exchange.incarnation > 0 and key in learner.bases
+        }
+        self.require(entry.digest in held, f"{key} is recovered as a value that nobody held")
+        self.require(not entry.participants, f"{key} is recovered with participants")
 
 
 def newest_work(value: Value, slot: str) -> Work | None:
