@@ -74,6 +74,7 @@ class Exchange:
 
     def start(self, now: float) -> list[Effect]:
         """Begin to join."""
+        self._reported_at = now
         return joining.begin(self._state)
 
     def connected(self, shard: int, now: float) -> list[Effect]:
