@@ -151,8 +151,10 @@ class Shard:
         ends = [self.periodic_at + PERIODIC_SECONDS]
         for each in self.rounds.values():
             if each.closed_at is None:
-                ends += [] if each.quorum_at is None else [each.quorum_at + each.grace_seconds]
-                ends += [] if each.deadline is None else [each.deadline]
+                if each.deadline is not None:
+                    ends.append(each.deadline)
+                elif each.quorum_at is not None and not self.sync.lockstep:
+                    ends.append(each.quorum_at + each.grace_seconds)
         return max(min(ends), self.periodic_at + 0.001)
 
     def tick_time(self, now: float) -> list[Effect]:
@@ -179,6 +181,11 @@ class Shard:
             self.held_runs.add(join.run)
         layout_digest = self.layout.digest if self.layout else ""
         end = check(join, self.run_file, layout_digest, self.history.run)
+        if end is None and self.reigning and (epoch := self._higher_epoch(join)):
+            self.reigning = False
+            reign = log.Reign(epoch=epoch + 1, pod=self.pod, instance=self.instance)
+            again = refuse(pb.NOT_READY, "this reign begins anew", "try again", retry=True)
+            return [Append(reign), EndSession(session, again)]
         if end is None and not self.reigning:
             end = refuse(
                 pb.NOT_READY, "this reign's record is not durable", "try again", retry=True
@@ -460,6 +467,14 @@ class Shard:
             if each.version.run == self.history.run and each.version.number > number:
                 return f"slice {each.slice} has lost version {each.version.number}"
         return ""
+
+    def _higher_epoch(self, join: pb.Join) -> int:
+        """Rule 20: an epoch above this one that the learner has seen; 0 when there is none.
+
+        Either this process is deposed, and appending tells it so, or its store was lost.
+        """
+        seen = join.epochs_seen[self.number] if len(join.epochs_seen) > self.number else 0
+        return seen if join.run == self.history.run and seen > self.history.epoch else 0
 
     def _live_instance(self, slot: str) -> str:
         known = self.slots.get(slot)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.log import Committed, Entry, Reign, Seeded
 from sim.symbols import Key, Value, Work
 from sim.watch import Watcher
@@ -217,7 +218,15 @@ class LossChecker(Watcher):
         if isinstance(entry, Committed) and entry.recovered:
             self._recovered(shard, entry)
         if isinstance(entry, Seeded):
-            self.require(shard not in self.lost, f"shard {shard} takes a seed for what it lost")
+            lost = shard in self.lost and self._is_known(shard)
+            self.require(not lost, f"shard {shard} takes a seed for what it lost")
+
+    def _is_known(self, shard: int) -> bool:
+        """Whether the registrar's mark or a living learner's version tells of the loss."""
+        if shard != REGISTRAR_SHARD and REGISTRAR_SHARD not in self.lost:
+            return True
+        held = [p.bases.items() for p in self.world.learners.values() if p.alive]
+        return any(key[0] == shard and value.parent for bases in held for key, value in bases)
 
     def _recovered(self, shard: int, entry: Committed) -> None:
         """The highest version that a living learner which could be heard still has."""
