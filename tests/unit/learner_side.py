@@ -36,7 +36,7 @@ class LearnerSide:
 
     def take(self, kind: type[Kind]) -> list[Kind]:
         """The effects or commands of a kind since they were last taken."""
-        found = [
+        found: list[Kind] = [
             each
             for effect in self.seen
             if isinstance(each := effect.command if isinstance(effect, Command) else effect, kind)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll_worker.effects import Discard, Place, Promote
+from atoll_worker.effects import Discard, Place, Promote, SendOffer
 from atoll_worker.messages import Adopt
 from atoll_worker.slices import SliceState
 from unit.learner_side import learner_side
@@ -101,13 +101,29 @@ def test_a_number_whose_value_has_changed_is_not_offered_on_rule_22() -> None:
     reports = dict(side.messages("report"))
     assert list(reports[0].slices) == []  # it holds nothing that this shard has
     assert len(reports[1].slices) == 2
+    side.call(0, 0, base=5)
+    side.step()
+    side.step()
+    assert side.take(SendOffer) == []
     difference = side.publish(0, 0, 6, difference=True, base=5)
     assert not side.exchange.publish_started(0, difference, side.now)
+    side.messages("report")
     side.value(0, 0, 5, epoch=2)
     side.step()
     assert side.take(Promote) == [Promote(0, 0, 5)]
     reports = dict(side.messages("report"))
     assert [each.held for each in reports[0].slices] == [5]
+
+
+def test_a_waiting_value_replaced_under_its_own_number_is_kept_once_rule_22() -> None:
+    side = learner_side().begin(number=4)
+    side.value(0, 0, 5)
+    side.value(0, 0, 6)
+    side.value(0, 0, 6, epoch=2)
+    assert side.take(Discard) == []  # the driver has only the newest under that number
+    side.step()
+    side.step()
+    assert side.take(Promote) == [Promote(0, 0, 5), Promote(0, 0, 6)]
 
 
 def test_a_candidate_replaced_under_its_own_number_does_not_become_the_base_rule_22() -> None:

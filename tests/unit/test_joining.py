@@ -59,6 +59,19 @@ def test_training_starts_when_all_shards_have_welcomed_it_and_all_slices_are_the
     assert {report.training for _, report in side.messages("report")} >= {True}
 
 
+def test_values_that_come_before_a_welcome_do_not_start_the_training_rule_5() -> None:
+    """The bulk stream is not ordered against the control stream."""
+    side = learner_side()
+    side.feed(side.exchange.start(side.now))
+    side.welcome(0, cursor=8)
+    for shard, fragment in side.exchange.slices:
+        side.value(shard, fragment, 4)
+    side.again()
+    assert side.take(Start) == []
+    side.welcome(1, tick=2, cursor=5)
+    assert side.take(Start) == [Start(incarnation=3, cursor=8, tick=0)]  # rule 28: the largest
+
+
 def test_a_shard_that_was_lost_after_its_welcome_does_not_hold_up_the_start() -> None:
     side = learner_side()
     side.join()
@@ -189,8 +202,11 @@ def test_only_a_session_that_stayed_makes_the_next_dial_a_first_one() -> None:
         side.lose(0)
         side.welcome(0)
     side.lose(0)
-    flapping = side.exchange.deadline()
-    side.feed(side.exchange.tick_time(flapping))
+    side.take(Dial)
+    side.feed(side.exchange.tick_time(side.now + 0.4))
+    assert side.take(Dial) == []
+    side.feed(side.exchange.tick_time(side.now + 10.0))
+    assert side.take(Dial) == [Dial(0)]
     side.welcome(0)
     side.now += 60.0
     side.feed(side.exchange.tick_time(side.now))

@@ -119,9 +119,11 @@ def test_a_slice_with_a_newer_value_waiting_is_adopted_and_not_handed_over() -> 
     side = diloco().begin()
     pace(side, 3)
     side.value(0, 0, 1)
+    assert side.take(Adopt) == []  # only while step() waits
     side.step()
     assert side.take(Capture) == []
     assert len(side.take(Adopt)) == 1
+    assert side.take(Proceed) == []
     side.again()
     assert side.take(Proceed) == [Proceed()]
 

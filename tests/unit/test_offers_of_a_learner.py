@@ -124,6 +124,7 @@ def test_a_capture_lost_after_its_base_was_replaced_is_owed_no_more() -> None:
     side.step()
     side.take(SendOffer)
     side.feed(side.exchange.capture_lost(0, 0, 0))
+    assert side.exchange.slices[0, 0].call is None
     side.step()
     side.step()
     assert offers(side) == []
@@ -164,3 +165,18 @@ def test_an_adoption_resolves_the_tokens_by_the_offer_that_was_merged_rule_13() 
     assert line["adopted"] == [
         {"shard": 0, "slice": 0, "version": 2, "merged": 20, "overlap": 10, "late": 0}
     ]
+
+
+def test_offers_on_an_earlier_base_say_nothing_of_the_next_rule_13() -> None:
+    side = learner_side().begin()
+    side.step(tokens=10)
+    side.call(0, 0, base=0)
+    side.step(tokens=10)
+    side.value(0, 0, 1)
+    side.step(tokens=10)
+    side.step(tokens=30)
+    side.value(0, 0, 2)
+    side.take(Record)
+    side.step(tokens=30)
+    (line,) = [record.fields for record in side.take(Record)]
+    assert [(a["merged"], a["overlap"], a["late"]) for a in line["adopted"]] == [(0, 0, 60)]

@@ -90,6 +90,8 @@ def test_finishing_at_a_final_is_reported_at_once_rule_27() -> None:
 def test_a_leave_goes_to_every_shard_and_nothing_is_dialled_after_it_rule_6() -> None:
     side = learner_side().begin()
     side.step(tokens=10)
+    side.welcome(0)
+    side.welcome(1)
     side.seen.clear()
     side.feed(side.exchange.leave("terminated", side.now))
     assert [(shard, leave.reason) for shard, leave in side.messages("leave")] == [
@@ -101,8 +103,15 @@ def test_a_leave_goes_to_every_shard_and_nothing_is_dialled_after_it_rule_6() ->
     assert record.fields["pending"] == dict.fromkeys(("0/0", "0/1", "1/0", "1/1"), 10)
     side.lose(0)
     side.feed(side.exchange.tick_time(side.now + 60.0))
+    assert side.seen == []
+
+
+def test_a_dial_that_was_due_is_given_up_by_one_that_leaves() -> None:
+    side = learner_side().begin()
+    side.lose(1)
+    side.feed(side.exchange.leave("terminated", side.now))
+    side.feed(side.exchange.tick_time(side.now + 60.0))
     assert side.take(Dial) == []
-    assert side.messages("report") == []
 
 
 def test_a_step_leaves_one_line_of_telemetry() -> None:

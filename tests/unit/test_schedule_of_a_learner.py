@@ -45,6 +45,12 @@ def test_what_comes_due_between_the_next_two_boundaries_is_captured_ahead(
         assert {p for p in range(sync.fragments) if next_due(sync, p, tick) <= until} <= {*asked}
 
 
+def test_a_tick_that_was_not_heard_of_yet_is_allowed_for() -> None:
+    sync = Sync(fragments=24, period=24)
+    assert ahead(sync, 0, 1.0, 1.0) == [1, 2, 3]
+    assert ahead(sync, 0, 0.0, 1.0) == [1]  # the rate is unknown at first
+
+
 @given(sync=SYNCS)
 def test_in_lock_step_every_slice_is_handed_over_once_in_a_period(sync: Sync) -> None:
     for p in range(sync.fragments):

@@ -43,8 +43,7 @@ def hand_over(state: State, captured: tuple[tuple[int, int], ...]) -> list[Effec
         each = state.slices[key]
         if each.mark is None or each.mark.steps < 1:
             continue
-        overlap = 0 if state.at_the_end else state.run_file.sync.overlap
-        each.awaits_at = state.work.position + overlap
+        each.awaits_at = state.work.position + state.run_file.sync.overlap
         if state.sides[each.shard].welcomed:
             effects.append(offers.offer(each, each.mark))
     return effects
