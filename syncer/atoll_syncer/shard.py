@@ -64,6 +64,7 @@ class Shard:
         self.run_file, self.sync, self.number = run_file, run_file.sync, shard
         self.pod, self.instance, self.fresh, self.new_run = pod, instance, fresh, new_run
         self.history = history
+        self.epoch = history.epoch  # of this process's reign, durable or about to be
         self.started_at = now
         self.layout: Layout | None = None
         self.sessions: dict[int, Session] = {}
@@ -98,14 +99,17 @@ class Shard:
 
     def start(self, now: float) -> list[Effect]:
         """Begin this process's reign (rule 20)."""
-        reign = log.Reign(epoch=self.history.epoch + 1, pod=self.pod, instance=self.instance)
-        effects: list[Effect] = [Append(reign)]
+        effects: list[Effect] = [self._begin_reign(self.history.epoch + 1)]
         if self.history.tensors:
             specs = [TensorSpec(**{**t, "shape": tuple(t["shape"])}) for t in self.history.tensors]
             self.layout = build_layout(specs, self.sync.fragments, self.run_file.shards)
         if self.registrar and not self.history.run and self.fresh:
             effects.append(Append(log.RunStarted(run=self.new_run)))
         return [*effects, *self.tick_time(now)]
+
+    def _begin_reign(self, epoch: int) -> Append:
+        self.epoch = epoch
+        return Append(log.Reign(epoch=epoch, pod=self.pod, instance=self.instance))
 
     def _reigns(self) -> list[Effect]:
         """The record is durable: from now on this process may welcome and commit (rule 20)."""
@@ -183,9 +187,8 @@ class Shard:
         end = check(join, self.run_file, layout_digest, self.history.run)
         if end is None and self.reigning and (epoch := self._higher_epoch(join)):
             self.reigning = False
-            reign = log.Reign(epoch=epoch + 1, pod=self.pod, instance=self.instance)
             again = refuse(pb.NOT_READY, "this reign begins anew", "try again", retry=True)
-            return [Append(reign), EndSession(session, again)]
+            return [self._begin_reign(epoch + 1), EndSession(session, again)]
         if end is None and not self.reigning:
             end = refuse(
                 pb.NOT_READY, "this reign's record is not durable", "try again", retry=True
@@ -310,7 +313,7 @@ class Shard:
         entry = log.Seeded(
             tensors=tensors,
             layout_digest=self.layout.digest,
-            epoch=self.history.epoch,
+            epoch=self.epoch,
             digests=digests,
             objects=objects,
         )
@@ -323,7 +326,7 @@ class Shard:
         entry = log.Committed(
             slice=fragment,
             number=each.base + 1,
-            epoch=self.history.epoch,
+            epoch=self.epoch,
             digest=digest,
             object=name,
             base=each.base,
@@ -731,7 +734,7 @@ class Shard:
     def _look(self, fragment: int, now: float) -> list[Effect]:
         """Call who has become usable, and close when it is time."""
         each = self.rounds[fragment]
-        if each.closed_at is not None:
+        if each.closed_at is not None or not self.serving:
             return []
         awaited = self._awaited(each, now)
         quorum = self._quorum(now)

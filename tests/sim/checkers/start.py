@@ -98,9 +98,11 @@ class AdmissionChecker(Watcher):
         self.given: dict[str, tuple[str, int]] = {}  # instance: slot, incarnation
         self.highest: dict[str, int] = {}
         self.owners: dict[str, str] = {}
+        self.lost = False  # then an instance may bring an incarnation that is not known any more
 
     def store_lost(self, shard: int) -> None:
         if shard == 0:
+            self.lost = True
             self.given, self.highest, self.owners = {}, {}, {}
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
@@ -114,7 +116,7 @@ class AdmissionChecker(Watcher):
             self.highest[entry.slot] = entry.incarnation
 
     def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
-        if shard.number != 0:
+        if shard.number != 0 or self.lost:
             return
         for effect in effects:
             if isinstance(effect, Append) and isinstance(effect.entry, Taken):
