@@ -66,6 +66,7 @@ class Process:
         self.sim, self.name = sim, name
         self.alive = True
         self.paused = False
+        self.woke_at = 0.0
         self.backlog: list[Action] = []
 
     def after(self, seconds: float, action: Action) -> None:
@@ -93,6 +94,7 @@ class Process:
         self.paused = False
         if not self.alive:
             return
+        self.woke_at = self.sim.now
         self.sim.note(self.name, f"wakes to {len(self.backlog)} events")
         backlog, self.backlog = self.backlog, []
         for action in backlog:

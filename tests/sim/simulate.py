@@ -62,9 +62,10 @@ def run(world: World) -> Outcome:
 
 def quiet_seconds_max(world: World) -> float:
     """From the last fault to Final: all ticks at the slowest learner's pace, and some time-outs."""
-    slowest = max(
+    paces = (
         world.scenario.step_seconds[p.slot] * p.slowness for p in world.all_learners if p.alive
     )
+    slowest = max(paces, default=0.0)
     assert world.run_file.steps is not None
     return 120.0 + 2.0 * slowest * world.run_file.steps
 

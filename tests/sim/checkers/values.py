@@ -191,7 +191,8 @@ class FenceChecker(Watcher):
             old_store = process.store is not self.world.stores[process.number]
             if process.number not in self.reigns or old_store:
                 continue
-            settled = self.world.sim.now > self.since[process.number] + SETTLING_SECONDS
+            begun = max(self.since[process.number], process.woke_at)
+            settled = self.world.sim.now > begun + SETTLING_SECONDS
             reigning = process.alive and not process.paused and process.shard is not None
             deposed = process.instance != self.reigns[process.number][1]
             self.require(
