@@ -47,7 +47,7 @@ def status(job: Job, replies: Sequence[pb.StatusReply | None], evaluations: list
     total = job.spec.steps
     rate = min((reply.ticks_per_second for reply in known), default=0.0)
     remaining = (total - step) / rate if total and step is not None and rate > 0 else None
-    metrics = [{"name": "outer_loss", "value": f"{evaluations[-1]['loss']:.4f}"}]
+    metrics = [{"name": "outer_loss", "value": f"{each['loss']:.4f}"} for each in evaluations[-1:]]
     return {
         "run": known[0].run if known else "",
         "learnersDesired": job.spec.learners,
@@ -59,7 +59,7 @@ def status(job: Job, replies: Sequence[pb.StatusReply | None], evaluations: list
             "loss": sum(losses) / len(losses) if losses else None,
             "progressPercentage": min(100, 100 * step // total) if total and step else 0,
             "estimatedRemainingSeconds": None if remaining is None else max(0, round(remaining)),
-            "metrics": metrics if evaluations else [],
+            "metrics": metrics,
             "lastUpdatedTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         },
         "regions": [

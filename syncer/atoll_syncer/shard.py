@@ -530,9 +530,10 @@ class Shard:
         heads = self._heads()
         for each in join.held:
             head = self.history.heads.get(each.slice)
-            if head is not None and each.version.run == self.history.run:
-                if each.version.digest == head.digest:
-                    joined.held[each.slice] = head.number
+            if head is None or each.version.run != self.history.run:
+                continue
+            if each.version.digest == head.digest:
+                joined.held[each.slice] = head.number
         welcome = pb.Welcome(
             run=self.history.run,
             incarnation=incarnation,
@@ -630,9 +631,9 @@ class Shard:
         entry = log.Owned(slot=request.slot, uid=request.uid, word=word + 1)
         effects: list[Effect] = [Append(entry)]
         slot = self.slots.get(request.slot)
-        if slot is not None and slot.session is not None:
-            if self.sessions[slot.session].join.uid != request.uid:
-                effects += self._end(slot.session, pb.SUPERSEDED, "the operator named another pod")
+        session = None if slot is None else slot.session
+        if session is not None and self.sessions[session].join.uid != request.uid:
+            effects += self._end(session, pb.SUPERSEDED, "the operator named another pod")
         return [*effects, Reply(token, pb.SetOwnerReply(word=word + 1))]
 
     # ------------------------------------------------------------ reports and the clock

@@ -50,6 +50,7 @@ class Outbox:
     ordered: deque[pb.ToShard] = field(default_factory=deque)
     report: pb.ToShard | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, message: pb.ToShard) -> None:
         """Queue one message; a report replaces an unsent older one (rule 7)."""
@@ -58,6 +59,7 @@ class Outbox:
         else:
             self.ordered.append(message)
         self.ready.set()
+        self.taken.clear()
 
     async def take(self) -> pb.ToShard:
         """The next message; waits for one."""
@@ -67,6 +69,7 @@ class Outbox:
             if self.report is not None:
                 message, self.report = self.report, None
                 return message
+            self.taken.set()
             self.ready.clear()
             await self.ready.wait()
 
@@ -104,9 +107,7 @@ class ShardClient:
     async def drained(self, seconds_max: float) -> None:
         """Wait until queued control messages have left, at most so long."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds_max):
-                while self._outbox.ordered or self._outbox.report is not None:
-                    await asyncio.sleep(0.01)
+            await asyncio.wait_for(self._outbox.taken.wait(), seconds_max)
 
     async def _run(self) -> None:
         reason = "the shard closed the session"
