@@ -1,5 +1,5 @@
+import os
 import signal
-import threading
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def test_a_refused_observer_raises() -> None:
 
 def test_sigterm_ends_the_wait_for_a_snapshot() -> None:
     def script(fake: FakeTransport) -> None:
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
         assert fake.until_leaving().reason == "terminated"
 
     with playing(script), pytest.raises(SystemExit) as caught, observer_of(tiny()) as observer:
