@@ -138,6 +138,8 @@ class Transport:
             case Evaluated(tick=tick, loss=loss, tokens=tokens, seconds=seconds):
                 evaluation = pb.Evaluation(tick=tick, loss=loss, tokens=tokens, seconds=seconds)
                 self.feed(self.exchange.evaluated(evaluation))
+                line = {"tick": tick, "loss": loss, "tokens": tokens, "seconds": seconds}
+                self.telemetry.write({"run": self.exchange.run, **line})
 
     def _perform(self, effect: Effect) -> None:
         match effect:
