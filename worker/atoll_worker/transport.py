@@ -159,7 +159,7 @@ class Transport:
                 self.bases[shard, fragment] = self.candidates.pop((shard, fragment, number))
             case Discard(shard, fragment, number):
                 self.candidates.pop((shard, fragment, number), None)
-            case Record(fields):
+            case Record(fields) if not self.end.configure.observer:
                 exchange = self.exchange
                 known = {
                     "run": exchange.run,
