@@ -6,12 +6,15 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atoll_operator.plan import Planned
+from atoll_protos.errors import SpecError
 from atoll_protos.names import PERMANENT_EXITS, Env, ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)
@@ -91,7 +94,7 @@ class Supervisor:
         child.instance = uid
         command = [word for word in child.planned.command if word != "--new" or child.restarts == 0]
         child.log.parent.mkdir(parents=True, exist_ok=True)
-        with child.log.open("ab") as log:
+        with child.log.open("ab") as log, _named(child.planned):
             child.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -100,6 +103,7 @@ class Supervisor:
                 cwd=child.planned.folder or None,
                 env={
                     **os.environ,
+                    "PATH": _path(),
                     **child.planned.env,
                     Env.UID: uid,
                     Env.INSTANCE: uid,
@@ -131,6 +135,24 @@ class Supervisor:
             for child in self.children
         ]
         write_json(self.out / "processes.json", rows)
+
+
+def _path() -> str:
+    """PATH with this environment first: a template's `python` has Atoll, as in its image."""
+    return os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+
+
+@contextlib.contextmanager
+def _named(planned: Planned) -> Iterator[None]:
+    """A command or folder that is not there is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise SpecError(
+            f"spec: the template of {planned.name}",
+            f"{planned.command[0]} in {planned.folder or 'the present folder'}: {error.strerror}",
+            "mend its command or workingDir",
+        ) from error
 
 
 def _name(planned: Planned) -> str | int:
