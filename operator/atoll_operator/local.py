@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator.plan import Planned
+from atoll_protos.errors import SpecError
 from atoll_protos.names import PERMANENT_EXITS, Env, ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)
@@ -105,6 +107,7 @@ class Supervisor:
         pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
         child.instance = f"{pod}-{os.urandom(4).hex()}"
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
+        environment = {**os.environ, "PATH": _path(), **planned.env}
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
             child.process = subprocess.Popen(
@@ -113,7 +116,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 cwd=planned.folder or None,
-                env={**os.environ, **planned.env, Env.UID: pod, Env.INSTANCE: child.instance},
+                env={**environment, Env.UID: pod, Env.INSTANCE: child.instance},
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
         child.started_at, child.exit_code = now, None
@@ -127,7 +130,7 @@ class Supervisor:
         low, high = BACKOFF_SECONDS
         child.start_at = now + min(high, low * 2 ** max(0, child.attempt - 1))
         if code in PERMANENT_EXITS or child.failures >= FAILURES_MAX:
-            child.trouble = last_words(child.log)
+            child.trouble = last_words(child.log) or "it said nothing"
             self.say(f"{child.planned.name} is given up (exit code {code}): {child.trouble}")
         elif code != ExitCode.FINAL:
             self.say(f"{child.planned.name} ended ({_exit(code)}) and is started again")
@@ -144,6 +147,26 @@ class Supervisor:
             for child in self.children
         ]
         write_json(self.out / "processes.json", rows)
+
+
+def check(planned: Iterable[Planned]) -> None:
+    """Raises SpecError for a command or folder that is not there: the user's to mend."""
+    for each in planned:
+        where = f"spec: the template of {each.name}"
+        path = each.env.get("PATH", _path())
+        if each.folder and not Path(each.folder).is_dir():
+            raise SpecError(where, f"there is no folder {each.folder}", "mend its workingDir")
+        word = each.command[0]
+        file = (
+            Path(each.folder, word) if os.sep in word else Path(shutil.which(word, path=path) or "")
+        )
+        if not os.access(file, os.X_OK) or file.is_dir():
+            raise SpecError(where, f"{word} is no command here", "mend its command or workingDir")
+
+
+def _path() -> str:
+    """PATH with this environment first: a template's `python` has Atoll, as in its image."""
+    return os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
 
 
 def _exit(code: int) -> str:

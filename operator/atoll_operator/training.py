@@ -13,7 +13,7 @@ from typing import Any
 
 from atoll_operator import plan, plots, progress, summary
 from atoll_operator.live import View, view_for
-from atoll_operator.local import Supervisor, free_ports, write_json
+from atoll_operator.local import Supervisor, check, free_ports, write_json
 from atoll_operator.spec import Job
 from atoll_protos.errors import SpecError
 from atoll_protos.names import ExitCode
@@ -110,12 +110,14 @@ class Training:
 def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = False) -> Exit:
     """Run a job in a folder, and write its summary and pictures there."""
     wanted = plan.run_file(job)
-    new = prepare(wanted, out, resume=resume)
     ports = free_ports(job.spec.syncer.shards)
+    check(plan.processes(job, out, ports, new=True))
+    new = prepare(wanted, out, resume=resume)
+    planned = plan.processes(job, out, ports, new=new)
     view = view_for(table=output is Output.TABLE and sys.stdout.isatty(), line=_line(output))
     for word in plan.ignored(job):
         view.say(word)
-    supervisor = Supervisor(plan.processes(job, out, ports, new=new), out, view.say)
+    supervisor = Supervisor(planned, out, view.say)
     training = Training(
         quorum=1 if wanted.sync.lockstep else wanted.sync.quorum,
         out=out,
@@ -127,8 +129,10 @@ def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = Fa
     training.status = progress.status(job, [None] * len(ports), [])
     begun = time.monotonic()
     with terminated_like_interrupted():
-        code, reason = _outcome(training.run, view)
-    supervisor.stop()
+        try:
+            code, reason = _outcome(training.run, view)
+        finally:
+            supervisor.stop()
     summarised = summary.summarise(
         out, code.name.title(), time.monotonic() - begun, training.status
     )
