@@ -38,8 +38,12 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def tapes(out: Path) -> list[dict[str, Any]]:
+    """The event tapes of all shards of a run."""
+    files = sorted((out / "syncer").glob("*.tape.jsonl"))
+    return [line for file in files for line in json_lines(file)]
+
+
 def commits(out: Path) -> list[dict[str, Any]]:
     """The commits on the tapes of all shards of a run."""
-    tapes = sorted((out / "syncer").glob("*.tape.jsonl"))
-    lines = [line for tape in tapes for line in json_lines(tape)]
-    return [line for line in lines if line.get("event") == "commit"]
+    return [line for line in tapes(out) if line.get("event") == "commit"]
