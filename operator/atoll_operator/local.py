@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator.plan import Planned
+from atoll_protos.errors import SpecError
 from atoll_protos.names import PERMANENT_EXITS, Env, ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)
@@ -113,7 +115,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 cwd=planned.folder or None,
-                env={**os.environ, **planned.env, Env.UID: pod, Env.INSTANCE: child.instance},
+                env={**environment(planned), Env.UID: pod, Env.INSTANCE: child.instance},
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
         child.started_at, child.exit_code = now, None
@@ -144,6 +146,24 @@ class Supervisor:
             for child in self.children
         ]
         write_json(self.out / "processes.json", rows)
+
+
+def environment(planned: Planned) -> dict[str, str]:
+    """Its variables; this environment comes first in PATH: `python` has Atoll, as in an image."""
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return {**os.environ, "PATH": path, **planned.env}
+
+
+def check_startable(planned: Iterable[Planned]) -> None:
+    """SpecError for a template's folder or command that is not there: no restart mends it."""
+    for each in planned:
+        word, folder = each.command[0], Path(each.folder or ".")
+        field = f"spec.{each.role}.template"
+        if not folder.is_dir():
+            raise SpecError(field, f"workingDir {folder} is no folder", "mend workingDir")
+        found = folder / word if os.path.dirname(word) else word
+        if shutil.which(found, path=environment(each)["PATH"]) is None:
+            raise SpecError(field, f"there is no command {word}", "mend command, or install it")
 
 
 def _exit(code: int) -> str:

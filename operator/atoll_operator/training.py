@@ -13,7 +13,7 @@ from typing import Any
 
 from atoll_operator import plan, plots, progress, summary
 from atoll_operator.live import View, view_for
-from atoll_operator.local import Supervisor, free_ports, write_json
+from atoll_operator.local import Supervisor, check_startable, free_ports, write_json
 from atoll_operator.spec import Job
 from atoll_protos.errors import SpecError
 from atoll_protos.names import ExitCode
@@ -115,7 +115,9 @@ def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = Fa
     view = view_for(table=output is Output.TABLE and sys.stdout.isatty(), line=_line(output))
     for word in plan.ignored(job):
         view.say(word)
-    supervisor = Supervisor(plan.processes(job, out, ports, new=new), out, view.say)
+    planned = plan.processes(job, out, ports, new=new)
+    check_startable(planned)
+    supervisor = Supervisor(planned, out, view.say)
     training = Training(
         quorum=1 if wanted.sync.lockstep else wanted.sync.quorum,
         out=out,
