@@ -120,7 +120,7 @@ class Driver:
                 log.error("committed data is lost", slice=fragment, trouble=str(trouble))
                 kind = "missing" if isinstance(trouble, StoreMissing) else "corrupt"
                 self.metrics.store_troubles.labels(kind).inc()
-                self.shard.failed = f"slice {fragment}: {trouble}"
+                self.shard.state.failed = f"slice {fragment}: {trouble}"
         else:
             effects = self.shard.start(self.now())
         self._spawn(self._append_entries())
@@ -138,7 +138,7 @@ class Driver:
             task.cancel()
         self._disk.shutdown(wait=False, cancel_futures=True)
         self._merger.shutdown(wait=False, cancel_futures=True)
-        self._write_tape({"event": "end", "epoch": self.shard.epoch})
+        self._write_tape({"event": "end", "epoch": self.shard.state.epoch})
         self.tape.close()
 
     def received(self, byte_count: int) -> None:
@@ -336,7 +336,7 @@ class Driver:
                     pass
             self.feed(self.shard.tick_time(self.now()))
             staged_bytes = self.values.staged_bytes if self.values else 0
-            self.metrics.refresh(self.shard, staged_bytes, self.tape.dropped_lines, self.now())
+            self.metrics.refresh(self.shard.state, staged_bytes, self.tape.dropped_lines, self.now())
 
     async def _keep_beating(self) -> None:
         """Rule 20: renew the heartbeat, and look each time whether another process reigns."""

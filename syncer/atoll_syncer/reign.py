@@ -1,0 +1,28 @@
+"""This process's reign over its shard: its record, and epochs seen elsewhere (rule 20)."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer import log, seeding
+from atoll_syncer.effects import Append, Effect, WritePart
+from atoll_syncer.state import State
+
+
+def begin(state: State, epoch: int) -> Effect:
+    """Append the record; what was under way in an older reign of this process stops counting."""
+    state.epoch, state.reigning = epoch, False
+    return Append(log.Reign(epoch=epoch, pod=state.pod, instance=state.instance))
+
+
+def begun(state: State) -> list[Effect]:
+    """The record is durable: from now on this process may welcome and commit."""
+    state.reigning = True
+    effects = seeding.mark(state) if state.history.heads else []
+    return [*effects, WritePart()] if state.history.ended else effects
+
+
+def higher_epoch(state: State, join: pb.Join) -> int:
+    """An epoch above this one that the learner has seen; 0 when there is none.
+
+    Either this process is deposed, and appending tells it so, or its store was lost.
+    """
+    seen = join.epochs_seen[state.number] if len(join.epochs_seen) > state.number else 0
+    return seen if join.run == state.history.run and seen > state.history.epoch else 0

@@ -1,0 +1,35 @@
+"""Reports move the clock; everybody hears of a new tick (rules 7 and 8)."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.effects import Effect, Send
+from atoll_syncer.roster import Session
+from atoll_syncer.state import State
+
+
+def reported(state: State, sender: Session, report: pb.Report, now: float) -> bool:
+    """The newest of a slot's session; says whether it counts."""
+    slot = state.slots[sender.slot]
+    if slot.session != sender.number:
+        return False
+    slot.take(report, now)
+    for each in report.slices:
+        sender.held[each.slice] = each.held
+    if slot.name in state.clock.positions and report.t_m > slot.t_m_counted:
+        state.clock.advance(slot.name, report.t_m - slot.t_m_counted)
+    slot.t_m_counted = max(slot.t_m_counted, report.t_m)
+    return True
+
+
+def move_clock(state: State, now: float) -> list[Effect]:
+    """The tick, as the Training learners' positions have it."""
+    state.clock.set_training(state.training(now))
+    if not state.clock.update(state.quorum(now)):
+        return []
+    state.tick_times.append((now, state.clock.tick))
+    return tell_tick(state)
+
+
+def tell_tick(state: State) -> list[Effect]:
+    """To every session."""
+    message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick))
+    return [Send(number, message) for number in state.welcomed]
