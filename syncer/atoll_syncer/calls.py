@@ -1,6 +1,7 @@
 """Whom a round calls, and for whom it waits (rules 10, 14, 15)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer import publishing
 from atoll_syncer.effects import Effect, Send
 from atoll_syncer.roster import Slot
 from atoll_syncer.roster import State as SlotState
@@ -10,11 +11,11 @@ from atoll_syncer.state import State
 
 def usable(state: State, slot: Slot, each: Round, now: float) -> bool:
     """Rule 10: Training, holds the current base, at least one step since; rule 14."""
-    progress = slot.steps_since(each.slice)
+    progress, head = slot.steps_since(each.slice), state.history.heads[each.slice]
     return (
         slot.state(now) is SlotState.TRAINING
         and progress is not None
-        and progress.held == each.base
+        and publishing.is_version(progress, head)
         and progress.since.steps >= 1
         and slot.report.tick_seen <= state.clock.tick + 4 * state.sync.period
     )

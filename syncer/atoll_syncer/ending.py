@@ -11,16 +11,17 @@ LAST_ROUND_SECONDS: Final = 10.0
 ENDED: Final = float("inf")  # in place of the time at which the end began
 
 
-def begin_when_over(state: State, now: float) -> list[Effect]:
-    """At t >= T, also when it restarts there."""
-    if not state.over or state.ending_at is not None:
+def last_rounds(state: State, now: float) -> list[Effect]:
+    """At t >= T, also when it restarts there: of every slice that had none and has none open."""
+    if not state.over or state.ending_at == ENDED:
         return []
-    state.ending_at = now
-    return [
-        effect
-        for fragment in sorted(state.history.heads)
-        for effect in last_round(state, fragment, now)
-    ]
+    state.ending_at = now if state.ending_at is None else state.ending_at
+    effects: list[Effect] = []
+    for fragment in sorted(state.history.heads.keys() - state.done):
+        each = state.rounds.get(fragment)
+        if each is None or (each.closed_at is None and not each.last):
+            effects += last_round(state, fragment, now)
+    return effects
 
 
 def last_round(state: State, fragment: int, now: float) -> list[Effect]:
@@ -32,8 +33,6 @@ def last_round(state: State, fragment: int, now: float) -> list[Effect]:
         return []
     effects: list[Effect] = []
     each = state.rounds.get(fragment)
-    if each is not None and each.closed_at is not None:
-        return []  # its commit comes back here
     if each is None:
         effects += merging.begin(state, fragment, state.clock.tick, now, last=True)
         each = state.rounds[fragment]
@@ -45,13 +44,6 @@ def last_round(state: State, fragment: int, now: float) -> list[Effect]:
     return [*effects, *merging.look(state, fragment, now)]
 
 
-def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
-    """A commit that was under way when the end began is not the last of its slice."""
-    if state.ending_at is None or entry.last:
-        return []
-    return last_round(state, entry.slice, now)
-
-
 def end_when_done(state: State) -> list[Effect]:
     """Every slice has had its last round."""
     done = len(state.done) >= state.sync.fragments
@@ -61,11 +53,24 @@ def end_when_done(state: State) -> list[Effect]:
     return [Append(log.Ended(tick=state.clock.tick))]
 
 
-def ended(state: State) -> list[Effect]:
-    """It is durable: nothing follows any more."""
-    effects: list[Effect] = [Tape({"event": "final", "tick": state.clock.tick})]
-    effects += [Send(number, final(state)) for number in state.welcomed]
-    return [*effects, WritePart()]
+def appended(state: State, entry: log.Ended | log.ShardFinal | log.Closed) -> list[Effect]:
+    """One more thing that has come to an end is durable."""
+    match entry:
+        case log.Ended():
+            return _ended(state)
+        case log.ShardFinal():
+            return index_when_whole(state)
+    return _closed(state, entry)
+
+
+def _ended(state: State) -> list[Effect]:
+    return [Tape({"event": "final", "tick": state.clock.tick}), *say_final(state)]
+
+
+def say_final(state: State) -> list[Effect]:
+    """To everybody; and this shard's part of the export is written, or written again."""
+    told: list[Effect] = [Send(number, final(state)) for number in state.welcomed]
+    return [*told, WritePart()]
 
 
 def final(state: State) -> pb.ToLearner:
@@ -105,7 +110,6 @@ def exported() -> list[Effect]:
     return [Append(log.Closed(result="Complete", reason="all slices are final"))]
 
 
-def closed(state: State, entry: log.Closed) -> list[Effect]:
-    """The job is over, durably."""
+def _closed(state: State, entry: log.Closed) -> list[Effect]:
     state.complete = entry.result == "Complete"
     return [Tape({"event": "closed", "result": entry.result})]

@@ -3,7 +3,7 @@
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import from_model
-from atoll_syncer import ending, log, publishing, reign, runs, seeding
+from atoll_syncer import ending, log, publishing, recovering, reign, reports, runs, seeding
 from atoll_syncer.admission import admit, check, end_session, refuse
 from atoll_syncer.effects import Append, Effect, EndSession, Send, SetModel, Tape
 from atoll_syncer.offers import drop
@@ -21,10 +21,8 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
         return [reign.begin(state, epoch + 1), EndSession(session, again)]
     if end is None and not state.reigning:
         end = refuse(pb.NOT_READY, "this reign's record is not durable", "try again", retry=True)
-    if end is None and (missing := lost(state, join)):
-        state.failed = state.failed or missing
-    if end is None and state.failed:
-        end = refuse(pb.STORE_LOST, state.failed, "restore from a checkpoint, or start anew")
+    if end is None:
+        end = recovering.refusal(state, join)
     if end is not None:
         return [EndSession(session, end)]
     state.sessions[session] = Session(number=session, join=join)
@@ -63,6 +61,7 @@ def closed(state: State, session: int) -> list[Effect]:
         for each in state.rounds.values():
             if left.slot not in each.complete:
                 each.called.pop(left.slot, None)
+    recovering.closed(state, session)
     return seeding.closed(state, session)
 
 
@@ -90,9 +89,10 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     joined.welcomed = True
     if joined.slot:
         state.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
-    if history.heads:
-        state.clock.raise_to(joined.join.tick_seen)
     publishing.note_held(state, joined)
+    recovery = recovering.heard(state, joined, now)
+    if history.heads or state.recovery is not None:
+        reports.raise_clock(state, joined.join.tick_seen)
     message = pb.Welcome(
         run=history.run,
         incarnation=incarnation,
@@ -103,9 +103,9 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         needs_model=state.layout is None,
         heads=state.heads(),
     )
-    effects: list[Effect] = [Send(session, pb.ToLearner(welcome=message))]
+    effects: list[Effect] = [*recovery, Send(session, pb.ToLearner(welcome=message))]
     effects += publishing.what_it_lacks(state, joined)
-    if history.ended:
+    if history.ended and state.recovery is None:
         effects.append(Send(session, ending.final(state)))
     return [*effects, *seeding.ask(state)]
 
@@ -130,16 +130,6 @@ def live_instance(state: State, slot: str) -> str:
     if known is None or known.session is None:
         return ""
     return state.sessions[known.session].join.instance
-
-
-def lost(state: State, join: pb.Join) -> str:
-    """Rule 22: a learner holds what this shard has committed and does not have any more."""
-    for each in join.held:
-        head = state.history.heads.get(each.slice)
-        number = head.number if head is not None else 0
-        if each.version.run == state.history.run and each.version.number > number:
-            return f"slice {each.slice} has lost version {each.version.number}"
-    return ""
 
 
 def _end_others(state: State, slot: str, keep: int | None, code: pb.Code) -> list[Effect]:

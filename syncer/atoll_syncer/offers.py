@@ -17,7 +17,7 @@ def objection(state: State, sender: Session, offer: pb.Offer) -> str:
         return f"slice {offer.slice}: an offer of {offer.capture} steps"
     if state.sync.lockstep:
         head = state.history.heads.get(offer.slice)
-        ahead = head is None or offer.base > head.number
+        ahead = not state.is_lost(offer.slice) and (head is None or offer.base > head.number)
         return f"slice {offer.slice}: base {offer.base} is not there" if ahead else ""
     if sender.credits.get(offer.slice) != offer.base:
         return f"slice {offer.slice}: an offer on base {offer.base} that nobody called for"
@@ -27,13 +27,13 @@ def objection(state: State, sender: Session, offer: pb.Offer) -> str:
 def completed(state: State, sender: Session, offer: pb.Offer, now: float) -> list[Effect]:
     """It counts for its round, in place of an older one of its slot; or it is late."""
     part = _participant(state, sender.slot, offer)
-    head = state.history.heads[offer.slice]
-    if state.sync.lockstep and offer.slice not in state.rounds and offer.base == head.number:
+    fits = _is_on_the_head(state, offer)
+    if state.sync.lockstep and offer.slice not in state.rounds and fits:
         merging.begin(state, offer.slice, offer.t_m, now)
     each = state.rounds.get(offer.slice)
     if each is not None:
         _note_transfer(state, each, part.slot, now)
-    if each is None or each.closed_at is not None or each.base != offer.base:
+    if each is None or each.closed_at is not None or each.base != offer.base or not fits:
         state.late += 1
         record = {"event": "late", "slot": part.slot, "slice": offer.slice, "base": part.base}
         return [Tape({**record, "capture": part.capture, "tokens": part.tokens})]
@@ -45,6 +45,14 @@ def completed(state: State, sender: Session, offer: pb.Offer, now: float) -> lis
     each.add(part, state.quorum(now), state.grace_seconds, now)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *merging.look(state, offer.slice, now)]
+
+
+def _is_on_the_head(state: State, offer: pb.Offer) -> bool:
+    """By the base's whole name: after a loss two values may have one number (rule 22)."""
+    head = state.history.heads.get(offer.slice)
+    if head is None or state.is_lost(offer.slice):
+        return False
+    return (offer.base, offer.base_digest) == (head.number, head.digest)
 
 
 def drop(fragment: int, offer: Participant) -> Drop:

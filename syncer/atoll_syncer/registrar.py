@@ -3,7 +3,7 @@
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer import log
+from atoll_syncer import log, runs
 from atoll_syncer.admission import end_session
 from atoll_syncer.effects import Append, Effect, Reply
 from atoll_syncer.state import State
@@ -31,8 +31,7 @@ def requested(state: State, token: int, request: Any) -> list[Effect]:
 
 
 def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
-    if request.run:
-        state.spoken.add(request.run)
+    runs.heard_shard(state, request)
     reply = pb.HelloReply(
         run=state.history.run,
         begun=request.shard in state.history.begun,

@@ -1,7 +1,7 @@
 """This process's reign over its shard: its record, and epochs seen elsewhere (rule 20)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer import log, seeding
+from atoll_syncer import log, recovering, seeding
 from atoll_syncer.effects import Append, Effect, WritePart
 from atoll_syncer.state import State
 
@@ -12,11 +12,18 @@ def begin(state: State, epoch: int) -> Effect:
     return Append(log.Reign(epoch=epoch, pod=state.pod, instance=state.instance))
 
 
-def begun(state: State) -> list[Effect]:
+def begun(state: State, now: float) -> list[Effect]:
     """The record is durable: from now on this process may welcome and commit."""
     state.reigning = True
-    effects = seeding.mark(state) if state.history.heads else []
-    return [*effects, WritePart()] if state.history.ended else effects
+    known = state.history.heads or state.recovery is not None
+    if state.registrar and state.number in state.history.begun:
+        known = True
+    effects: list[Effect] = []
+    if known:
+        effects += [*seeding.mark(state), *recovering.found_empty(state, now)]
+    if state.history.ended and state.recovery is None:
+        effects.append(WritePart())
+    return effects
 
 
 def higher_epoch(state: State, join: pb.Join) -> int:

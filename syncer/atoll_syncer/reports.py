@@ -2,6 +2,7 @@
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.effects import Effect, Send
+from atoll_syncer.publishing import note_progress
 from atoll_syncer.roster import Session
 from atoll_syncer.state import State
 
@@ -13,7 +14,7 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
         return False
     slot.take(report, now)
     for each in report.slices:
-        sender.held[each.slice] = each.held
+        note_progress(state, sender, each)
     if slot.name in state.clock.positions and report.t_m > slot.t_m_counted:
         state.clock.advance(slot.name, report.t_m - slot.t_m_counted)
     slot.t_m_counted = max(slot.t_m_counted, report.t_m)
@@ -23,13 +24,22 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
 def move_clock(state: State, now: float) -> list[Effect]:
     """The tick, as the Training learners' positions have it."""
     state.clock.set_training(state.training(now))
-    if not state.clock.update(state.quorum(now)):
-        return []
-    state.tick_times.append((now, state.clock.tick))
+    if state.clock.update(state.quorum(now)):
+        state.tick_times.append((now, state.clock.tick))
     return tell_tick(state)
 
 
+def raise_clock(state: State, tick: int) -> None:
+    """To what somebody has seen elsewhere; a jump says nothing about the clock's rate."""
+    if tick > state.clock.tick:
+        state.clock.raise_to(tick)
+        state.tick_times.clear()
+
+
 def tell_tick(state: State) -> list[Effect]:
-    """To every session."""
+    """To every session, whatever moved it: reports, a commit, or what a joiner has seen."""
+    if state.clock.tick <= state.told_tick:
+        return []
+    state.told_tick = state.clock.tick
     message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick))
     return [Send(number, message) for number in state.welcomed]

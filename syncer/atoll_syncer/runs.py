@@ -4,7 +4,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import ExitCode
-from atoll_syncer import log
+from atoll_syncer import log, recovering, seeding
 from atoll_syncer.effects import Append, Ask, Effect, Exit, Tape
 from atoll_syncer.state import State
 
@@ -25,11 +25,23 @@ def time_passed(state: State, now: float) -> list[Effect]:
     if not state.registrar and now - state.asked_at >= HELLO_SECONDS and not state.complete:
         state.asked_at = now
         effects.append(Ask(hello(state)))
-    waited = now - state.started_at >= MINT_SECONDS
-    if state.registrar and not state.history.run and not state.fresh and waited:
-        state.fresh = True  # once
-        run = min(state.spoken, default=state.new_run)
-        effects.append(Append(log.RunStarted(run=run)))
+    return [*effects, *_mint(state, now)]
+
+
+def _mint(state: State, now: float) -> list[Effect]:
+    """Rule 2: once every other shard has spoken too, the run that they hold, or a new one."""
+    spoken = len(state.shards_heard) == state.run_file.shards - 1
+    if not state.registrar or state.history.run or state.fresh or not spoken:
+        return []
+    if now - state.started_at < MINT_SECONDS:
+        return []
+    state.fresh = True  # once
+    run = min(state.spoken, default=state.new_run)
+    effects: list[Effect] = [Append(log.RunStarted(run=run))]
+    if run in state.spoken:
+        effects += [Append(entry) for _, entry in sorted(state.seen.items())]
+    if run in state.held_runs:  # else a shard that lost its store would take a seed
+        effects += [Append(log.Begun(shard=n)) for n in range(state.run_file.shards)]
     return effects
 
 
@@ -39,12 +51,30 @@ def heard(state: State, join: pb.Join) -> None:
         state.spoken.add(join.run)
     if any(each.version.number > 0 for each in join.held):
         state.held_runs.add(join.run)
+    if join.incarnation and not state.history.run:
+        see(state, join.slot, join.incarnation, join.uid, join.instance)
 
 
-def started(state: State, entry: log.RunStarted) -> list[Effect]:
+def heard_shard(state: State, request: pb.HelloRequest) -> None:
+    """As `heard`, of another shard."""
+    state.shards_heard.add(request.shard)
+    if request.run:
+        state.spoken.add(request.run)
+    if request.tick and not request.empty:
+        state.held_runs.add(request.run)
+    for each in [] if state.history.run else request.taken:
+        see(state, each.slot, each.incarnation, each.uid, each.instance)
+
+
+def see(state: State, slot: str, incarnation: int, uid: str, instance: str) -> None:
+    """An incarnation that an earlier registrar has given: the next is above it."""
+    known = state.seen.get(slot)
+    if known is None or incarnation > known.incarnation:
+        state.seen[slot] = log.Taken(slot=slot, incarnation=incarnation, uid=uid, instance=instance)
+
+
+def started(entry: log.RunStarted) -> list[Effect]:
     """The run is durable here."""
-    if entry.run in state.held_runs and not state.history.heads:
-        state.failed = state.failed or f"learners hold versions of {entry.run}"
     return [Tape({"event": "run", "run": entry.run})]
 
 
@@ -57,10 +87,19 @@ def hello(state: State) -> pb.HelloRequest:
         run=state.history.run or min(state.spoken, default=""),
         empty=not state.history.heads,
         tick=state.clock.tick,
+        taken=[
+            pb.SlotTaken(
+                slot=each.slot,
+                incarnation=each.incarnation,
+                uid=each.uid,
+                instance=each.instance,
+            )
+            for _, each in sorted(state.history.taken.items())
+        ],
     )
 
 
-def told(state: State, reply: pb.HelloReply) -> list[Effect]:
+def told(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
     """The registrar's answer."""
     state.complete = state.complete or reply.complete
     if not reply.run:
@@ -68,6 +107,13 @@ def told(state: State, reply: pb.HelloReply) -> list[Effect]:
     if state.history.run and state.history.run != reply.run:
         reason = f"this store holds run {state.history.run}, the registrar has {reply.run}"
         return [Exit(ExitCode.OTHER_JOB, reason)]
-    if reply.begun and not state.history.heads and not state.failed:
-        state.failed = "the store of a shard that had begun is empty"
-    return [] if state.history.run else [Append(log.RunStarted(run=reply.run))]
+    state.told_unmarked = not reply.begun
+    effects: list[Effect] = []
+    if reply.begun and not state.marked:
+        state.marked = True
+        effects += recovering.found_empty(state, now)
+    if state.recovery is not None:
+        state.recovery.alive = frozenset(reply.alive)
+    if state.history.run:
+        return [*effects, *seeding.ask(state)]
+    return [Append(log.RunStarted(run=reply.run)), *effects]

@@ -8,8 +8,9 @@ from atoll_syncer.state import State
 
 def ask(state: State) -> list[Effect]:
     """From any admitted learner; if it dies half-way, from the next."""
-    unwanted = state.history.heads or state.seeding is not None or state.failed
-    if unwanted or state.layout is None:
+    unmarked = state.told_unmarked or (state.registrar and not state.marked)
+    unwanted = state.history.heads or state.seeding is not None or state.recovery is not None
+    if unwanted or not unmarked or state.layout is None:
         return []
     for number, session in sorted(state.sessions.items()):
         if session.welcomed and session.slot:
@@ -24,6 +25,12 @@ def closed(state: State, session: int) -> list[Effect]:
         return []
     state.seeding = None
     return ask(state)
+
+
+def cancel(state: State) -> None:
+    """A version was held after all (rule 22); a seed that is being written stays until it is."""
+    if len(state.seeds) < state.sync.fragments:
+        state.seeding = None
 
 
 def objection(state: State, session: int) -> str:
@@ -41,6 +48,9 @@ def arrived(state: State, session: int, seed: pb.Seed) -> list[Effect]:
 
 def stored(state: State, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
     """All slices are written; their one entry makes them count."""
+    if state.recovery is not None:
+        state.seeding = None
+        return []
     assert state.layout is not None, "a seed needs the layout"
     entry = log.Seeded(
         tensors=tensors(state),
@@ -56,6 +66,8 @@ def seeded(state: State) -> list[Effect]:
     """Version 0 is durable: everybody else starts from a Publish of it."""
     state.seeding = None
     state.starts = dict(state.history.due)
+    if state.recovery is not None:
+        state.recovery.gone.clear()
     effects: list[Effect] = [Tape({"event": "seeded", "epoch": state.history.epoch})]
     for number in state.welcomed:
         effects += publishing.all_to(state, number)
@@ -68,7 +80,7 @@ def mark(state: State) -> list[Effect]:
         epoch = state.history.epoch
         return [Ask(pb.MarkBegunRequest(shard=state.number, run=state.history.run, epoch=epoch))]
     if state.number in state.history.begun:
-        state.serving = True
+        state.marked = True
         return []
     return [Append(log.Begun(shard=state.number))]
 

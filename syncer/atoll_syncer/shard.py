@@ -13,6 +13,7 @@ from atoll_syncer import (
     log,
     merging,
     publishing,
+    recovering,
     registrar,
     reign,
     reports,
@@ -33,8 +34,8 @@ class Shard:
     """The dispatch; each rule is in the module of its topic.
 
     The driver performs effects in order; an Append is answered by `appended` once it is durable,
-    a Merge by `merged`, a StoreSeed by `seeded`. Nothing that depends on an entry is sent before
-    `appended`. `new_run` is the random id that this process would mint.
+    a Merge or StoreHeld by `merged`, a StoreSeed by `seeded`. Nothing that depends on an entry is
+    sent before `appended`. `new_run` is the random id that this process would mint.
     """
 
     def __init__(
@@ -125,25 +126,22 @@ class Shard:
         state.history.apply(entry)
         match entry:
             case log.Reign():
-                return reign.begun(state)
+                return reign.begun(state, now)
             case log.RunStarted():
-                return runs.started(state, entry)
+                return runs.started(entry)
             case log.Taken():
                 return joining.taken(state, entry, now)
             case log.Begun(shard=shard) if shard == state.number:
-                state.serving = True
-                return self._move(now)
+                state.marked = True
+                return [*recovering.found_empty(state, now), *self._move(now)]
             case log.Seeded():
                 return seeding.seeded(state)
+            case log.Committed(recovered=True):
+                return [*recovering.committed(state, entry), *self._move(now)]
             case log.Committed():
-                effects = committing.committed(state, entry, now)
-                return [*effects, *ending.committed(state, entry, now), *self._move(now)]
-            case log.Ended():
-                return ending.ended(state)
-            case log.ShardFinal():
-                return ending.index_when_whole(state)
-            case log.Closed():
-                return ending.closed(state, entry)
+                return [*committing.committed(state, entry, now), *self._move(now)]
+            case log.Ended() | log.ShardFinal() | log.Closed():
+                return ending.appended(state, entry)
             case _:
                 return []
 
@@ -155,7 +153,7 @@ class Shard:
         """When `tick_time` is due at the latest."""
         ends = [self._periodic_at + PERIODIC_SECONDS]
         for each in self.state.rounds.values():
-            if each.closed_at is None:
+            if each.closed_at is None and self.state.serving:
                 if each.deadline is not None:
                     ends.append(each.deadline)
                 elif each.quorum_at is not None and not self.sync.lockstep:
@@ -187,8 +185,9 @@ class Shard:
         kind = message.WhichOneof("kind")
         match kind:
             case "report" if sender.welcomed and sender.slot:
-                counts = reports.reported(state, sender, message.report, now)
-                return self._move(now) if counts else []
+                if not reports.reported(state, sender, message.report, now):
+                    return []
+                return [*recovering.heard(state, sender, now), *self._move(now)]
             case "leave" if sender.slot in state.slots:
                 state.slots[sender.slot].left = message.leave.reason or "left"
                 return []
@@ -211,16 +210,23 @@ class Shard:
 
     def transfer_rejected(self, session: int, reason: str, now: float) -> list[Effect]:
         """Truncated, corrupt, not finite: that session ends and nothing else."""
-        return [end_session(session, pb.BAD_TRANSFER, reason)]
+        return transfers.rejected(self.state, session, reason)
 
     # ------------------------------------------------------------ inputs: values
+
+    def lost(self, fragments: set[int], now: float) -> list[Effect]:
+        """What the store does not give back of these slices' heads; before the first session."""
+        return recovering.restored(self.state, fragments, now)
 
     def seeded(self, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
         """Version 0 is written, by slice."""
         return seeding.stored(self.state, digests, objects)
 
     def merged(self, fragment: int, digest: str, name: str, now: float) -> list[Effect]:
-        """A round's version is written."""
+        """A round's version is written, or one that a learner held."""
+        recovery = self.state.recovery
+        if recovery is not None and fragment in recovery.asked:
+            return recovering.stored(self.state, fragment, digest, name)
         return committing.merged(self.state, fragment, digest, name)
 
     def part_written(self, file: str, digest: str) -> list[Effect]:
@@ -237,9 +243,9 @@ class Shard:
         """The registrar's answer to an Ask."""
         match reply:
             case pb.HelloReply():
-                return runs.told(self.state, reply)
+                return [*runs.told(self.state, reply, now), *self._move(now)]
             case pb.MarkBegunReply():
-                self.state.serving = True
+                self.state.marked = True
                 return self._move(now)
             case _:
                 return []
@@ -251,13 +257,15 @@ class Shard:
     # ------------------------------------------------------------ what may have become possible
 
     def _move(self, now: float) -> list[Effect]:
-        """The clock, the end, rounds that are due, rounds that may close."""
+        """What is lost, the clock, the end, rounds that are due, rounds that may close."""
         state = self.state
+        back = recovering.move(state, now)
         if not state.serving or state.history.ended:
-            return []
+            return back
         return [
+            *back,
             *reports.move_clock(state, now),
-            *ending.begin_when_over(state, now),
+            *ending.last_rounds(state, now),
             *merging.start_due(state, now),
             *merging.look_at_all(state, now),
             *ending.end_when_done(state),

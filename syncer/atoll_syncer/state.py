@@ -10,7 +10,8 @@ from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer import ticks
 from atoll_syncer.grace import Timings, grace_seconds, step_seconds, too_slow
-from atoll_syncer.log import History
+from atoll_syncer.log import History, Taken
+from atoll_syncer.recovery import Recovery
 from atoll_syncer.roster import Session, Slot
 from atoll_syncer.roster import State as SlotState
 from atoll_syncer.rounds import Round
@@ -40,9 +41,12 @@ class State:
     slots: dict[str, Slot] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)  # slot: session of a Taken on its way
     reigning: bool = False  # the record of this reign is durable
-    serving: bool = False  # begun is durable: rounds may open
+    marked: bool = False  # the registrar has marked this shard begun, durably (rule 1)
+    told_unmarked: bool = False  # the registrar said that it has not
     spoken: set[str] = field(default_factory=set)  # runs that learners and shards held (rule 2)
-    held_runs: set[str] = field(default_factory=set)  # those with a version above 0 of
+    held_runs: set[str] = field(default_factory=set)  # those with a version above 0
+    shards_heard: set[int] = field(default_factory=set)  # at the registrar
+    seen: dict[str, Taken] = field(default_factory=dict)  # highest incarnations held elsewhere
     asked_at: float = NEVER  # the last Hello to the registrar
     seeding: int | None = None  # session
     seeds: set[int] = field(default_factory=set)
@@ -52,7 +56,9 @@ class State:
     ending_at: float | None = None
     done: set[int] = field(default_factory=set)  # slices that had their last round
     index_asked: bool = False
+    recovery: Recovery | None = None
     failed: str = ""
+    told_tick: int = 0  # the last that everybody heard of
     evaluation: pb.Evaluation = field(default_factory=pb.Evaluation)
     late: int = 0
     refused_zombies: int = 0
@@ -66,6 +72,15 @@ class State:
     def registrar(self) -> bool:
         """Whether this shard has the second job."""
         return self.number == REGISTRAR_SHARD
+
+    @property
+    def serving(self) -> bool:
+        """Rounds may open and close: the mark is durable, and nothing is lost (rules 1, 22)."""
+        return self.marked and self.recovery is None
+
+    def is_lost(self, fragment: int) -> bool:
+        """Whether a slice's newest version is not here (rule 22)."""
+        return self.recovery is not None and fragment in self.recovery.lost
 
     @property
     def welcomed(self) -> list[int]:

@@ -1,6 +1,7 @@
 """What a shard sees, as the Status call tells it."""
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer import recovering
 from atoll_syncer.roster import Slot
 from atoll_syncer.state import State
 
@@ -8,7 +9,7 @@ from atoll_syncer.state import State
 def status(state: State, now: float) -> pb.StatusReply:
     """The shard's state; bytes are the edge's to fill in."""
     rounds = [each for each in state.rounds.values() if each.closed_at is None]
-    does, reason = _state(state)
+    does, reason = _state(state, now)
     return pb.StatusReply(
         run=state.history.run,
         shard=state.number,
@@ -28,14 +29,17 @@ def status(state: State, now: float) -> pb.StatusReply:
         final_shards=[str(number) for number in sorted(state.history.finals)],
         late=state.late,
         refused_zombies=state.refused_zombies,
+        recovered=state.history.recovered,
     )
 
 
-def _state(state: State) -> tuple[str, str]:
+def _state(state: State, now: float) -> tuple[str, str]:
     if state.failed:
         return "Failed", state.failed
     if state.complete:
         return "Complete", ""
+    if state.recovery is not None:
+        return "Recovering", recovering.why(state, now)
     if state.history.ended:
         return "Final", ""
     if not state.history.run:

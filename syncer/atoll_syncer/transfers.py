@@ -1,8 +1,9 @@
 """Credit and size of a transfer, before anything is allocated (rules 10 and 25)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.run import Wire
 from atoll_protos.wire import ENCODINGS
-from atoll_syncer import offers, seeding
+from atoll_syncer import offers, recovering, seeding
 from atoll_syncer.admission import end_session
 from atoll_syncer.effects import Accept, Effect
 from atoll_syncer.state import State
@@ -14,7 +15,7 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     if sender is None or state.layout is None:
         return _end(session, "a transfer without a welcome")
     kind = transfer.WhichOneof("kind")
-    fragment = transfer.offer.slice if kind == "offer" else transfer.seed.slice
+    fragment = slice_of(transfer)
     if fragment >= state.sync.fragments:
         return _end(session, f"slice {fragment} is unknown")
     encoding = pb.F32
@@ -24,6 +25,9 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
             reason = offers.objection(state, sender, transfer.offer)
         case "seed":
             reason = seeding.objection(state, session)
+        case "held":
+            encoding = pb.F32 if state.sync.wire_down is Wire.F32 else pb.BF16
+            reason = recovering.objection(state, session, transfer.held)
         case _:
             reason = f"a {kind} is out of place here"
     if reason:
@@ -44,7 +48,25 @@ def verified(state: State, session: int, transfer: pb.Transfer, now: float) -> l
     sender.receiving = None
     if transfer.HasField("offer"):
         return offers.completed(state, sender, transfer.offer, now)
+    if transfer.HasField("held"):
+        return recovering.arrived(state, session, transfer.held)
     return seeding.arrived(state, session, transfer.seed)
+
+
+def rejected(state: State, session: int, reason: str) -> list[Effect]:
+    """Truncated, corrupt, not finite, another digest: that session ends and nothing else."""
+    recovering.rejected(state, session)
+    return _end(session, reason)
+
+
+def slice_of(transfer: pb.Transfer) -> int:
+    """The slice that a transfer from a learner names."""
+    match transfer.WhichOneof("kind"):
+        case "offer":
+            return transfer.offer.slice
+        case "held":
+            return transfer.held.version.slice
+    return transfer.seed.slice
 
 
 def _end(session: int, reason: str) -> list[Effect]:

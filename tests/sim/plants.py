@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer import calls, joining, log, offers, runs, seeding
+from atoll_syncer import calls, joining, log, offers, recovering, runs, seeding
 from atoll_syncer.effects import Append, Drop, Effect, Merge
 from atoll_syncer.log import Committed, Taken
 from atoll_syncer.rounds import Round
@@ -41,7 +41,7 @@ def commits_without_the_mark(patch: Patch) -> None:
     """Rule 1."""
 
     def mark(state: State) -> list[Effect]:
-        state.serving = True
+        state.marked = True
         return []
 
     patch.setattr(seeding, "mark", mark)
@@ -299,8 +299,15 @@ def epochs_that_stand_still(patch: Patch) -> None:
 
 def a_seed_for_what_was_lost(patch: Patch) -> None:
     """Rule 22."""
-    patch.setattr(joining, "lost", lambda state, join: "")
-    patch.setattr(State, "failed", property(lambda self: "", lambda self, why: None))
+    patch.setattr(recovering, "heard", lambda state, session, now: [])
+    patch.setattr(recovering, "found_empty", lambda state, now: [])
+    told = runs.told
+
+    def unmarked(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
+        reply.begun = False
+        return told(state, reply, now)
+
+    patch.setattr(runs, "told", unmarked)
 
 
 PLANTS = (

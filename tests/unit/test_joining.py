@@ -162,7 +162,7 @@ def test_a_permanent_refusal_ends_the_process_with_its_code_and_the_remedy_rule_
     if word == "end":
         side.end(0, code)
     else:
-        side.hear(0, refuse=pb.Refuse(code=code, reason="because", remedy="do this"))
+        side.hear(0, end=pb.End(code=code, reason="because", remedy="do this"))
     (fail,) = side.take(Fail)
     assert fail.exit_code == exit_code
     assert fail.reason == "shard 0: because; remedy: do this"
@@ -252,7 +252,7 @@ def test_the_base_held_is_sent_only_under_its_whole_name_rule_22() -> None:
     side = learner_side().begin(number=4)
     held = side.publish(0, 1, 4).version
     side.hear(0, send_held=pb.SendHeld(version=held))
-    assert side.take(SendHeld) == [SendHeld(0, held)]
+    assert side.take(SendHeld) == [SendHeld(0, pb.Held(version=held))]
     for other in (side.publish(0, 1, 5), side.publish(0, 1, 4, epoch=2), side.publish(0, 7, 4)):
         side.hear(0, send_held=pb.SendHeld(version=other.version))
     assert side.take(SendHeld) == []
