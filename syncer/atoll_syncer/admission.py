@@ -92,7 +92,7 @@ def admit(
         )
     if join.incarnation == 0 and (end := _owner_objects(join, history, live_instance)) is not None:
         return end
-    incarnation = join.incarnation or highest + 1
+    incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
     entry = Taken(slot=join.slot, incarnation=incarnation, uid=join.uid, instance=join.instance)
     return Admitted(incarnation=incarnation, entry=entry)
 

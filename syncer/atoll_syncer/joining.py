@@ -21,7 +21,7 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
         return [reign.begin(state, epoch + 1), EndSession(session, again)]
     if end is None and not state.reigning:
         end = refuse(pb.NOT_READY, "this reign's record is not durable", "try again", retry=True)
-    if end is None:
+    if end is None and not join.observer:
         end = recovering.refusal(state, join)
     if end is not None:
         return [EndSession(session, end)]

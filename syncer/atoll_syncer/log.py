@@ -194,6 +194,7 @@ class History:
     previous: dict[int, Head] = field(default_factory=dict)
     merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
     cursors: dict[str, int] = field(default_factory=dict)
+    named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
     due: dict[int, int] = field(default_factory=dict)
     tick: int = 0
     commits: int = 0
@@ -297,4 +298,5 @@ class History:
 
     def _merge(self, fragment: int, each: Merged) -> None:
         self.merged[fragment, each.slot] = each
+        self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
         self.cursors[each.slot] = max(self.cursors.get(each.slot, 0), each.cursor)

@@ -91,19 +91,25 @@ def joined(state: State) -> frozenset[str]:
     return frozenset(s.slot for s in state.sessions.values() if s.welcomed and s.slot)
 
 
+def from_nothing(state: State) -> bool:
+    """The log is lost as well: which incarnations there were, the versions held will tell."""
+    every = set(range(state.sync.fragments))
+    return state.recovery is not None and bool(every - state.history.heads.keys())
+
+
 def move(state: State, now: float) -> list[Effect]:
     """Ask for what is to come, and end when all is there."""
     recovery = state.recovery
     if recovery is None or not state.reigning:
         return []
     _give_up_waiting(state, recovery, now)
-    if not state.marked or state.layout is None or state.seeding is not None:
+    if not state.marked or state.seeding is not None or why_wait(recovery, joined(state), now):
         return []
     effects: list[Effect] = []
-    if not why_wait(recovery, joined(state), now):
+    if state.layout is not None:
         for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.keys()):
             effects += _ask(state, recovery, fragment, now)
-        _fail_when_nobody_holds(state, recovery, now)
+    _fail_when_nobody_holds(state, recovery, now)
     if recovery.lost:
         return effects
     state.recovery, state.failed = None, ""
@@ -160,16 +166,26 @@ def _fail_when_nobody_holds(state: State, recovery: Recovery, now: float) -> Non
     ]
     if not orphans:
         state.failed = ""
-    elif joined(state) and now - recovery.began_at >= WAIT_SECONDS:
+    elif (joined(state) or recovery.knocked) and now - recovery.began_at >= WAIT_SECONDS:
         names = ", ".join(map(str, orphans))
         state.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
 
 
 def refusal(state: State, join: pb.Join) -> pb.End | None:
-    """After a failure only who may end it is let in."""
-    if not state.failed or any(each.version.run == state.history.run for each in join.held):
+    """After a failure only who may end it is let in.
+
+    A registrar without its log gives no incarnations before it knows which there were.
+    """
+    if any(each.version.run == state.history.run for each in join.held):
         return None
-    return refuse(pb.STORE_LOST, state.failed, REMEDY)
+    if state.failed:
+        return refuse(pb.STORE_LOST, state.failed, REMEDY)
+    recovery = state.recovery
+    if recovery is None or not state.registrar or join.incarnation or not from_nothing(state):
+        return None
+    recovery.knocked = True
+    reason = "the registrar takes back what it has lost"
+    return refuse(pb.NOT_READY, reason, "try again", retry=True)
 
 
 # ------------------------------------------------------------ what comes
@@ -258,6 +274,7 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
     recovery.lost.discard(entry.slice)
     recovery.gone.discard(entry.slice)
     state.done.discard(entry.slice)
+    state.clock.raise_to(entry.tick)
     state.starts[entry.slice] = max(state.starts.get(entry.slice, 0), entry.due)
     record = {
         "event": "commit",

@@ -44,6 +44,7 @@ class Recovery:
     gone: set[int] = field(default_factory=set)
     alive: frozenset[str] | None = None  # slots at the registrar, told since `began_at`
     asked: dict[int, Asked] = field(default_factory=dict)
+    knocked: bool = False  # somebody came who holds nothing
     failures: dict[tuple[str, int], int] = field(default_factory=dict)  # instance, slice
 
 

@@ -24,9 +24,22 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
 def move_clock(state: State, now: float) -> list[Effect]:
     """The tick, as the Training learners' positions have it."""
     state.clock.set_training(state.training(now))
+    if all_wait_at_the_end(state, now):
+        state.clock.raise_to(state.run_file.steps or 0)
     if state.clock.update(state.quorum(now)):
         state.tick_times.append((now, state.clock.tick))
     return tell_tick(state)
+
+
+def all_wait_at_the_end(state: State, now: float) -> bool:
+    """In lock-step nobody steps beyond T: if a hand-over there was lost, no other will come."""
+    steps, training = state.run_file.steps, state.training(now)
+    if not state.sync.lockstep or steps is None or not training:
+        return False
+    return all(
+        state.slots[name].report.waiting and state.slots[name].report.t_m >= steps
+        for name in training
+    )
 
 
 def raise_clock(state: State, tick: int) -> None:

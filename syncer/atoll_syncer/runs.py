@@ -37,9 +37,20 @@ def _mint(state: State, now: float) -> list[Effect]:
         return []
     state.fresh = True  # once
     run = min(state.spoken, default=state.new_run)
-    effects: list[Effect] = [Append(log.RunStarted(run=run))]
-    if run in state.spoken:
-        effects += [Append(entry) for _, entry in sorted(state.seen.items())]
+    return [
+        *(_carry_on(state, run) if run in state.spoken else []),
+        Append(log.RunStarted(run=run)),
+    ]
+
+
+def _carry_on(state: State, run: str) -> list[Effect]:
+    """What the lost store knew, before anybody is admitted to the run again."""
+    taken = state.history.taken
+    effects: list[Effect] = [
+        Append(entry)
+        for slot, entry in sorted(state.seen.items())
+        if slot not in taken or entry.incarnation > taken[slot].incarnation
+    ]
     if run in state.held_runs:  # else a shard that lost its store would take a seed
         effects += [Append(log.Begun(shard=n)) for n in range(state.run_file.shards)]
     return effects
