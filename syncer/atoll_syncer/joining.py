@@ -87,6 +87,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     """Its incarnation is durable; it gets what it lacks."""
     joined, history = state.sessions[session], state.history
     joined.welcomed = True
+    state.met.add(joined.join.instance)
     if joined.slot:
         state.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
     publishing.note_held(state, joined)

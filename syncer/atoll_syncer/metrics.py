@@ -54,10 +54,12 @@ class Metrics:
     def count(self, effect: Effect) -> None:
         """What an effect of the shard's rules means for the counters."""
         match effect:
+            case Tape({"event": "commit", "recovered": True}):
+                self.commits.inc()
+                self.recoveries.inc()
             case Tape({"event": "commit"} as record):
                 self.commits.inc()
                 self.offers.labels("merged").inc(len(record["participants"]))
-                self.recoveries.inc(bool(record.get("recovered")))
                 self.quorum_seconds.observe(record["quorum_wait_seconds"])
                 self.commit_seconds.observe(record["commit_seconds"])
             case Tape({"event": "late"}):

@@ -289,7 +289,11 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
         "reason": entry.reason,
         "recovered": True,
         "from": asked.holder.instance,
+        "quorum_wait_seconds": 0.0,
+        "grace_seconds": 0.0,
+        "commit_seconds": 0.0,
         "participants": [],
+        "left_out": [],
         "last": False,
     }
     return [*publishing.to_all(state, entry.slice), Tape(record)]

@@ -9,6 +9,7 @@ from atoll_syncer.state import State
 def begin(state: State, epoch: int) -> Effect:
     """Append the record; what was under way in an older reign of this process stops counting."""
     state.epoch, state.reigning = epoch, False
+    state.met.clear()
     return Append(log.Reign(epoch=epoch, pod=state.pod, instance=state.instance))
 
 
@@ -27,9 +28,12 @@ def begun(state: State, now: float) -> list[Effect]:
 
 
 def higher_epoch(state: State, join: pb.Join) -> int:
-    """An epoch above this one that the learner has seen; 0 when there is none.
+    """An epoch of another reign, not below this one, that the learner has seen; 0 without one.
 
-    Either this process is deposed, and appending tells it so, or its store was lost.
+    Either this process is deposed, and appending tells it so, or its store was lost. [An equal
+    one is another reign's too, when this one has not met the learner: the log began afresh.]
     """
     seen = join.epochs_seen[state.number] if len(join.epochs_seen) > state.number else 0
-    return seen if join.run == state.history.run and seen > state.history.epoch else 0
+    if join.run != state.history.run or seen < max(1, state.history.epoch):
+        return 0
+    return 0 if seen == state.history.epoch and join.instance in state.met else seen

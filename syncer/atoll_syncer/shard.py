@@ -70,6 +70,16 @@ class Shard:
         return self.state.number
 
     @property
+    def pod(self) -> str:
+        """Whose process this is."""
+        return self.state.pod
+
+    @property
+    def instance(self) -> str:
+        """This process start."""
+        return self.state.instance
+
+    @property
     def registrar(self) -> bool:
         """Whether this shard has the second job."""
         return self.state.registrar

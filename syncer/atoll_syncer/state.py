@@ -41,6 +41,7 @@ class State:
     slots: dict[str, Slot] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)  # slot: session of a Taken on its way
     reigning: bool = False  # the record of this reign is durable
+    met: set[str] = field(default_factory=set)  # instances that this reign has welcomed
     marked: bool = False  # the registrar has marked this shard begun, durably (rule 1)
     told_unmarked: bool = False  # the registrar said that it has not
     spoken: set[str] = field(default_factory=set)  # runs that learners and shards held (rule 2)

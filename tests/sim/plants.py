@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer import calls, joining, log, offers, recovering, runs, seeding
+from atoll_syncer import calls, joining, log, offers, recovering, recovery, runs, seeding
 from atoll_syncer.effects import Append, Drop, Effect, Merge
 from atoll_syncer.log import Committed, Taken
 from atoll_syncer.rounds import Round
 from atoll_syncer.shard import Shard
 from atoll_syncer.state import State
 from atoll_syncer.ticks import Clock
+from atoll_worker import adoption, slices
 from atoll_worker.messages import Adopt, Start
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
@@ -310,6 +311,25 @@ def a_seed_for_what_was_lost(patch: Patch) -> None:
     patch.setattr(runs, "told", unmarked)
 
 
+def a_recovery_of_who_comes_first(patch: Patch) -> None:
+    """Rule 22: nobody is waited for, and the lowest version is taken."""
+    patch.setattr(recovering, "why_wait", lambda *arguments: "")
+    choose = recovery.choose
+
+    def lowest(holders: Any, failures: Any, fragment: int) -> Any:
+        few = sorted(holders, key=lambda each: each.number)[:1]
+        return choose(few, failures, fragment)
+
+    patch.setattr(recovering, "choose", lowest)
+
+
+def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
+    """Rule 21: and learners that take the newest reign's, whatever its number."""
+    patch.setattr(recovering, "number", lambda state, held: 1)
+    for module in (slices, adoption):
+        patch.setattr(module, "order", lambda version: (version.epoch, version.number))
+
+
 PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
@@ -334,5 +354,7 @@ PLANTS = (
     Plant(rule="19", plant=a_collection_of_what_is_alive),
     Plant(rule="20", plant=a_store_that_overwrites),
     Plant(rule="20", plant=epochs_that_stand_still),
+    Plant(rule="21", plant=numbers_that_begin_again_after_a_loss),
     Plant(rule="22", plant=a_seed_for_what_was_lost),
+    Plant(rule="22", plant=a_recovery_of_who_comes_first),
 )
