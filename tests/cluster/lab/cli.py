@@ -108,9 +108,15 @@ def load(
 
 
 @app.command()
-def down() -> None:
+def down(
+    whose_ever: Annotated[
+        bool, typer.Option("--whose-ever", help="Also the lab of another checkout.")
+    ] = False,
+) -> None:
     """End and remove everything, also what a killed `up` has left."""
     with _alone_and_timed("down"):
+        if not whose_ever:
+            lifecycle.refuse_of_another_checkout()
         lifecycle.down()
 
 
