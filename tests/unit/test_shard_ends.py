@@ -114,6 +114,18 @@ def test_the_registrar_waits_for_the_part_of_every_shard_rule_27() -> None:
     assert len(one.take(Reply)) == 2
 
 
+def test_a_part_is_written_again_for_a_registrar_that_lost_it_rule_27() -> None:
+    one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
+    one.feed(one.shard.part_written("part-1", "b"))
+    for known, parts in ((True, 0), (False, 0)):
+        one.feed(one.shard.answered(pb.HelloReply(run=RUN, final=known), one.now))
+        assert len(one.take(WritePart)) == parts
+    one.feed(one.shard.answered(pb.ReportFinalReply(), one.now))
+    for known, parts in ((True, 0), (False, 1), (False, 0)):
+        one.feed(one.shard.answered(pb.HelloReply(run=RUN, final=known), one.now))
+        assert len(one.take(WritePart)) == parts
+
+
 def test_another_shard_reports_its_part_rule_27() -> None:
     one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
     one.feed(one.shard.part_written("part-1", "b"))

@@ -243,6 +243,17 @@ def test_a_holder_that_comes_after_the_failure_ends_it() -> None:
     assert status(one.state, one.now).state == "Serving"
 
 
+def test_the_first_to_come_after_a_long_time_does_not_end_the_job() -> None:
+    one = empty_shard("a-0", "b-0")
+    one.wait(60.0)
+    one.model(one.join("a-0", incarnation=1))
+    one.wait(1.0)
+    assert not one.state.failed
+    second = held_by(one, "b-0", 3, 3)
+    one.wait(1.0)
+    assert asked(one) == [(second, 0, 3)]
+
+
 def test_with_nobody_there_it_waits_and_says_so() -> None:
     one = empty_shard()
     one.wait(100.0)
