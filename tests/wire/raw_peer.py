@@ -23,7 +23,7 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Region, RunFile, Sync, Wire
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 90.0
 RUN_FILE = RunFile(
     job="wire",
     regions=(Region(name="here", learners=3),),
