@@ -97,15 +97,10 @@ def schema() -> dict[str, Any]:
 
 
 def _rule(rule: rules.Rule) -> dict[str, Any]:
-    remedy = rule.remedy.replace("'", "\\'")
-    prefix = f"'{rule.field}: ' + " if rule.of_object else ""
-    path = {} if rule.of_object else {"fieldPath": rule.field.removeprefix("spec")}
-    return {
-        "rule": rule.cel,
-        "messageExpression": f"{prefix}{rule.problem_cel} + '; {remedy}'",
-        "message": rule.remedy,
-        **path,
-    }
+    said = f"{rule.problem}; {rule.remedy}"
+    if rule.of_object:  # no path leads to metadata
+        return {"rule": rule.cel, "message": f"{rule.field}: {said}"}
+    return {"rule": rule.cel, "message": said, "fieldPath": rule.field.removeprefix("spec")}
 
 
 def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "") -> Any:

@@ -1,7 +1,6 @@
 """The DecoupledTrainingJob manifest: read, checked, and with its preset filled in."""
 
 import copy
-import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ from atoll_protos.errors import SpecError
 
 API_VERSION = "atoll.dev/v1alpha1"
 KIND = "DecoupledTrainingJob"
-NAME_CHARACTERS_MAX = 50
 LEARNERS_MAX = 1000  # of a region
 REGIONS_MAX = 64
 SHARDS_MAX = 64
@@ -24,7 +22,6 @@ COUNT_MAX = (1 << 53) - 1  # JSON's whole numbers
 SECONDS_MAX = 10 * 365 * 24 * 3600
 
 ShortText = Annotated[str, Field(max_length=253)]
-NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 
 class Model(BaseModel):
@@ -93,7 +90,7 @@ class PodOverrides(Model):
 class RegionSpec(Model):
     """One region and its learners."""
 
-    name: str = Field(pattern=NAME, max_length=NAME_CHARACTERS_MAX)
+    name: str = Field(pattern=f"^{rules.NAME.pattern}$", max_length=rules.NAME_CHARACTERS_MAX)
     learners: int = Field(default=1, ge=0, le=LEARNERS_MAX)
     pod_overrides: PodOverrides = PodOverrides()
 
@@ -126,7 +123,7 @@ class StorageSpec(Model):
 class Syncer(Model):
     """The shards."""
 
-    region: str = Field(default="", max_length=NAME_CHARACTERS_MAX)
+    region: str = Field(default="", max_length=rules.NAME_CHARACTERS_MAX)
     shards: int = Field(default=1, ge=1, le=SHARDS_MAX)
     storage: StorageSpec = StorageSpec()
     endpoints: list[ShortText] = Field(default=[], max_length=SHARDS_MAX)
@@ -307,8 +304,8 @@ def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
 def from_object(document: dict[str, Any]) -> Job:
     """A manifest or an object of the API server; raises SpecError. `document` stays as it is."""
     name = (document.get("metadata") or {}).get("name")
-    if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        raise SpecError("metadata.name", f"'{name}' is no name", "use a-z, 0-9 and inner dashes")
+    if not isinstance(name, str) or not name:
+        raise SpecError("metadata.name", "is missing", "give it")
     spec = copy.deepcopy(document.get("spec"))
     if isinstance(spec, dict):
         _fill_preset(spec)
