@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll_operator.kube import pods as templates
@@ -146,6 +146,11 @@ def replaced_text(replaced: Mapping[int, tuple[int, str]]) -> str:
     if not replaced:
         return ""
     return json.dumps({str(key): list(replaced[key]) for key in sorted(replaced)})
+
+
+def replace_region(found: Pod, region: str) -> Pod:
+    """The pod, as one of this region."""
+    return replace(found, region=region)
 
 
 def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
