@@ -30,6 +30,7 @@ from atoll_operator.kube.names import (
 )
 from atoll_operator.kube.observe import Pod, Workload
 from atoll_operator.kube.phase import Kind, Phase
+from atoll_operator.kube.placement import Placement
 from atoll_operator.kube.queue import Key
 from atoll_operator.kube.reflector import Nodes
 from atoll_operator.kube.settings import Settings
@@ -60,7 +61,7 @@ class Sight:
     workloads: dict[str, Workload]
     replies: list[pb.StatusReply | None]
     phase: Phase = field(default_factory=lambda: Phase(kind=Kind.RUNNING, reason="", message=""))
-    placement: placement.Placement = field(default_factory=placement.Placement)
+    placement: Placement = field(default_factory=Placement)
     absent: Mapping[str, float] = field(default_factory=dict)
 
     @property
