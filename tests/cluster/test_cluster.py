@@ -178,12 +178,12 @@ def test_clusters_reach_each_other_by_node_port(
 
 
 @pytest.mark.parametrize(
-    ("how", "node"), zip(WAYS, ("us-east", "eu-west", "ap-south"), strict=True)
+    ("how", "region"), [*zip(WAYS, REGIONS, strict=True)]
 )
 def test_a_cut_node_is_not_ready_until_it_is_healed(
-    lab: LabCommand, kube: Kubectl, how: str, node: str
+    lab: LabCommand, kube: Kubectl, how: str, region: str
 ) -> None:
-    name = f"c1-{node}-1"
+    name = f"c1-{region}-1"
     state = {"network": "cut", "power": "off", "kubelet": "kubelet-dead"}[how]
     began = time.monotonic()
     lab("cut", name, "--how", how)
