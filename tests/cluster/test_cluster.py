@@ -177,9 +177,7 @@ def test_clusters_reach_each_other_by_node_port(
             assert _python(here, namespace, "row-0", _fetch(url)) == "200"
 
 
-@pytest.mark.parametrize(
-    ("how", "region"), [*zip(WAYS, REGIONS, strict=True)]
-)
+@pytest.mark.parametrize(("how", "region"), [*zip(WAYS, REGIONS, strict=True)])
 def test_a_cut_node_is_not_ready_until_it_is_healed(
     lab: LabCommand, kube: Kubectl, how: str, region: str
 ) -> None:

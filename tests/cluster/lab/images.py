@@ -1,19 +1,17 @@
 """Images without a registry: OCI archives, and containerd folders shared by hard links."""
 
-import hashlib
-import io
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.lab import roles
+from cluster.lab.archives import Image, digest, layer_file, write_archive, write_layer
 from cluster.lab.layout import LabError, Node, cache_folder
 from cluster.lab.node import CONTAINERD, PAUSE
 from cluster.lab.processes import boot_process, run
@@ -24,69 +22,60 @@ SUITE = "bookworm"  # Debian 12: Python 3.11
 WITHOUT = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 GOLDEN_KEPT = 3
 
-_LAYER = "application/vnd.oci.image.layer.v1.tar"
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-_CONFIG = "application/vnd.oci.image.config.v1+json"
 
+def base_archive(programs: Path) -> Path:
+    """Return the archive of what every node has from the start, making what is not cached.
 
-def base_images(programs: Path) -> list[Path]:
-    """Return the archives of the pause and the Python image, making those that are not cached."""
-    folder = cache_folder() / "images"
-    folder.mkdir(parents=True, exist_ok=True)
-    pause_key = _digest((programs / "pause").read_bytes())
-    python_key = _digest(f"{SUITE} {PYTHON_PACKAGES} {WITHOUT} {PYTHON}".encode())
-    pause = folder / f"pause-{pause_key[:12]}.oci"
-    python = folder / f"python-{python_key[:12]}.oci"
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        layer = Path(scratch) / "layer.tar"
-        if not pause.exists():
-            with tarfile.open(layer, "w") as tar:
-                _add(tar, "pause", (programs / "pause").read_bytes(), mode=0o755)
-            write_archive(pause, PAUSE, layer, {"Entrypoint": ["/pause"]})
-        if not python.exists():
-            _install_python(layer)
-            path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            write_archive(python, PYTHON, layer, {"Cmd": ["python3"], "Env": [path]})
-    return [pause, python]
-
-
-def write_archive(file: Path, name: str, layer: Path, config: Mapping[str, object]) -> None:
-    """Write a one-layer image as an OCI archive; `name` has a domain and a tag."""
-    with layer.open("rb") as content:
-        layer_digest = hashlib.file_digest(content, "sha256").hexdigest()
-    blobs = {}
-
-    def add(document: Mapping[str, object]) -> tuple[str, int]:
-        text = json.dumps(document).encode()
-        blobs[_digest(text)] = text
-        return f"sha256:{_digest(text)}", len(text)
-
-    root = {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]}
-    config_digest, config_size = add(
-        {"architecture": _architecture(), "os": "linux", "config": config, "rootfs": root}
-    )
-    layers = [
-        {"mediaType": _LAYER, "digest": f"sha256:{layer_digest}", "size": layer.stat().st_size}
+    These are the pause image, one with nothing but Python, and the lower layers of Atoll's own.
+    """
+    python = _python_layer()
+    images = [
+        Image(name=PAUSE, layers=[_pause_layer(programs)], config={"Entrypoint": ["/pause"]}),
+        Image(name=PYTHON, layers=[python], config={"Cmd": ["python3"], "Env": [roles.PATH]}),
     ]
-    described = {"mediaType": _CONFIG, "digest": config_digest, "size": config_size}
-    manifest_digest, manifest_size = add(
-        {"schemaVersion": 2, "mediaType": _MANIFEST, "config": described, "layers": layers}
-    )
-    manifest = {
-        "mediaType": _MANIFEST,
-        "digest": manifest_digest,
-        "size": manifest_size,
-        "annotations": {"io.containerd.image.name": name},
-    }
-    index = {"schemaVersion": 2, "manifests": [manifest]}
-    partial = file.with_suffix(".partial")
-    with tarfile.open(partial, "w") as archive:
-        _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-        _add(archive, "index.json", json.dumps(index).encode())
-        for digest, text in blobs.items():
-            _add(archive, f"blobs/sha256/{digest}", text)
-        archive.add(layer, f"blobs/sha256/{layer_digest}")
-    partial.rename(file)
+    images += [
+        Image(name=f"atoll.test/atoll-{role}:dependencies", layers=[python, layer])
+        for role, layer in roles.dependency_layers().items()
+    ]
+    key = digest(repr(images).encode())[:12]
+    archive = cache_folder() / "images" / f"base-{key}.oci"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    if not archive.exists():
+        for old in archive.parent.glob("base-*.oci"):
+            old.unlink()
+        write_archive(archive, images)
+    return archive
+
+
+def role_archive() -> Path:
+    """Write the images of this checkout, for nodes that have those of `base_archive`."""
+    return roles.write_images(_python_layer())
+
+
+def _pause_layer(programs: Path) -> Path:
+    layer = layer_file("pause", digest((programs / "pause").read_bytes()))
+    if not layer.exists():
+        with tempfile.TemporaryDirectory(dir=layer.parent) as scratch:
+            shutil.copy2(programs / "pause", scratch)
+            write_layer(layer, Path(scratch))
+    return layer
+
+
+def _python_layer() -> Path:
+    """Return the layer of a small Debian with Python."""
+    user, _, group = roles.USER.partition(":")
+    line = f"atoll:x:{user}:{group}::/tmp:/usr/sbin/nologin"  # some libraries ask for its name
+    words = [f"--dpkgopt=path-exclude={pattern}" for pattern in WITHOUT]
+    words += ["--variant=minbase", f"--include={PYTHON_PACKAGES}"]
+    words += [f'--customize-hook=echo "{line}" >> "$1/etc/passwd"', SUITE]
+    layer = layer_file("python", repr(words))
+    if not layer.exists():
+        sys.stderr.write("making the Python image; this takes about a minute\n")
+        with tempfile.TemporaryDirectory(dir=layer.parent) as scratch:
+            made = Path(scratch) / "python.tar"
+            run("mmdebstrap", "--quiet", *words, made)
+            made.rename(layer)
+    return layer
 
 
 def golden(archives: Sequence[Path]) -> Path:
@@ -95,7 +84,7 @@ def golden(archives: Sequence[Path]) -> Path:
     for archive in archives:
         stat = archive.stat()
         key += f"{archive} {stat.st_size} {stat.st_mtime_ns}\n"
-    folder = cache_folder() / "golden" / _digest(key.encode())[:16]
+    folder = cache_folder() / "golden" / digest(key.encode())[:16]
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -153,25 +142,3 @@ def _import_all(scratch: Path, archives: Sequence[Path]) -> None:
         for child in children.split():
             os.kill(int(child), signal.SIGTERM)
         daemon.wait()
-
-
-def _install_python(layer: Path) -> None:
-    """Make the tar of a small Debian with Python."""
-    sys.stderr.write("making the Python image; this takes about a minute\n")
-    words = [f"--dpkgopt=path-exclude={pattern}" for pattern in WITHOUT]
-    words += ["--variant=minbase", f"--include={PYTHON_PACKAGES}", SUITE, str(layer)]
-    run("mmdebstrap", "--quiet", *words)
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), mode
-    tar.addfile(member, io.BytesIO(content))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _architecture() -> str:
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ CGROUP = "atoll"
 PLANE_NET = "10.200.0.0/16"  # control planes and nodes of all clusters, on one bridge
 CLUSTERS_MAX = 5
 NODES_MAX = 60
-SHARES = Path("/run/share")  # in a node: where folders of this machine are shared with pods
+SHARES = Path("/run/share")  # in a node: folders of this machine, read-only
+SHARES_IN_POD = Path("/opt/share")  # in every container of every pod: the same
 
 
 class LabError(Exception):
@@ -160,7 +162,7 @@ def plan(
     return Lab(
         clusters=tuple(_cluster(i, regions) for i, regions in enumerate(wanted, start=1)),
         timing=timing,
-        shares=dict(_share(word) for word in shares),
+        shares=_torch() | dict(_share(word) for word in shares),
         images=tuple(str(Path(image).resolve()) for image in images),
     )
 
@@ -184,6 +186,12 @@ def _cluster(index: int, regions: Mapping[str, int]) -> Cluster:
         for k, (region, n) in enumerate(places, start=1)
     )
     return Cluster(index=index, nodes=tuple(nodes))
+
+
+def _torch() -> dict[str, str]:
+    """Share the torch of the Python that runs this, if it has one."""
+    packages = Path(sysconfig.get_path("purelib"))
+    return {"torch": str(packages)} if (packages / "torch").is_dir() else {}
 
 
 def _share(word: str) -> tuple[str, str]:

@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from cluster.lab import api, binaries, cgroups, faults, images, machine, network
+from cluster.lab import api, binaries, cgroups, faults, images, machine, network, roles
 from cluster.lab.layout import Cluster, Lab, LabError, cache_folder, from_json, run_folder, to_json
 from cluster.lab.node import OWN_FOLDERS, configure, power_on
 from cluster.lab.pki import make_pki
@@ -40,8 +41,8 @@ def prepare(archives: tuple[str, ...] = ()) -> tuple[Path, Path]:
     mark_children()
     binaries.install_packages()
     programs = binaries.programs()
-    base = images.base_images(programs)
-    return programs, images.golden([*base, *(Path(archive) for archive in archives)])
+    base = images.base_archive(programs)
+    return programs, images.golden([base, *(Path(archive) for archive in archives)])
 
 
 def up(lab: Lab) -> None:
@@ -53,6 +54,7 @@ def up(lab: Lab) -> None:
         return
     down()
     programs, containerd = prepare(lab.images)
+    archive = images.role_archive()
     run_folder().mkdir(parents=True)
     (run_folder() / "lab.json").write_text(to_json(lab))
     machine.prepare(OWN_FOLDERS)
@@ -61,13 +63,20 @@ def up(lab: Lab) -> None:
     with ThreadPoolExecutor() as pool:
         for cluster in pool.map(lambda c: _boot(lab, c, programs, containerd), lab.clusters):
             wait_until_usable(cluster)
+    load(lab, archive)
     finished.touch()
+
+
+def load(lab: Lab, archive: Path) -> None:
+    """Import an archive into every node."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda node: images.load(node, archive), lab.nodes()))
 
 
 def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path) -> Cluster:
     make_pki(cluster)
     for node in cluster.nodes:
-        configure(cluster, node, lab.timing)
+        configure(cluster, node, lab)
         images.give_images(node, containerd)
     start_plane(cluster, programs, lab.timing)
     for node in cluster.nodes:
@@ -87,11 +96,12 @@ def down() -> None:
     shutil.rmtree(run_folder(), ignore_errors=True)
 
 
-def describe(lab: Lab) -> dict[str, object]:
+def describe(lab: Lab) -> dict[str, Any]:
     """Tell where everything is and how it fares, for people and programs."""
     processes = of_lab()
     return {
         "programs": str(binaries.programs()),
+        "images": [roles.NAME.format(role=role) for role in roles.COMMANDS],
         "clusters": [
             {
                 "name": cluster.name,

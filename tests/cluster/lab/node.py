@@ -6,10 +6,11 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from cluster.lab import cgroups
-from cluster.lab.layout import SHARES, Cluster, Lab, Node
+from cluster.lab.layout import SHARES, SHARES_IN_POD, Cluster, Lab, Node
 from cluster.lab.network import NETNS
 from cluster.lab.processes import NODE_MARK, run, start
 
@@ -25,7 +26,7 @@ OWN_FOLDERS = (  # of which every node has its own
     "/var/log/containers",
 )
 
-CONTAINERD = f"""\
+CONTAINERD = """\
 version = 2
 disabled_plugins = [
   "io.containerd.snapshotter.v1.aufs",
@@ -33,6 +34,8 @@ disabled_plugins = [
   "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.zfs",
 ]
+"""
+CONTAINERD_PODS = f"""\
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
   restrict_oom_score_adj = true
@@ -42,18 +45,23 @@ disabled_plugins = [
     snapshotter = "overlayfs"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "%s"
 """
 
 
-def configure(cluster: Cluster, node: Node, timing: str) -> None:
+def configure(cluster: Cluster, node: Node, lab: Lab) -> None:
     """Write a node's files; its containerd folder comes from images.give_images."""
     for folder in OWN_FOLDERS:
         (node.folder / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
     network = json.dumps(_pod_network(node), indent=1)
     (node.folder / "etc/cni/net.d/pods.conflist").write_text(network)
-    (node.folder / "containerd.toml").write_text(CONTAINERD)
+    base = node.folder / "container.json"
+    base.write_text(json.dumps(_container(lab.shares)))
+    (node.folder / "containerd.toml").write_text(CONTAINERD + CONTAINERD_PODS % base)
     (node.folder / "resolv.conf").write_text(f"nameserver {cluster.address}\n")
-    (node.folder / "kubelet.json").write_text(json.dumps(_kubelet(cluster, node, timing), indent=1))
+    (node.folder / "kubelet.json").write_text(
+        json.dumps(_kubelet(cluster, node, lab.timing), indent=1)
+    )
     (node.folder / "kube-proxy.json").write_text(json.dumps(_proxy(cluster, node), indent=1))
 
 
@@ -157,6 +165,26 @@ def _pod_network(node: Node) -> dict[str, object]:
     }
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
     return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, portmap]}
+
+
+def _container(shares: Iterable[str]) -> dict[str, object]:
+    """Return what every container starts from: containerd's default, with the shared folders.
+
+    So no pod has to ask for them, which restricted pod security would refuse (hostPath).
+    """
+    container: dict[str, object] = json.loads(run("ctr", "oci", "spec"))
+    mounts = container["mounts"]
+    assert isinstance(mounts, list)
+    for name in shares:
+        mounts.append(
+            {
+                "destination": str(SHARES_IN_POD / name),
+                "source": str(SHARES / name),
+                "type": "bind",
+                "options": ["rbind", "ro", "nosuid", "nodev"],
+            }
+        )
+    return container
 
 
 def _kubelet(cluster: Cluster, node: Node, timing: str) -> dict[str, object]:
