@@ -10,8 +10,8 @@ import pytest
 
 from cluster.conftest import REGIONS, LabCommand
 from cluster.kubectl import Kubectl, Object, until
+from cluster.lab.archives import Image, write_archive
 from cluster.lab.faults import WAYS
-from cluster.lab.images import write_archive
 
 RESTRICTED = {
     "runAsNonRoot": True,
@@ -149,7 +149,7 @@ def test_an_image_loaded_into_running_nodes_can_be_used(
     layer, archive = tmp_path / "layer.tar", tmp_path / "new.oci"
     with tarfile.open(layer, "w") as tar:
         tar.add(f"{lab.status()['programs']}/pause", "hold")
-    write_archive(archive, "atoll.test/new:1", layer, {"Entrypoint": ["/hold"]})
+    write_archive(archive, [Image(name="atoll.test/new:1", layers=[layer])])
     lab("load", str(archive))
     pod = _pod_spec("atoll.test/new:1", ["/hold"])
     del pod["containers"][0]["readinessProbe"]

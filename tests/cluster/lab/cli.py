@@ -5,14 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cluster.lab import binaries, faults, images, lifecycle
-from cluster.lab.layout import LabError, plan
+from cluster.lab.layout import LabError, Timing, plan
 from cluster.lab.node import be_init
 
 NODES = "us-east=2,eu-west=2,ap-south=2"
@@ -21,8 +20,6 @@ HELP = "Real Kubernetes clusters on this machine, each node in namespaces of its
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-How = StrEnum("How", faults.WAYS)
-Timing = StrEnum("Timing", ("fast", "default"))
 AsJson = Annotated[bool, typer.Option("--json", help="With kubeconfigs, namespaces and pids.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `status` names it.")]
 
@@ -54,7 +51,7 @@ def up(
     clusters: Annotated[int, typer.Option(help="How many.")] = 1,
     timing: Annotated[
         Timing, typer.Option(help="A lost node is seen in 8 s, or by Kubernetes' defaults.")
-    ] = Timing("fast"),
+    ] = "fast",
     share: Annotated[
         list[str],
         typer.Option(
@@ -85,7 +82,7 @@ def status(as_json: AsJson = False) -> None:
 @app.command()
 def cut(
     node: NodeName,
-    how: Annotated[How, typer.Option(help="Unplug it, end all of it, or only its kubelet.")],
+    how: Annotated[faults.Way, typer.Option(help="Unplug it, end all of it, or only its kubelet.")],
 ) -> None:
     """Lose a node."""
     with _alone_and_timed("cut"):
@@ -138,8 +135,7 @@ def _show(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(described, indent=1))
         return
-    clusters: Any = described["clusters"]
-    for cluster in clusters:
+    for cluster in described["clusters"]:
         typer.echo(f"{cluster['name']}  {cluster['server']}  KUBECONFIG={cluster['kubeconfig']}")
         for node in cluster["nodes"]:
             typer.echo(

@@ -3,12 +3,14 @@
 import os
 import signal
 from pathlib import Path
+from typing import Literal, get_args
 
 from cluster.lab import cgroups, network, node
 from cluster.lab.layout import LabError, Node
 from cluster.lab.processes import Process, boot_process, kill, of_lab, wait_for
 
-WAYS = ("network", "power", "kubelet")
+Way = Literal["network", "power", "kubelet"]
+WAYS: tuple[Way, ...] = get_args(Way)
 
 
 def state(lost: Node, processes: list[Process]) -> str:
@@ -21,7 +23,7 @@ def state(lost: Node, processes: list[Process]) -> str:
     return "on" if "kubelet" in names else "kubelet-dead"
 
 
-def cut(lost: Node, how: str) -> None:
+def cut(lost: Node, how: Way) -> None:
     """Lose a node: its cable (containers go on), its power, or its kubelet alone."""
     if how == "network":
         network.cut(lost)

@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 PREFIX = "atoll-"  # of every network namespace and link
 BRIDGE = "atoll0"
@@ -16,6 +16,9 @@ CLUSTERS_MAX = 5
 NODES_MAX = 60
 SHARES = Path("/run/share")  # in a node: folders of this machine, read-only
 SHARES_IN_POD = Path("/opt/share")  # in every container of every pod: the same
+
+
+Timing = Literal["fast", "default"]  # when a lost node is seen
 
 
 class LabError(Exception):
@@ -126,7 +129,7 @@ class Lab:
     """Everything that one `up` starts."""
 
     clusters: tuple[Cluster, ...]
-    timing: str = "fast"
+    timing: Timing = "fast"
     shares: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] = ()
 
@@ -149,7 +152,7 @@ class Lab:
 def plan(
     nodes: Sequence[str],
     clusters: int,
-    timing: str,
+    timing: Timing,
     shares: Sequence[str] = (),
     images: Sequence[str] = (),
 ) -> Lab:

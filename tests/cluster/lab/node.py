@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cluster.lab import cgroups
-from cluster.lab.layout import SHARES, SHARES_IN_POD, Cluster, Lab, Node
+from cluster.lab.layout import SHARES, SHARES_IN_POD, Cluster, Lab, Node, Timing
 from cluster.lab.network import NETNS
 from cluster.lab.processes import NODE_MARK, run, start
 
@@ -187,7 +187,7 @@ def _container(shares: Iterable[str]) -> dict[str, object]:
     return container
 
 
-def _kubelet(cluster: Cluster, node: Node, timing: str) -> dict[str, object]:
+def _kubelet(cluster: Cluster, node: Node, timing: Timing) -> dict[str, object]:
     signals = ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available",
                "imagefs.inodesFree")  # fmt: skip
     fast = {"nodeStatusUpdateFrequency": "2s", "nodeLeaseDurationSeconds": 8}

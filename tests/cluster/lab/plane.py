@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 
 from cluster.lab import api
-from cluster.lab.layout import Cluster
+from cluster.lab.layout import Cluster, Timing
 from cluster.lab.processes import CLUSTER_MARK, start, wait_for
 
 FAST = ("--node-monitor-period=1s", "--node-monitor-grace-period=8s")
@@ -23,7 +23,7 @@ COREFILE = """\
 """
 
 
-def start_plane(cluster: Cluster, programs: Path, timing: str) -> None:
+def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
     """Start all processes of a control plane and wait until its API server is ready."""
     _start(cluster, _etcd(cluster))
     _start(cluster, [programs / "kube-apiserver", *_apiserver(cluster)])

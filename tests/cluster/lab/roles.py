@@ -10,6 +10,7 @@ The images for users, with torch in them, are made by the Dockerfile in each pro
 
 import compileall
 import configparser
+import py_compile
 import re
 import sys
 import tempfile
@@ -90,8 +91,8 @@ def _install(packages: Path, requirements: Sequence[str]) -> None:
 def _compile(packages: Path) -> None:
     """Compile now, as pods cannot write; without the times that make every layer another."""
     if f"{sys.version_info.major}.{sys.version_info.minor}" == VERSION:
-        unchecked = compileall.PycInvalidationMode.UNCHECKED_HASH
-        compileall.compile_dir(packages, quiet=2, workers=0, invalidation_mode=unchecked)
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        compileall.compile_dir(packages, quiet=2, workers=2, invalidation_mode=unchecked)
 
 
 def _wheel_layer() -> Path:
