@@ -84,7 +84,8 @@ def _add_image(
     }
     described = _describe(_CONFIG, config, blobs)
     manifest = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": described, "layers": used}
-    annotations = {"io.containerd.image.name": image.name}
+    names = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+    annotations = dict.fromkeys(names, image.name)  # for containerd, and for tools that build
     return {**_describe(_MANIFEST, manifest, blobs), "annotations": annotations}
 
 

@@ -17,6 +17,7 @@ from cluster.lab.node import CONTAINERD, PAUSE
 from cluster.lab.processes import boot_process, run
 
 PYTHON = "atoll.test/python:3"
+PYTHON_ENV = [roles.PATH, "PIP_BREAK_SYSTEM_PACKAGES=1"]  # as other images of Python allow it
 PYTHON_PACKAGES = "python3,python3-pip,ca-certificates"
 SUITE = "bookworm"  # Debian 12: Python 3.11
 WITHOUT = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
@@ -31,7 +32,7 @@ def base_archive(programs: Path) -> Path:
     python = _python_layer()
     images = [
         Image(name=PAUSE, layers=[_pause_layer(programs)], config={"Entrypoint": ["/pause"]}),
-        Image(name=PYTHON, layers=[python], config={"Cmd": ["python3"], "Env": [roles.PATH]}),
+        Image(name=PYTHON, layers=[python], config={"Cmd": ["python3"], "Env": PYTHON_ENV}),
     ]
     images += [
         Image(name=f"atoll.test/atoll-{role}:dependencies", layers=[python, layer])
