@@ -5,22 +5,21 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.kubectl import Kubectl
+from cluster.lab import lifecycle, roles
 
 COMMAND = Path(__file__).resolve().parent
 REGIONS = ("us-east", "eu-west", "ap-south")
 UP = (
     "up", "--json", "--clusters", "2",
     "--nodes", ",".join(f"{region}=2" for region in REGIONS), "--nodes", "eu-west=1",
-    "--share", f"python={sysconfig.get_path('purelib')}",
 )  # fmt: skip
 
 
@@ -48,15 +47,32 @@ class LabCommand:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what needs a machine without a cluster before the session's cluster is made."""
-    items.sort(key=lambda item: "empty_machine" not in getattr(item, "fixturenames", ()))
+    """Run this folder last, and what needs a machine without a cluster before its cluster is made.
+
+    So no other test shares the machine with clusters.
+    """
+
+    def turn(item: pytest.Item) -> int:
+        if COMMAND not in item.path.parents:
+            return 0
+        return 1 if "empty_machine" in getattr(item, "fixturenames", ()) else 2
+
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[LabCommand]:
+def prepared() -> None:
+    """Skip where no cluster can be made; where CI is set, as it is in .ci/run, fail."""
+    if reason := lifecycle.why_not():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest) -> Iterator[LabCommand]:
     """Return the command, with two clusters up that the tests may break and must heal."""
     if os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names a cluster whose nodes are not ours to cut")
+    request.getfixturevalue("prepared")
     command = LabCommand()
     was_up = command.attempt("status").returncode == 0
     command(*UP)
@@ -66,10 +82,11 @@ def lab() -> Iterator[LabCommand]:
 
 
 @pytest.fixture
-def empty_machine() -> LabCommand:
+def empty_machine(request: pytest.FixtureRequest) -> LabCommand:
     """Return the command, with nothing up."""
     if os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names the cluster to test, so none is to be made here")
+    request.getfixturevalue("prepared")
     command = LabCommand()
     if command.attempt("status").returncode == 0:
         pytest.skip("needs a machine without a cluster: `python tests/cluster down` first")
@@ -96,10 +113,16 @@ def kube(clusters: list[Kubectl]) -> Kubectl:
 
 
 @pytest.fixture(scope="session")
-def python_image() -> str:
-    """Name an image with Python in it that the nodes have or can pull."""
-    default = "python:3-slim" if os.environ.get("KUBECONFIG") else "atoll.test/python:3"
-    return os.environ.get("ATOLL_TEST_IMAGE", default)
+def image_of() -> Callable[[str], str]:
+    """Name the image of a role; ATOLL_IMAGES has it with {role} where KUBECONFIG names a cluster."""
+    pattern = os.environ.get("ATOLL_IMAGES", roles.NAME)
+    return lambda role: pattern.format(role=role)
+
+
+@pytest.fixture(scope="session")
+def worker_image(image_of: Callable[[str], str]) -> str:
+    """Name the image of a learner, which has Python and torch in it."""
+    return image_of("worker")
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ CLIENTS = ("helm", "kubectl")
 
 PACKAGES = {  # a file of the package -> the package
     "/usr/bin/etcd": "etcd-server",
+    "/usr/bin/buildah": "buildah",  # not for clusters, but to try the Dockerfiles
     "/usr/bin/containerd": "containerd",
     "/usr/sbin/runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
@@ -44,9 +45,14 @@ PACKAGES = {  # a file of the package -> the package
 }
 
 
+def missing_packages() -> list[str]:
+    """Name the Debian packages that are to be installed."""
+    return sorted(package for file, package in PACKAGES.items() if not Path(file).exists())
+
+
 def install_packages() -> None:
     """Install what is missing of the Debian packages."""
-    missing = sorted(package for file, package in PACKAGES.items() if not Path(file).exists())
+    missing = missing_packages()
     if not missing:
         return
     if shutil.which("apt-get") is None:
@@ -63,11 +69,9 @@ def install_packages() -> None:
 
 def programs() -> Path:
     """Return the folder that holds every program, building and fetching what is not cached."""
-    ready = os.environ.get(BIN_VARIABLE)
-    folder = Path(ready) if ready else cache_folder() / "bin" / _version()
-    missing = [name for name in all_programs() if not (folder / name).exists()]
-    if ready and missing:
-        raise LabError(f"{BIN_VARIABLE}={ready} has no {', '.join(missing)}")
+    folder, missing = _folder(), missing_programs()
+    if missing and os.environ.get(BIN_VARIABLE):
+        raise LabError(f"{BIN_VARIABLE}={folder} has no {', '.join(missing)}")
     if missing:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -78,6 +82,15 @@ def programs() -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
     return folder
+
+
+def missing_programs() -> list[str]:
+    """Name the programs that are to be built or fetched."""
+    return [name for name in all_programs() if not (_folder() / name).exists()]
+
+
+def _folder() -> Path:
+    return Path(os.environ.get(BIN_VARIABLE) or cache_folder() / "bin" / _version())
 
 
 def all_programs() -> tuple[str, ...]:

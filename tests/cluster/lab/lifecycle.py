@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,17 @@ def alone() -> Iterator[None]:
     with (cache_folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def why_not() -> str | None:
+    """Say why no cluster can be made here as things are, with the remedy; None if it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "needs root on Linux, for namespaces, mounts and control groups"
+    missing = [*binaries.missing_packages(), *binaries.missing_programs()]
+    if missing:
+        first = "run `python tests/cluster prepare` first, which takes about 8 minutes once"
+        return f"{first} (there is no {', '.join(missing)})"
+    return None
 
 
 def current() -> Lab:
