@@ -114,7 +114,7 @@ def kube(clusters: list[Kubectl]) -> Kubectl:
 
 @pytest.fixture(scope="session")
 def image_of() -> Callable[[str], str]:
-    """Name the image of a role; ATOLL_IMAGES has it with {role} where KUBECONFIG names a cluster."""
+    """Name the image of a role, as ATOLL_IMAGES does with {role} in it for another cluster."""
     pattern = os.environ.get("ATOLL_IMAGES", roles.NAME)
     return lambda role: pattern.format(role=role)
 

@@ -33,8 +33,8 @@ def web(kube: Kubectl, namespace: str, worker_image: str) -> str:
         workload("StatefulSet", "row", 3, pod),
         service("row", clusterIP="None"),
     )
-    for workload in ("deployment/web", "statefulset/row"):
-        kube("-n", namespace, "rollout", "status", workload, "--timeout=60s")
+    for each in ("deployment/web", "statefulset/row"):
+        kube("-n", namespace, "rollout", "status", each, "--timeout=60s")
     return namespace
 
 
@@ -89,7 +89,7 @@ def test_an_image_loaded_into_running_nodes_can_be_used(
     layer, archive = tmp_path / "layer.tar", tmp_path / "new.oci"
     with tarfile.open(layer, "w") as tar:
         tar.add(f"{lab.status()['programs']}/pause", "hold")
-    write_archive(archive, [Image(name="atoll.test/new:1", layers=[layer])])
+    write_archive(archive, [Image(name="atoll.test/new:1", layers=[layer], config={"User": "1"})])
     lab("load", str(archive))
     pod = pod_spec("atoll.test/new:1", ["/hold"])
     del pod["containers"][0]["readinessProbe"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, Object, until
 from cluster.lab import binaries, images, roles
 from cluster.manifests import task
 
@@ -19,13 +19,16 @@ TORCH = "import torch, atoll_{role}; print(torch.ones(3).sum())"
 DOCKERFILES = {role: roles.ROOT / role / "Dockerfile" for role in roles.COMMANDS}
 
 
-def _log_of(kube: Kubectl, namespace: str, pod: str) -> str:
-    """Return what a task printed, after it has ended well."""
-    phase = "--for=jsonpath={.status.phase}=Succeeded"
-    done = kube.attempt("-n", namespace, "wait", phase, f"pod/{pod}", "--timeout=60s")
-    log = kube("-n", namespace, "logs", pod)
-    assert done.returncode == 0, log
-    return log
+def _run(kube: Kubectl, namespace: str, pod: Object) -> tuple[str, str]:
+    """Run a task to its end, good or bad, and return its phase and what it printed."""
+    name = pod["metadata"]["name"]
+    kube.apply(namespace, pod)
+
+    def phase() -> str:
+        return str(kube.get("-n", namespace, "pod", name)["status"]["phase"])
+
+    until(f"{name} ended", lambda: phase() in ("Succeeded", "Failed"), 60)
+    return phase(), kube("-n", namespace, "logs", name)
 
 
 @pytest.mark.parametrize("role", ["worker", "syncer"])
@@ -33,23 +36,23 @@ def test_torch_works_under_restricted_pod_security_in(
     kube: Kubectl, namespace: str, image_of: Callable[[str], str], role: str
 ) -> None:
     program = TORCH.format(role=role)
-    kube.apply(namespace, task("torch", image_of(role), command=["python3", "-c", program]))
-    assert "tensor(3.)" in _log_of(kube, namespace, "torch")
+    pod = task("torch", image_of(role), command=["python3", "-c", program])
+    assert _run(kube, namespace, pod) == ("Succeeded", "tensor(3.)\n")
 
 
 def test_the_operators_image_has_no_torch(
     kube: Kubectl, namespace: str, image_of: Callable[[str], str]
 ) -> None:
-    kube.apply(namespace, task("none", image_of("operator"), command=["python3", "-c", NO_TORCH]))
-    _log_of(kube, namespace, "none")
+    pod = task("none", image_of("operator"), command=["python3", "-c", NO_TORCH])
+    assert _run(kube, namespace, pod) == ("Succeeded", "")
 
 
 @pytest.mark.parametrize("role", roles.COMMANDS)
 def test_an_image_starts_its_program(
     kube: Kubectl, namespace: str, image_of: Callable[[str], str], role: str
 ) -> None:
-    kube.apply(namespace, task("help", image_of(role), args=["--help"]))
-    assert roles.COMMANDS[role] in _log_of(kube, namespace, "help")
+    _, printed = _run(kube, namespace, task("help", image_of(role), args=["--help"]))
+    assert roles.COMMANDS[role] in printed
 
 
 @pytest.mark.parametrize("role", roles.COMMANDS)
