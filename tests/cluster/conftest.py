@@ -47,15 +47,12 @@ class LabCommand:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run this folder last, and what needs a machine without a cluster before its cluster is made.
-
-    So no other test shares the machine with clusters.
-    """
+    """Run what needs the session's clusters last: no other test shares the machine with them."""
 
     def turn(item: pytest.Item) -> int:
         if COMMAND not in item.path.parents:
             return 0
-        return 1 if "empty_machine" in getattr(item, "fixturenames", ()) else 2
+        return 1 if {"lab", "clusters"}.isdisjoint(getattr(item, "fixturenames", ())) else 2
 
     items.sort(key=turn)
 
@@ -76,6 +73,8 @@ def lab(request: pytest.FixtureRequest) -> Iterator[LabCommand]:
     command = LabCommand()
     was_up = command.attempt("status").returncode == 0
     command(*UP)
+    if was_up:
+        command("load")  # this checkout's images
     yield command
     if not was_up:
         command("down")

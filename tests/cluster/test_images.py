@@ -15,7 +15,11 @@ NO_TORCH = """
 import importlib.util, atoll_operator
 assert importlib.util.find_spec("torch") is None
 """
-TORCH = "import torch, atoll_{role}; print(torch.ones(3).sum())"
+TORCH = """
+import importlib.util, torch, atoll_{role}
+assert importlib.util.find_spec("pytest") is None, "no package that a user would not have"
+print(torch.ones(3).sum())
+"""
 DOCKERFILES = {role: roles.ROOT / role / "Dockerfile" for role in roles.COMMANDS}
 
 
@@ -66,6 +70,7 @@ def test_dockerfiles_differ_in_role_and_command_alone(role: str) -> None:
     assert general in operators
 
 
+@pytest.mark.timeout(900)  # pip downloads and unpacks what the image needs
 def test_the_operators_dockerfile_builds_what_runs(prepared: None, tmp_path: Path) -> None:
     storage = ("--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run"))
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.lab import binaries, faults, images, lifecycle
+from cluster.lab import binaries, faults, images, lifecycle, roles
 from cluster.lab.layout import LabError, Timing, plan
 from cluster.lab.node import be_init
 
@@ -56,8 +56,7 @@ def up(
         list[str],
         typer.Option(
             metavar="NAME=FOLDER",
-            help="A folder that every container has, read-only, as /opt/share/NAME; "
-            "torch=FOLDER is this Python's site-packages unless given.",
+            help="A folder that every container has, read-only, as /opt/share/NAME.",
         ),
     ] = [],  # noqa: B006
     image: Annotated[
@@ -68,7 +67,7 @@ def up(
 ) -> None:
     """Start clusters, with the images of this checkout, and wait until they can be used."""
     with _alone_and_timed("up"):
-        lifecycle.up(plan(nodes, clusters, timing, share, image))
+        lifecycle.up(plan(nodes, clusters, timing, [*roles.torch_shares(), *share], image))
         _show(as_json)
 
 

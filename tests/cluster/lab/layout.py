@@ -2,7 +2,6 @@
 
 import json
 import os
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,7 @@ CGROUP = "atoll"
 PLANE_NET = "10.200.0.0/16"  # control planes and nodes of all clusters, on one bridge
 CLUSTERS_MAX = 5
 NODES_MAX = 60
-SHARES = Path("/run/share")  # in a node: folders of this machine, read-only
-SHARES_IN_POD = Path("/opt/share")  # in every container of every pod: the same
+SHARES = Path("/opt/share")  # in every container of every pod: folders of this machine
 
 
 Timing = Literal["fast", "default"]  # when a lost node is seen
@@ -165,7 +163,7 @@ def plan(
     return Lab(
         clusters=tuple(_cluster(i, regions) for i, regions in enumerate(wanted, start=1)),
         timing=timing,
-        shares=_torch() | dict(_share(word) for word in shares),
+        shares=dict(_share(word) for word in shares),
         images=tuple(str(Path(image).resolve()) for image in images),
     )
 
@@ -191,15 +189,9 @@ def _cluster(index: int, regions: Mapping[str, int]) -> Cluster:
     return Cluster(index=index, nodes=tuple(nodes))
 
 
-def _torch() -> dict[str, str]:
-    """Share the torch of the Python that runs this, if it has one."""
-    packages = Path(sysconfig.get_path("purelib"))
-    return {"torch": str(packages)} if (packages / "torch").is_dir() else {}
-
-
 def _share(word: str) -> tuple[str, str]:
     name, _, folder = word.partition("=")
-    if not name.isidentifier() or not Path(folder).is_dir():
+    if not name or name != os.path.normpath(name).strip("./") or not Path(folder).exists():
         raise LabError(f"--share {word}: write name=folder, with a folder that exists")
     return name, str(Path(folder).resolve())
 

@@ -105,7 +105,8 @@ def down() -> None:
     network.tear_down()
     network.forget_netns_folder()
     machine.restore()
-    shutil.rmtree(run_folder(), ignore_errors=True)
+    for folder in (run_folder(), *cache_folder().glob("*/tmp*")):  # scratch of a killed command
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def describe(lab: Lab) -> dict[str, Any]:

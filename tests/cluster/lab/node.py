@@ -6,11 +6,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.lab import cgroups
-from cluster.lab.layout import SHARES, SHARES_IN_POD, Cluster, Lab, Node, Timing
+from cluster.lab.layout import SHARES, Cluster, Lab, Node, Timing
 from cluster.lab.network import NETNS
 from cluster.lab.processes import NODE_MARK, run, start
 
@@ -84,7 +84,7 @@ def be_init(lab: Lab, node: Node, programs: Path) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGUSR1})
     cgroups.join(node)
     socket.sethostname(node.name)
-    _mount(lab, node)
+    _mount(node)
     daemons = _daemons(lab.cluster_of(node), node, programs)
     running = {"containerd": _start_daemon(node, daemons["containerd"])}
     while not Path("/run/containerd/containerd.sock").exists():
@@ -112,16 +112,13 @@ def _reap() -> set[int]:
         ended.add(pid)
 
 
-def _mount(lab: Lab, node: Node) -> None:
+def _mount(node: Node) -> None:
     """Give the node its own folders, and an empty /run as after a boot."""
-    sources = {str(SHARES / name): folder for name, folder in lab.shares.items()}
     own = {folder: str(node.folder / folder.lstrip("/")) for folder in OWN_FOLDERS}
     run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
-    for target, source in {**own, **sources}.items():
+    for target, source in own.items():
         Path(target).mkdir(parents=True, exist_ok=True)
         run("mount", "--bind", source, target)
-    for target in sources:
-        run("mount", "-o", "remount,bind,ro", target)
     run("mount", "--make-rshared", "/")
 
 
@@ -167,7 +164,7 @@ def _pod_network(node: Node) -> dict[str, object]:
     return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, portmap]}
 
 
-def _container(shares: Iterable[str]) -> dict[str, object]:
+def _container(shares: Mapping[str, str]) -> dict[str, object]:
     """Return what every container starts from: containerd's default, with the shared folders.
 
     So no pod has to ask for them, which restricted pod security would refuse (hostPath).
@@ -175,11 +172,11 @@ def _container(shares: Iterable[str]) -> dict[str, object]:
     container: dict[str, object] = json.loads(run("ctr", "oci", "spec"))
     mounts = container["mounts"]
     assert isinstance(mounts, list)
-    for name in shares:
+    for name, source in shares.items():
         mounts.append(
             {
-                "destination": str(SHARES_IN_POD / name),
-                "source": str(SHARES / name),
+                "destination": str(SHARES / name),
+                "source": source,
                 "type": "bind",
                 "options": ["rbind", "ro", "nosuid", "nodev"],
             }

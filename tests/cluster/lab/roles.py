@@ -4,7 +4,8 @@ An image for each role, `atoll.test/atoll-operator:test`, `...-worker:test` and 
 of three layers: Debian with Python, what pip finds for the wheel's extra of that name, the wheel.
 The first two are in every node from the start; a change of the code makes a new third alone.
 Torch is in none of them: it takes 5 GB. Images of roles that need it look for what they have not
-got in /opt/share/torch, where every container of the lab sees the site-packages of this Python.
+got in /opt/share/torch, where every container of the lab sees the torch of this Python, and what
+torch requires, but no other package that happens to be installed here.
 The images for users, with torch in them, are made by the Dockerfile in each program's folder.
 """
 
@@ -17,10 +18,13 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from cluster.lab.archives import Image, digest, layer_file, write_archive, write_layer
-from cluster.lab.layout import SHARES_IN_POD, LabError, cache_folder
+from cluster.lab.layout import SHARES, LabError, cache_folder
 from cluster.lab.processes import run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,6 +65,29 @@ def write_images(python: Path) -> Path:
     return archive
 
 
+def torch_shares() -> list[str]:
+    """Share torch of the Python that runs this, and all that it requires: words for `plan`."""
+    found: dict[str, Path] = {}
+    seen, wanted = set(), [Requirement("torch")]
+    while wanted:
+        requirement = wanted.pop()
+        if str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        try:
+            package = distribution(requirement.name)
+        except PackageNotFoundError:  # perhaps torch itself: then its users see that
+            continue
+        for file in package.files or ():
+            if (top := file.parts[0]) not in ("..", "__pycache__"):
+                found[top] = Path(str(package.locate_file(top)))
+        for inner in map(Requirement, package.requires or ()):
+            extras = requirement.extras or {""}
+            if inner.marker is None or any(inner.marker.evaluate({"extra": e}) for e in extras):
+                wanted.append(inner)
+    return [f"torch/{top}={path}" for top, path in sorted(found.items())]
+
+
 def _requirements(role: str) -> tuple[list[str], bool]:
     """Read what the wheel with a role's extra requires, and whether torch is to be shared too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -70,14 +97,14 @@ def _requirements(role: str) -> tuple[list[str], bool]:
 
 
 def _dependency_layer(requirements: Sequence[str], needs_torch: bool) -> Path:
-    layer = layer_file("dependencies", repr((requirements, needs_torch, PACKAGES, SHARES_IN_POD)))
+    layer = layer_file("dependencies", repr((requirements, needs_torch, PACKAGES, SHARES)))
     if not layer.exists():
         sys.stderr.write(f"installing {len(requirements)} requirements into a layer\n")
         with tempfile.TemporaryDirectory(dir=layer.parent) as scratch:
             packages = Path(scratch) / PACKAGES
             _install(packages, requirements)
             if needs_torch:  # a path file adds to the end: the image's own packages come first
-                (packages / "torch.pth").write_text(f"{SHARES_IN_POD / 'torch'}\n")
+                (packages / "torch.pth").write_text(f"{SHARES / 'torch'}\n")
             write_layer(layer, Path(scratch))
     return layer
 
