@@ -2,10 +2,13 @@
 
 import ipaddress
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
+from cluster.lab.binaries import BIN_VARIABLE
 from cluster.lab.layout import CLUSTERS_MAX, PLANE_NET, LabError, from_json, plan, to_json
+from cluster.lab.lifecycle import why_not
 
 
 def test_a_lab_comes_back_from_its_file_as_it_was() -> None:
@@ -54,3 +57,13 @@ def test_a_mistake_is_told_with_its_remedy(nodes: list[str], clusters: int, reme
 def test_an_unknown_node_is_told_with_those_there_are() -> None:
     with pytest.raises(LabError, match="c1-us-east-1"):
         plan(["us-east=1"], 1, "fast").node("us-west-1")
+
+
+def test_a_machine_without_the_programs_is_told_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(BIN_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "python tests/cluster prepare" in (why_not() or "")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "root" in (why_not() or "")
