@@ -3,29 +3,30 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atoll_operator.plan import Planned
+from atoll_protos.errors import SpecError
 from atoll_protos.names import PERMANENT_EXITS, Env, ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)
 STEADY_SECONDS = 60.0  # a process that ran so long starts its back-off afresh
 STOP_SECONDS = 8.0
-
-
-class JobFailedError(Exception):
-    """A process ended with a permanent code; the text is its last line."""
+FAILURES_MAX = 5  # exits with an error in a row, not kills, before it is given up
 
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """One planned process and its present start."""
+    """One planned process and its present start. Times are monotonic seconds."""
 
     planned: Planned
     log: Path
@@ -35,31 +36,46 @@ class Child:
     started_at: float = 0.0
     start_at: float = 0.0
     attempt: int = 0
-    done: bool = False
+    failures: int = 0
+    exit_code: int | None = None  # of the last start
+    trouble: str = ""  # why it is not started again
+
+    @property
+    def done(self) -> bool:
+        """Ended well, or given up."""
+        return self.process is None and (bool(self.trouble) or self.exit_code == ExitCode.FINAL)
 
 
 class Supervisor:
     """Starts what is planned, again with back-off when it ends, and stops it all."""
 
-    def __init__(self, planned: list[Planned], out: Path) -> None:
-        self.out = out
+    def __init__(self, planned: Iterable[Planned], out: Path, say: Callable[[str], None]) -> None:
+        self.out, self.say = out, say
         self.children = [
             Child(planned=each, log=out / "logs" / f"{each.name}.log") for each in planned
         ]
 
-    def look(self, now: float) -> bool:
-        """Start what is due and note what has ended; says whether anything changed."""
+    def look(self, now: float, *, final: bool) -> bool:
+        """Start what is due and note what has ended; says whether anything changed.
+
+        Until the job is `final`, a learner that ended well has only been told to stop.
+        """
         changed = False
         for child in self.children:
-            if child.process is not None and child.process.poll() is not None:
-                self._ended(child, child.process.returncode, now)
+            if child.process is not None and (code := child.process.poll()) is not None:
+                self._ended(child, code, now)
                 changed = True
-            if child.process is None and not child.done and now >= child.start_at:
+            wanted = not child.done or (not final and not child.trouble)
+            if child.process is None and wanted and now >= child.start_at:
                 self._start(child, now)
                 changed = True
         if changed:
             self._write()
         return changed
+
+    def of(self, *roles: str) -> list[Child]:
+        """The processes in these roles."""
+        return [child for child in self.children if child.planned.role in roles]
 
     def kill(self, child: Child) -> None:
         """kill -9, as `--chaos` does."""
@@ -69,11 +85,7 @@ class Supervisor:
     def stop(self) -> None:
         """SIGTERM to learners first, then to shards; SIGKILL to what does not end in time."""
         for role in ("learner", "evaluator", "shard"):
-            running = [
-                child.process
-                for child in self.children
-                if child.planned.role == role and child.process is not None
-            ]
+            running = [child.process for child in self.of(role) if child.process is not None]
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGTERM)
@@ -84,40 +96,44 @@ class Supervisor:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+        for child in self.children:
+            child.process = None
+        self._write()
 
     def _start(self, child: Child, now: float) -> None:
+        planned = child.planned
         child.restarts += 1
-        uid = f"{child.planned.name}-{child.restarts}-{os.urandom(4).hex()}"
-        child.instance = uid
-        command = [word for word in child.planned.command if word != "--new" or child.restarts == 0]
+        # A shard's pod is the run folder: its next process is no stranger to its log (rule 20).
+        pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
+        child.instance = f"{pod}-{os.urandom(4).hex()}"
+        command = [word for word in planned.command if word != "--new" or child.restarts == 0]
+        environment = {**os.environ, "PATH": _path(), **planned.env}
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
             child.process = subprocess.Popen(
-                command,
+                [*_ended_with_us(), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=child.planned.folder or None,
-                env={
-                    **os.environ,
-                    **child.planned.env,
-                    Env.UID: uid,
-                    Env.INSTANCE: uid,
-                },
+                cwd=planned.folder or None,
+                env={**environment, Env.UID: pod, Env.INSTANCE: child.instance},
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
-        child.started_at = now
+        child.started_at, child.exit_code = now, None
 
     def _ended(self, child: Child, code: int, now: float) -> None:
-        child.process = None
-        if code in PERMANENT_EXITS:
-            raise JobFailedError(f"{child.planned.name} (exit code {code}): {last_line(child.log)}")
-        if code == ExitCode.FINAL:
-            child.done = True
-            return
-        child.attempt = 0 if now - child.started_at > STEADY_SECONDS else child.attempt + 1
+        child.process, child.exit_code = None, code
+        steady = now - child.started_at > STEADY_SECONDS
+        child.attempt = 0 if steady else child.attempt + 1
+        failed = code > 0 and code not in (ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED)
+        child.failures = child.failures + 1 if failed and not steady else int(failed)
         low, high = BACKOFF_SECONDS
         child.start_at = now + min(high, low * 2 ** max(0, child.attempt - 1))
+        if code in PERMANENT_EXITS or child.failures >= FAILURES_MAX:
+            child.trouble = last_words(child.log) or "it said nothing"
+            self.say(f"{child.planned.name} is given up (exit code {code}): {child.trouble}")
+        elif code != ExitCode.FINAL:
+            self.say(f"{child.planned.name} ended ({_exit(code)}) and is started again")
 
     def _write(self) -> None:
         rows = [
@@ -131,6 +147,36 @@ class Supervisor:
             for child in self.children
         ]
         write_json(self.out / "processes.json", rows)
+
+
+def check(planned: Iterable[Planned]) -> None:
+    """Raises SpecError for a command or folder that is not there: the user's to mend."""
+    for each in planned:
+        where = f"spec: the template of {each.name}"
+        path = each.env.get("PATH", _path())
+        if each.folder and not Path(each.folder).is_dir():
+            raise SpecError(where, f"there is no folder {each.folder}", "mend its workingDir")
+        word = each.command[0]
+        file = (
+            Path(each.folder, word) if os.sep in word else Path(shutil.which(word, path=path) or "")
+        )
+        if not os.access(file, os.X_OK) or file.is_dir():
+            raise SpecError(where, f"{word} is no command here", "mend its command or workingDir")
+
+
+def _path() -> str:
+    """PATH with this environment first: a template's `python` has Atoll, as in its image."""
+    return os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+
+
+def _exit(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _ended_with_us() -> list[str]:
+    """Where the system can: SIGTERM for a child whose parent dies, so that none is left over."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
 
 
 def _name(planned: Planned) -> str | int:
@@ -148,13 +194,23 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(each.getsockname()[1] for each in sockets)
 
 
-def last_line(path: Path) -> str:
-    """The last line that a process wrote."""
+def last_words(path: Path) -> str:
+    """Why a process ended, from the last line of its log."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1] if lines else ""
+    last = lines[-1] if lines else ""
+    try:
+        line = json.loads(last)
+    except ValueError:
+        return last
+    if not isinstance(line, dict):
+        return last
+    if {"field", "problem", "remedy"} <= line.keys():
+        return f"{line['field']}: {line['problem']}; {line['remedy']}"
+    words = line.get("reason") or line.get("exception") or line.get("event") or last
+    return str(words).strip().splitlines()[-1]
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -57,6 +57,20 @@ def run_file(job: Job) -> RunFile:
     )
 
 
+def ignored(job: Job) -> list[str]:
+    """What local mode leaves to clusters, a line for each."""
+    given = sorted(job.spec.learner.template.container.model_extra or {})
+    lines = [f"spec.learner.template: {', '.join(given)} is for clusters only"] if given else []
+    for region in job.spec.regions:
+        given = sorted(region.pod_overrides.model_extra or {})
+        if given:
+            where = f"spec.regions[{region.name}].podOverrides"
+            lines.append(f"{where}: {', '.join(given)} is for clusters only")
+    if job.spec.learner.hosts > 1:
+        lines.append("spec.learner.hosts: a learner is one process here")
+    return lines
+
+
 def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list[Planned]:
     """Shards first, then learners, then the evaluator."""
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)

@@ -1,8 +1,10 @@
 """What the shards say, as one view in the shape of the CRD's status."""
 
+import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -14,19 +16,46 @@ from atoll_protos.names import split_slot
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CALL_SECONDS_MAX = 2.0
+FINAL = ("Final", "Complete")  # states of a shard that has had its last rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What one look at the shards has shown; `replies` are by shard, None where none came."""
+
+    job: Job
+    replies: Sequence[pb.StatusReply | None]
+    status: Any
+    bytes_per_second: float | None  # bulk bytes, both ways; None while unknown
 
 
 class Poller:
-    """Asks every shard for its Status; None where one does not answer."""
+    """Asks every shard for its Status."""
 
-    def __init__(self, ports: Sequence[int]) -> None:
+    def __init__(self, job: Job, ports: Sequence[int]) -> None:
+        self.job = job
+        self._counted: tuple[float, int] | None = None
         self._stubs: list[Any] = [
             SyncerStub(grpc.insecure_channel(f"127.0.0.1:{port}", options=control_options()))
             for port in ports
         ]
 
-    def poll(self) -> list[pb.StatusReply | None]:
-        """One reply a shard."""
+    def poll(self, evaluations: list[Any], now: float) -> Snapshot:
+        """One look; `evaluations` are the lines of evaluations.jsonl."""
+        replies = self._replies()
+        counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
+        before, self._counted = self._counted, (now, counted)
+        rate = None
+        if before is not None and now > before[0] and counted >= before[1] and all(replies):
+            rate = (counted - before[1]) / (now - before[0])
+        return Snapshot(
+            job=self.job,
+            replies=replies,
+            status=status(self.job, replies, evaluations),
+            bytes_per_second=rate,
+        )
+
+    def _replies(self) -> list[pb.StatusReply | None]:
         replies: list[pb.StatusReply | None] = []
         for stub in self._stubs:
             try:
@@ -72,7 +101,7 @@ def status(job: Job, replies: Sequence[pb.StatusReply | None], evaluations: list
         ],
         "syncer": {
             "shards": len(replies),
-            "ready": sum(reply.state in ("Serving", "Final", "Complete") for reply in known),
+            "ready": sum(reply.state in ("Serving", *FINAL) for reply in known),
             "epochs": [reply.epoch if reply else None for reply in replies],
         },
         "conditions": conditions(job, replies, len(training)),
@@ -80,25 +109,63 @@ def status(job: Job, replies: Sequence[pb.StatusReply | None], evaluations: list
 
 
 def conditions(job: Job, replies: Sequence[pb.StatusReply | None], live: int) -> list[Any]:
-    """The conditions that local mode can tell."""
+    """All of the CRD's conditions; a cluster's troubles cannot be had here."""
     states = [reply.state if reply else "Unknown" for reply in replies]
     failed = next((reply.reason for reply in replies if reply and reply.state == "Failed"), "")
-    serving = all(state in ("Serving", "Final", "Complete") for state in states)
+    serving = all(state in ("Serving", *FINAL) for state in states)
     complete = states[0] == "Complete"
     seen = states[0] != "Unknown"
-    enough = live >= job.spec.sync.quorum
+    quorum, desired = job.spec.sync.quorum, job.spec.learners
+    enough = live >= quorum
+    training = serving and enough and not complete
+    ready = "Serving" if serving else "NotServing"
+    counted = f"{live} of {desired} learners in training, quorum {quorum}"
     return [
-        _condition("SyncerReady", serving, ", ".join(states), seen=seen),
-        _condition("LearnersAvailable", enough, f"{live} in training", seen=seen),
-        _condition("Progressing", serving and enough and not complete, "", seen=seen),
-        _condition("Complete", complete, "", seen=seen),
-        _condition("Failed", bool(failed), failed, seen=seen),
+        _condition("Accepted", True, "Valid", "the manifest is valid"),
+        _condition("SyncerReady", serving, ready, ", ".join(states)),
+        _condition("LearnersAvailable", enough, "Quorum" if enough else "NoQuorum", counted, seen),
+        _condition("Progressing", training, "Training" if training else "Waiting", counted, seen),
+        _condition("Degraded", live < desired and training, "LearnersMissing", counted, seen),
+        _condition("NodeLossHeld", False, "LocalMode", "this machine is the only node"),
+        _condition("SpecDrift", False, "LocalMode", "one run file for all"),
+        _condition("Suspended", False, "LocalMode", "interrupt and --resume instead"),
+        _condition("Complete", complete, "Final" if complete else "Training", "", seen),
+        _condition("Failed", bool(failed), "SyncerFailed" if failed else "NoFailure", failed, seen),
     ]
 
 
-def _condition(kind: str, holds: bool, message: str, *, seen: bool) -> dict[str, str]:
+def _condition(
+    kind: str, holds: bool, reason: str, message: str, seen: bool = True
+) -> dict[str, str]:
     truth = ("True" if holds else "False") if seen else "Unknown"
-    return {"type": kind, "status": truth, "message": message}
+    return {"type": kind, "status": truth, "reason": reason, "message": message}
+
+
+def line(seen: Snapshot) -> str:
+    """The whole job in one line."""
+    status = seen.status
+    current = status["progress"]
+    loss = "-" if current["loss"] is None else f"{current['loss']:.3f}"
+    held_out = current["metrics"][0]["value"] if current["metrics"] else "-"
+    left = current["estimatedRemainingSeconds"]
+    grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
+    rate = seen.bytes_per_second
+    parts = (
+        f"tick {current['step'] or 0} of {seen.job.spec.steps or '?'}",
+        f"learners {status['learnersLive']}/{status['learnersDesired']}",
+        f"quorum {status['quorum']}",
+        f"grace {grace:.2f} s",
+        "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
+        f"loss {loss}",
+        f"held out {held_out}",
+        f"ETA {'-' if left is None else f'{left} s'}",
+    )
+    return "  ".join(parts)
+
+
+def json_line(seen: Snapshot) -> str:
+    """The status with its time (Unix seconds); `run` is the status' own."""
+    return json.dumps({"time": time.time(), **seen.status})
 
 
 def slot_rows(job: Job, reply: pb.StatusReply | None) -> list[list[str]]:
@@ -110,7 +177,7 @@ def slot_rows(job: Job, reply: pb.StatusReply | None) -> list[list[str]]:
             name = f"{region.name}-{ordinal}"
             slot = slots.get(name)
             if slot is None:
-                rows.append([name, "Starting", "", "", "", ""])
+                rows.append([name, region.name, "Starting", "", "", "", ""])
                 continue
             rate = (
                 slot.tokens / slot.t_m / slot.step_seconds if slot.t_m and slot.step_seconds else 0
@@ -118,6 +185,7 @@ def slot_rows(job: Job, reply: pb.StatusReply | None) -> list[list[str]]:
             rows.append(
                 [
                     name,
+                    region.name,
                     slot.state,
                     str(slot.t_m),
                     f"{rate:,.0f}",

@@ -105,7 +105,8 @@ def merged_by_tape(tape_lines: Iterable[dict[str, Any]]) -> dict[Key, int]:
 def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[str, Any]:
     """What the run came to. Token counts are means over slices: every token is in every slice."""
     learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
-    tape = [line for p in sorted((out / "syncer").glob("*.jsonl")) for line in read_lines(p)]
+    tapes = [read_lines(path) for path in sorted((out / "syncer").glob("*.jsonl"))]
+    tape = [line for lines in tapes for line in lines]
     commits = [line for line in tape if line.get("event") == "commit"]
     law = conserve([line for lines in learners.values() for line in lines], tape)
     slices = len({key[2:] for key in law}) or 1
@@ -122,6 +123,7 @@ def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
         "participation": participants / (len(commits) * max(1, len(learners))) if commits else 0.0,
         "commits": len(commits),
+        "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},
         "wall_seconds": wall_seconds,
         "outer_loss": {
@@ -129,6 +131,27 @@ def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[
             "end": evaluations[-1]["loss"] if evaluations else None,
         },
     }
+
+
+def moved(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, int]:
+    """Bulk bytes from learners (up) and to learners and observers (down), all process starts."""
+    total = {"up": 0, "down": 0}
+    for lines in tapes:
+        counts = [(line["bytes_up"], line["bytes_down"]) for line in lines]
+        for (up, down), following in zip(counts, [*counts[1:], (0, 0)], strict=True):
+            if following[0] < up or following[1] < down:  # the last line of a process start
+                total["up"] += up
+                total["down"] += down
+    return total
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """A summary in a few words."""
+    loss = found["outer_loss"]
+    change = ""
+    if loss["end"] is not None:
+        change = f", held-out loss {loss['start']:.3f} -> {loss['end']:.3f}"
+    return f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged{change}"
 
 
 def _shares(lines: list[dict[str, Any]]) -> dict[str, float]:

@@ -84,6 +84,8 @@ class Driver:
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Arrived | None = None  # verified; the rules are being asked
         self.replies: dict[int, asyncio.Future[Any]] = {}
+        self.bytes_received = 0  # of bulk frames, in this process
+        self.bytes_sent = 0
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
         self._disk = ThreadPoolExecutor(1, "log")
@@ -128,6 +130,7 @@ class Driver:
             task.cancel()
         self._disk.shutdown(wait=False, cancel_futures=True)
         self._merger.shutdown(wait=False, cancel_futures=True)
+        self._write_tape({"event": "end", "epoch": self.shard.epoch})
         self.tape.close()
 
     def feed(self, effects: list[Effect]) -> None:
@@ -174,9 +177,7 @@ class Driver:
             case Reply():
                 self._entries.put_nowait(effect)
             case Tape(record):
-                trouble = self.tape.write(self.shard.history.run, record)
-                if trouble is not None:
-                    log.warning("the tape waits", trouble=str(trouble))
+                self._write_tape(record)
             case Ask(request):
                 self._spawn(self._ask(request))
             case Exit() if not self.exit.done():
@@ -190,6 +191,13 @@ class Driver:
                 self._spawn(self._write_index(parts))
             case Stage() | Drop() | Merge() | StoreSeed() | StoreHeld():
                 self._perform_on_values(effect)
+
+    def _write_tape(self, record: dict[str, Any]) -> None:
+        """Every line also says what this process has received and sent so far."""
+        bytes_moved = {"bytes_up": self.bytes_received, "bytes_down": self.bytes_sent}
+        trouble = self.tape.write(self.shard.history.run, {**record, **bytes_moved})
+        if trouble is not None:
+            log.warning("the tape waits", trouble=str(trouble))
 
     def _perform_on_values(self, effect: Stage | Drop | Merge | StoreSeed | StoreHeld) -> None:
         values, history = self.values, self.shard.history

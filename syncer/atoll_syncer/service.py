@@ -56,8 +56,6 @@ class SyncerService(rpc.SyncerServicer):
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.sessions = 0
-        self.bytes_received = 0
-        self.bytes_sent = 0
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
         """One instance's control stream."""
@@ -87,7 +85,8 @@ class SyncerService(rpc.SyncerServicer):
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
         """What this shard sees."""
         reply = status(self.driver.shard, self.driver.now())
-        reply.bytes_received, reply.bytes_sent = self.bytes_received, self.bytes_sent
+        reply.bytes_received = self.driver.bytes_received
+        reply.bytes_sent = self.driver.bytes_sent
         return reply
 
     async def bulk(self, request_iterator: Any, context: Any) -> None:
@@ -134,7 +133,7 @@ class SyncerService(rpc.SyncerServicer):
 
         assembler = Assembler(admit)
         while (frame := await context.read()) is not grpc.aio.EOF:
-            self.bytes_received += len(frame)
+            driver.bytes_received += len(frame)
             whole = assembler.feed(frame)
             if whole is not None:
                 await driver.transferred(number, whole.head, whole.payload)
@@ -160,7 +159,7 @@ class SyncerService(rpc.SyncerServicer):
                 transfer += 1
                 for frame in transfer_frames(transfer, head, payload.data):
                     await context.write(frame)
-                    self.bytes_sent += len(frame)
+                    driver.bytes_sent += len(frame)
             port.bulk_ready.clear()
             await port.bulk_ready.wait()
 

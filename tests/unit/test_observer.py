@@ -32,7 +32,7 @@ def adopted(fake: FakeTransport) -> None:
         count += len(fake.boundary().adopted)
 
 
-def test_snapshots_come_at_multiples_and_the_final_one_always() -> None:
+def test_snapshots_are_the_first_values_then_at_multiples_and_the_final_one_always() -> None:
     reported = Gate()
 
     def script(fake: FakeTransport) -> None:
@@ -41,6 +41,9 @@ def test_snapshots_come_at_multiples_and_the_final_one_always() -> None:
         assert fake.end.memory.plan.capture_offsets == ()
         fake.offer_values(1.0)
         adopted(fake)
+        start = fake.next()
+        assert isinstance(start, Evaluated)
+        assert (start.tick, start.loss) == (0, 1.0)
         fake.send(Tick(tick=9), Tick(tick=25))
         first = fake.next()
         assert isinstance(first, Evaluated)
@@ -65,7 +68,7 @@ def test_snapshots_come_at_multiples_and_the_final_one_always() -> None:
             observer.report(loss=value_of(snapshot.model), tokens=64)
         assert observer.tick == 29
         reported.open()
-    assert seen == [(25, False, 1.0), (29, True, 3.0)]
+    assert seen == [(0, False, 1.0), (25, False, 1.0), (29, True, 3.0)]
 
 
 def test_a_part_of_the_model_is_no_snapshot() -> None:

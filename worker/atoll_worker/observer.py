@@ -72,16 +72,16 @@ class Observer:
         return self._replica.tick if self._replica else 0
 
     def snapshots(self, *, every: int | None = None) -> Iterator[Snapshot]:
-        """One when the tick has reached another multiple of `every` (default: the run file's).
+        """One of the first values, then when the tick has passed a multiple of `every`.
 
-        The final one always comes, as the last. Ticks that pass while the caller works are
-        skipped, not queued.
+        `every` is the run file's by default. The final one always comes, as the last. Ticks that
+        pass while the caller works are skipped, not queued.
         """
         every = self.run_file.evaluator_every or 1 if every is None else every
         if every < 1:
             raise SpecError("every", f"is {every}", "give a number of ticks, 1 or more")
         replica = self._inside
-        due = every
+        due = 0
         while not replica.finished:
             whole = len(replica.held) == len(replica.slices)
             if whole and replica.tick >= due:
@@ -116,10 +116,10 @@ class Observer:
         try:
             with self._termination.held():
                 self._replica = open_replica(self.model, self._settings, observer=True)
+                log.info("observing", job=self.run_file.job)
         except BaseException as error:
             self._leave(reason_of(error))
             raise
-        log.info("observing", job=self.run_file.job)
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""learners/SLOT.jsonl: one JSON line per step and event, each with `run` and `time`."""
+"""learners/SLOT.jsonl, a line per step and event, and an observer's evaluations.jsonl."""
 
 import json
 import time
@@ -9,10 +9,14 @@ FLUSH_SECONDS = 0.5
 
 
 class Telemetry:
-    """Appends lines, written out twice a second; without a folder it drops them."""
+    """Appends JSON lines with their `time`, written out twice a second; without a folder none.
+
+    Without a slot it is an observer's.
+    """
 
     def __init__(self, folder: str, slot: str) -> None:
-        self._path = Path(folder) / "learners" / f"{slot}.jsonl" if folder and slot else None
+        name = f"learners/{slot}.jsonl" if slot else "evaluations.jsonl"
+        self._path = Path(folder) / name if folder else None
         self._file: TextIO | None = None
         self._flushed_at = 0.0
 
@@ -28,7 +32,7 @@ class Telemetry:
             return
         now = time.time()
         self._file.write(json.dumps({"time": now, **fields}) + "\n")
-        if now - self._flushed_at >= FLUSH_SECONDS or "event" in fields:
+        if now - self._flushed_at >= FLUSH_SECONDS or "t_m" not in fields:
             self._file.flush()
             self._flushed_at = now
 

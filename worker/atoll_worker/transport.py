@@ -138,6 +138,8 @@ class Transport:
             case Evaluated(tick=tick, loss=loss, tokens=tokens, seconds=seconds):
                 evaluation = pb.Evaluation(tick=tick, loss=loss, tokens=tokens, seconds=seconds)
                 self.feed(self.exchange.evaluated(evaluation))
+                line = {"tick": tick, "loss": loss, "tokens": tokens, "seconds": seconds}
+                self.telemetry.write({"run": self.exchange.run, **line})
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -157,7 +159,7 @@ class Transport:
                 self.bases[shard, fragment] = self.candidates.pop((shard, fragment, number))
             case Discard(shard, fragment, number):
                 self.candidates.pop((shard, fragment, number), None)
-            case Record(fields):
+            case Record(fields) if not self.end.configure.observer:
                 exchange = self.exchange
                 known = {
                     "run": exchange.run,

@@ -1,0 +1,137 @@
+"""A cluster for the tests: the one that KUBECONFIG names, or an own one that is removed after."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.kubectl import Kubectl
+from cluster.lab import lifecycle, roles
+
+COMMAND = Path(__file__).resolve().parent
+REGIONS = ("us-east", "eu-west", "ap-south")
+UP = (
+    "up", "--json", "--clusters", "2",
+    "--nodes", ",".join(f"{region}=2" for region in REGIONS), "--nodes", "eu-west=1",
+)  # fmt: skip
+
+
+class LabCommand:
+    """The command `python tests/cluster`, as tests call it."""
+
+    def attempt(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, COMMAND, *words], capture_output=True, text=True, check=False
+        )
+
+    def __call__(self, *words: str) -> str:
+        done = self.attempt(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self("status", "--json"))
+        return status
+
+    def node(self, name: str) -> dict[str, Any]:
+        nodes = [node for cluster in self.status()["clusters"] for node in cluster["nodes"]]
+        found: dict[str, Any] = next(node for node in nodes if node["name"] == name)
+        return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what needs the session's clusters last: no other test shares the machine with them."""
+
+    def turn(item: pytest.Item) -> int:
+        if COMMAND not in item.path.parents:
+            return 0
+        return 1 if {"lab", "clusters"}.isdisjoint(getattr(item, "fixturenames", ())) else 2
+
+    items.sort(key=turn)
+
+
+@pytest.fixture(scope="session")
+def prepared() -> None:
+    """Skip where no cluster can be made; where CI is set, as it is in .ci/run, fail."""
+    if reason := lifecycle.why_not():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest) -> Iterator[LabCommand]:
+    """Return the command, with two clusters up that the tests may break and must heal."""
+    if os.environ.get("KUBECONFIG"):
+        pytest.skip("KUBECONFIG names a cluster whose nodes are not ours to cut")
+    request.getfixturevalue("prepared")
+    command = LabCommand()
+    was_up = command.attempt("status").returncode == 0
+    command(*UP)
+    if was_up:
+        command("load")  # this checkout's images
+    yield command
+    if not was_up:
+        command("down")
+
+
+@pytest.fixture
+def empty_machine(request: pytest.FixtureRequest) -> LabCommand:
+    """Return the command, with nothing up."""
+    if os.environ.get("KUBECONFIG"):
+        pytest.skip("KUBECONFIG names the cluster to test, so none is to be made here")
+    request.getfixturevalue("prepared")
+    command = LabCommand()
+    if command.attempt("status").returncode == 0:
+        pytest.skip("needs a machine without a cluster: `python tests/cluster down` first")
+    return command
+
+
+@pytest.fixture(scope="session")
+def clusters(request: pytest.FixtureRequest) -> list[Kubectl]:
+    """Return every cluster there is, the main one first."""
+    kubeconfig = os.environ.get("KUBECONFIG")
+    if kubeconfig:
+        program = shutil.which("kubectl")
+        assert program, "KUBECONFIG is set, but there is no kubectl on the PATH"
+        return [Kubectl(program=program, kubeconfig=kubeconfig)]
+    status = request.getfixturevalue("lab").status()
+    program = f"{status['programs']}/kubectl"
+    return [Kubectl(program=program, kubeconfig=c["kubeconfig"]) for c in status["clusters"]]
+
+
+@pytest.fixture(scope="session")
+def kube(clusters: list[Kubectl]) -> Kubectl:
+    """Return the main cluster."""
+    return clusters[0]
+
+
+@pytest.fixture(scope="session")
+def image_of() -> Callable[[str], str]:
+    """Name the image of a role, as ATOLL_IMAGES does with {role} in it for another cluster."""
+    pattern = os.environ.get("ATOLL_IMAGES", roles.NAME)
+    return lambda role: pattern.format(role=role)
+
+
+@pytest.fixture(scope="session")
+def worker_image(image_of: Callable[[str], str]) -> str:
+    """Name the image of a learner, which has Python and torch in it."""
+    return image_of("worker")
+
+
+@pytest.fixture
+def namespace(clusters: list[Kubectl]) -> Iterator[str]:
+    """Make a namespace with restricted pod security in every cluster, and remove it after."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    for kubectl in clusters:
+        kubectl("create", "namespace", name)
+        kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=20s")
+    yield name
+    for kubectl in clusters:
+        kubectl("delete", "namespace", name, "--wait=false")

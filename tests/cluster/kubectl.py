@@ -1,0 +1,60 @@
+"""How tests talk to a cluster: kubectl as a person uses it, with a bound on every wait."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubectl:
+    """One cluster, as its kubeconfig names it."""
+
+    program: str
+    kubeconfig: str
+
+    def __call__(self, *words: str, stdin: str | None = None) -> str:
+        """Run kubectl and return what it prints; AssertionError with its words if it fails."""
+        done = self.attempt(*words, stdin=stdin)
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+    def attempt(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run kubectl and return how it went."""
+        return subprocess.run(
+            [self.program, f"--kubeconfig={self.kubeconfig}", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def apply(self, namespace: str, *objects: Object) -> None:
+        """Apply objects to a namespace."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self("-n", namespace, "apply", "-f", "-", stdin=json.dumps(listed))
+
+    def get(self, *words: str) -> dict[str, Any]:
+        """Get one object or a list."""
+        found: dict[str, Any] = json.loads(self("get", *words, "-o", "json"))
+        return found
+
+    def node_is_ready(self, node: str) -> bool:
+        """Tell whether a node's Ready condition is True."""
+        conditions = self.get("node", node)["status"]["conditions"]
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def until(what: str, condition: Callable[[], bool], seconds_max: float) -> float:
+    """Wait until the condition holds and return the seconds that took."""
+    began = time.monotonic()
+    while not condition():
+        waited = time.monotonic() - began
+        assert waited < seconds_max, f"{what}: not within {seconds_max:.0f} s"
+        time.sleep(0.1)
+    return time.monotonic() - began

@@ -1,0 +1,228 @@
+"""What a lab consists of: names, addresses and folders of its clusters and nodes."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+PREFIX = "atoll-"  # of every network namespace and link
+BRIDGE = "atoll0"
+CGROUP = "atoll"
+PLANE_NET = "10.200.0.0/16"  # control planes and nodes of all clusters, on one bridge
+CLUSTERS_MAX = 5
+NODES_MAX = 60
+SHARES = Path("/opt/share")  # in every container of every pod: folders of this machine
+
+
+Timing = Literal["fast", "default"]  # when a lost node is seen
+
+
+class LabError(Exception):
+    """Something the caller can mend; the message says how."""
+
+
+def cache_folder() -> Path:
+    """Return where everything lives: programs, images, and the running lab."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "atoll" / "cluster"
+
+
+def run_folder() -> Path:
+    """Return the folder of the one lab that may run on this machine."""
+    return cache_folder() / "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine of a cluster: a set of namespaces with its own kubelet and containerd."""
+
+    cluster: int
+    index: int
+    name: str
+    region: str
+
+    @property
+    def short(self) -> str:
+        return f"c{self.cluster}n{self.index}"
+
+    @property
+    def link(self) -> str:
+        """Network namespace of the node, and the host's end of its cable."""
+        return f"{PREFIX}{self.short}"
+
+    @property
+    def address(self) -> str:
+        return f"10.200.{self.cluster}.{self.index}"
+
+    @property
+    def pod_net(self) -> str:
+        return f"10.{200 + 10 * self.cluster}.{self.index}.0/24"
+
+    @property
+    def folder(self) -> Path:
+        return run_folder() / f"c{self.cluster}" / self.short
+
+    @property
+    def cgroup(self) -> str:
+        return f"{CGROUP}/{self.short}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """One control plane and its nodes."""
+
+    index: int
+    nodes: tuple[Node, ...]
+
+    @property
+    def name(self) -> str:
+        return f"c{self.index}"
+
+    @property
+    def address(self) -> str:
+        """Address of the API server and of DNS, on the bridge."""
+        return f"10.200.0.{self.index}"
+
+    @property
+    def server(self) -> str:
+        return f"https://{self.address}:6443"
+
+    @property
+    def pod_net(self) -> str:
+        return f"10.{200 + 10 * self.index}.0.0/16"
+
+    @property
+    def service_net(self) -> str:
+        return f"10.{201 + 10 * self.index}.0.0/16"
+
+    @property
+    def inner_net(self) -> str:
+        """Pods and Services together."""
+        return f"10.{200 + 10 * self.index}.0.0/15"
+
+    def service_address(self, last: int) -> str:
+        return f"10.{201 + 10 * self.index}.0.{last}"
+
+    def port(self, offset: int) -> int:
+        """Return a port on loopback for a daemon that only this machine talks to."""
+        return 22000 + 100 * self.index + offset
+
+    @property
+    def folder(self) -> Path:
+        return run_folder() / self.name
+
+    @property
+    def pki(self) -> Path:
+        return self.folder / "pki"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """Everything that one `up` starts."""
+
+    clusters: tuple[Cluster, ...]
+    timing: Timing = "fast"
+    shares: Mapping[str, str] = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+
+    def nodes(self) -> Iterator[Node]:
+        for cluster in self.clusters:
+            yield from cluster.nodes
+
+    def node(self, name: str) -> Node:
+        """Return the node of that name, or raise LabError naming those there are."""
+        for node in self.nodes():
+            if name in (node.name, node.short):
+                return node
+        known = ", ".join(node.name for node in self.nodes())
+        raise LabError(f"no node {name!r}: there are {known}")
+
+    def cluster_of(self, node: Node) -> Cluster:
+        return self.clusters[node.cluster - 1]
+
+
+def plan(
+    nodes: Sequence[str],
+    clusters: int,
+    timing: Timing,
+    shares: Sequence[str] = (),
+    images: Sequence[str] = (),
+) -> Lab:
+    """Make a lab of command-line words; `nodes` has one for each cluster, the last for the rest."""
+    if not 1 <= clusters <= CLUSTERS_MAX:
+        raise LabError(f"--clusters {clusters}: 1 to {CLUSTERS_MAX}")
+    if len(nodes) > clusters:
+        raise LabError(f"--nodes is given {len(nodes)} times for {clusters} clusters")
+    wanted = [_regions(nodes[min(i, len(nodes) - 1)]) for i in range(clusters)]
+    return Lab(
+        clusters=tuple(_cluster(i, regions) for i, regions in enumerate(wanted, start=1)),
+        timing=timing,
+        shares=dict(_share(word) for word in shares),
+        images=tuple(str(Path(image).resolve()) for image in images),
+    )
+
+
+def _regions(words: str) -> dict[str, int]:
+    regions: dict[str, int] = {}
+    for word in words.split(","):
+        name, _, count = word.partition("=")
+        if not name or not count.isdecimal() or name in regions:
+            raise LabError(f"--nodes {words}: write region=count, like us-east=2,eu-west=1")
+        regions[name] = int(count)
+    if not 1 <= sum(regions.values()) <= NODES_MAX:
+        raise LabError(f"--nodes {words}: 1 to {NODES_MAX} nodes for each cluster")
+    return regions
+
+
+def _cluster(index: int, regions: Mapping[str, int]) -> Cluster:
+    places = [(region, n) for region, count in regions.items() for n in range(1, count + 1)]
+    nodes = (
+        Node(cluster=index, index=k, name=f"c{index}-{region}-{n}", region=region)
+        for k, (region, n) in enumerate(places, start=1)
+    )
+    return Cluster(index=index, nodes=tuple(nodes))
+
+
+def _share(word: str) -> tuple[str, str]:
+    name, _, folder = word.partition("=")
+    if not name or name != os.path.normpath(name).strip("./") or not Path(folder).exists():
+        raise LabError(f"--share {word}: write name=folder, with a folder that exists")
+    return name, str(Path(folder).resolve())
+
+
+def to_json(lab: Lab) -> str:
+    """Write a lab down, for later commands and for the processes of its nodes."""
+    document = {
+        "clusters": [[[node.name, node.region] for node in c.nodes] for c in lab.clusters],
+        "timing": lab.timing,
+        "shares": dict(lab.shares),
+        "images": list(lab.images),
+    }
+    return json.dumps(document, indent=1)
+
+
+def from_json(text: str) -> Lab:
+    """Read what to_json wrote."""
+    document: dict[str, Any] = json.loads(text)
+    clusters = tuple(
+        Cluster(
+            index=i,
+            nodes=tuple(
+                Node(cluster=i, index=k, name=name, region=region)
+                for k, (name, region) in enumerate(nodes, start=1)
+            ),
+        )
+        for i, nodes in enumerate(document["clusters"], start=1)
+    )
+    return Lab(
+        clusters=clusters,
+        timing=document["timing"],
+        shares=document["shares"],
+        images=tuple(document["images"]),
+    )

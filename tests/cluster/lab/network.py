@@ -1,0 +1,119 @@
+"""Bridge, cables and routes of a lab. Nothing that a lab sends may ever leave this machine."""
+
+import ipaddress
+import json
+import subprocess
+from pathlib import Path
+
+from cluster.lab.layout import BRIDGE, PLANE_NET, PREFIX, Cluster, Lab, LabError, Node
+from cluster.lab.processes import run
+
+GUARD_METRIC = 4096  # worse than every real route, better than the machine's default route
+NETNS = Path("/run/netns")
+
+
+def lay(lab: Lab) -> None:
+    """Build the network of all clusters; the unreachable routes come before anything else."""
+    _refuse_overlap(lab)
+    for net in _guarded(lab):
+        run("ip", "route", "replace", "unreachable", net, "metric", str(GUARD_METRIC))
+    lines = [f"link add {BRIDGE} type bridge"]
+    lines += [f"address add {cluster.address}/16 dev {BRIDGE}" for cluster in lab.clusters]
+    lines += [f"link set {BRIDGE} up"]
+    for node in lab.nodes():
+        lines += [
+            f"netns add {node.link}",
+            f"link add {node.link} type veth peer name eth0 netns {node.link}",
+            f"link set {node.link} master {BRIDGE} up",
+            f"route add {node.pod_net} via {node.address}",
+        ]
+    run("ip", "-batch", "-", stdin="\n".join(lines))
+    for cluster in lab.clusters:
+        for node in cluster.nodes:
+            _wire_node(cluster, node)
+
+
+def _wire_node(cluster: Cluster, node: Node) -> None:
+    """Set up a node's own end; it has no default route, so its pods cannot reach the world."""
+    lines = [
+        "link set lo up",
+        f"address add {node.address}/16 dev eth0",
+        "link set eth0 up",
+        # A Service's address must have a route before kube-proxy's rules replace it.
+        f"route add {cluster.service_net} via {cluster.address}",
+    ]
+    lines += [
+        f"route add {other.pod_net} via {other.address}" for other in cluster.nodes if other != node
+    ]
+    run("ip", "-n", node.link, "-batch", "-", stdin="\n".join(lines))
+    inside = ["nsenter", f"--net={NETNS / node.link}"]
+    run(*inside, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0",
+        "net.ipv4.conf.default.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0")  # fmt: skip
+    # Other clusters have no route to this one's pods: they see the node's address.
+    run(*inside, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", node.pod_net,
+        "!", "-d", cluster.pod_net, "-j", "MASQUERADE")  # fmt: skip
+
+
+def cut(node: Node) -> None:
+    """Unplug the cable at the bridge; at the node's end that would lose its routes."""
+    run("ip", "link", "set", node.link, "down")
+
+
+def heal(node: Node) -> None:
+    """Plug the cable in again."""
+    run("ip", "link", "set", node.link, "up")
+
+
+def is_cut(node: Node) -> bool:
+    """Tell whether the node's cable is unplugged."""
+    return "UP" not in json.loads(run("ip", "-j", "link", "show", "dev", node.link))[0]["flags"]
+
+
+def tear_down() -> None:
+    """Remove all that `lay` may have made, known by name alone; the guards last."""
+    for link in json.loads(run("ip", "-j", "link", "show")):
+        if link["ifname"].startswith(PREFIX) or link["ifname"] == BRIDGE:
+            subprocess.run(
+                ["ip", "link", "delete", link["ifname"]], capture_output=True, check=False
+            )
+    for space in NETNS.glob(f"{PREFIX}*"):
+        run("ip", "netns", "delete", space.name)
+    for route in _routes():
+        if route.get("type") == "unreachable" and route.get("metric") == GUARD_METRIC:
+            run(
+                "ip",
+                "route",
+                "delete",
+                "unreachable",
+                str(route["dst"]),
+                "metric",
+                str(GUARD_METRIC),
+            )
+
+
+def forget_netns_folder() -> None:
+    """Undo the mount that `ip netns add` leaves behind when no namespace is left."""
+    if NETNS.exists() and not any(NETNS.iterdir()):
+        subprocess.run(["umount", str(NETNS)], capture_output=True, check=False)
+        NETNS.rmdir()
+
+
+def _guarded(lab: Lab) -> list[str]:
+    return [PLANE_NET, *(cluster.inner_net for cluster in lab.clusters)]
+
+
+def _routes() -> list[dict[str, object]]:
+    routes: list[dict[str, object]] = json.loads(run("ip", "-j", "route", "show"))
+    return routes
+
+
+def _refuse_overlap(lab: Lab) -> None:
+    for route in _routes():
+        if route["dst"] == "default":
+            continue
+        other = ipaddress.ip_network(str(route["dst"]))
+        for net in _guarded(lab):
+            if other.overlaps(ipaddress.ip_network(net)):
+                raise LabError(
+                    f"this machine has a route to {other}; the lab needs {net} for itself"
+                )

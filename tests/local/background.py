@@ -1,0 +1,92 @@
+"""`atoll run` in the background, so that a test can do things to it meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from atoll_operator.summary import read_lines
+from local.command import LOG_CHARACTERS
+
+SECONDS_MAX = 200.0
+LOOK_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Running:
+    """One `atoll run` and its folder."""
+
+    process: subprocess.Popen[str]
+    out: Path
+
+    def until(self, look: Callable[[], T], what: str) -> T:
+        """What `look` returns once it is true; fails when it does not come or the run ends."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while not (found := look()):
+            assert time.monotonic() < deadline, f"{what} does not come\n{self.logs()}"
+            assert self.process.poll() is None, f"ended before {what}\n{self.logs()}"
+            time.sleep(LOOK_SECONDS)
+        return found
+
+    def commits(self, shard: int) -> list[dict[str, Any]]:
+        """A shard's commits so far."""
+        lines = read_lines(self.out / "syncer" / f"{shard}.tape.jsonl")
+        return [line for line in lines if line.get("event") == "commit"]
+
+    def row(self, name: str | int) -> dict[str, Any]:
+        """The line of processes.json with this slot or shard."""
+        rows = json.loads((self.out / "processes.json").read_text())
+        return next(row for row in rows if name in (row.get("slot"), row.get("shard")))
+
+    def kill(self, name: str | int) -> None:
+        """kill -9 one process, and wait until it has been started again."""
+        row = self.row(name)
+        os.kill(row["pid"], signal.SIGKILL)
+
+        def again() -> bool:
+            now = self.row(name)
+            return now["restarts"] > row["restarts"] and now["pid"] is not None
+
+        self.until(again, f"restart of {name}")
+
+    def finish(self, signal_number: int | None = None) -> tuple[int, str]:
+        """Exit code and stderr."""
+        if signal_number is not None:
+            self.process.send_signal(signal_number)
+        _, stderr = self.process.communicate(timeout=SECONDS_MAX)
+        return self.process.returncode, stderr
+
+    def logs(self) -> str:
+        """The last words of every process."""
+        files = sorted(self.out.glob("logs/*.log"))
+        return "\n".join(f"{log.name}: {log.read_text()[-LOG_CHARACTERS:]}" for log in files)
+
+
+@contextmanager
+def running(job: Path, out: Path, *arguments: str) -> Iterator[Running]:
+    """Start it; what still runs at the end is interrupted."""
+    atoll = Path(sys.executable).with_name("atoll")
+    process = subprocess.Popen(
+        [atoll, "run", job, "--out", out, "--output", "lines", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    run = Running(process, out)
+    try:
+        with process:
+            yield run
+            if process.poll() is None:
+                run.finish(signal.SIGINT)
+    finally:
+        if process.poll() is None:
+            process.kill()

@@ -1,0 +1,109 @@
+"""Processes of a real run are killed with -9, and it is interrupted: nothing is counted twice."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from atoll_operator.summary import conserve, merged_by_tape
+from local.background import running
+from local.command import TESTS, commits, json_lines, tapes
+
+TINY = TESTS.parent / "examples" / "tiny.yaml"
+TWO_LEARNERS = (
+    *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
+    *("--set", "spec.evaluator="),
+)
+
+
+def learners_lines(out: Path) -> list[dict[str, object]]:
+    return [line for path in (out / "learners").glob("*.jsonl") for line in json_lines(path)]
+
+
+def check_law(out: Path) -> None:
+    """Rule 13 from the files; and versions of a slice follow one another (rule 19)."""
+    law = conserve(learners_lines(out), tapes(out))
+    assert all(tokens.balanced for tokens in law.values()), law
+    assert {key: tokens.merged for key, tokens in law.items()} == {
+        **dict.fromkeys(law, 0),
+        **merged_by_tape(tapes(out)),
+    }
+    by_slice: dict[tuple[int, int], list[int]] = {}
+    for line in commits(out):
+        by_slice.setdefault((line["shard"], line["slice"]), []).append(line["version"])
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in by_slice.values())
+
+
+def test_a_learner_and_then_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with running(TINY, out, "--set", "spec.steps=140", *TWO_LEARNERS) as run:
+        run.until(lambda: len(run.commits(1)) >= 6, "commits")
+        run.kill("eu-west-0")
+        before = len(run.commits(1))
+        run.until(lambda: len(run.commits(1)) >= before + 2, "commits of the others")
+        run.kill(1)
+        before = len(run.commits(1))
+        run.until(lambda: len(run.commits(1)) >= before + 2, "commits of the new reign")
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    assert "eu-west-0 ended (SIGKILL) and is started again" in stderr
+    check_law(out)
+    epochs = {line["epoch"] for line in commits(out) if line["shard"] == 1}
+    assert len(epochs) == 2
+    incarnations = {line["incarnation"] for line in learners_lines(out) if "t_m" in line}
+    assert incarnations == {1, 2}
+    totals = json.loads((out / "summary.json").read_text())["tokens"]
+    assert totals["lost"] >= 0
+    assert totals["merged"] > 0.7 * totals["trained"]
+
+
+def test_an_interrupted_run_stops_in_seconds_and_resume_is_the_same_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    steps = ("--set", "spec.steps=80")
+    with running(TINY, out, *steps, *TWO_LEARNERS) as run:
+        run.until(lambda: len(run.commits(0)) >= 3, "commits")
+        begun = time.monotonic()
+        code, stderr = run.finish(signal.SIGINT)
+        assert code == 130, stderr
+        assert time.monotonic() - begun < 20
+    assert "--resume" in stderr
+    assert json.loads((out / "summary.json").read_text())["result"] == "Interrupted"
+    first = {line["run"] for line in commits(out)}
+    before = len(commits(out))
+
+    other_seed = ("--resume", "--set", "spec.seed=7")
+    with running(TINY, out, *steps, *TWO_LEARNERS, *other_seed) as run:
+        code, stderr = run.finish()
+    assert code == 2
+    assert stderr.startswith("spec.sync: ")
+
+    with running(TINY, out, *steps, *TWO_LEARNERS, "--resume") as run:
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    assert {line["run"] for line in commits(out)} == first
+    assert len(commits(out)) > before
+    check_law(out)
+
+
+def test_no_process_outlives_an_atoll_run_that_was_killed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with running(TINY, out, "--set", "spec.steps=5000", *TWO_LEARNERS) as run:
+        run.until((out / "processes.json").exists, "processes.json")
+        rows = run.until(
+            lambda: [row for row in json.loads((out / "processes.json").read_text()) if row["pid"]],
+            "processes",
+        )
+        run.process.kill()
+        run.process.wait()
+    deadline = time.monotonic() + 30
+    while left := [row["pid"] for row in rows if is_alive(row["pid"])]:
+        assert time.monotonic() < deadline, f"{left} still run"
+        time.sleep(0.1)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; a zombie that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

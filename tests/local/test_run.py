@@ -1,0 +1,119 @@
+"""One run of the example, as a user starts it: what it prints, leaves behind and promises."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from atoll_operator.summary import conserve, merged_by_tape
+from local.command import TESTS, commits, json_lines, run_atoll, tapes
+
+TINY = TESTS.parent / "examples" / "tiny.yaml"
+STEPS = 100
+NATS_MIN = 1.5
+TAPE_FIELDS = {
+    *("run", "time", "epoch", "tick", "slice", "version", "base", "digest", "reason"),
+    *("quorum_wait_seconds", "grace_seconds", "participants", "left_out"),
+}
+STEP_FIELDS = {
+    *("run", "time", "t_m", "tick", "tokens", "loss"),
+    *("step_seconds", "blocked_seconds", "adopted"),
+}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has completed."""
+    folder = tmp_path_factory.mktemp("run") / "out"
+    shown = run_atoll(TINY, folder, "--set", f"spec.steps={STEPS}")
+    assert f"of {STEPS}" in shown
+    return folder
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_the_model_learns(out: Path) -> None:
+    loss = read(out / "summary.json")["outer_loss"]
+    assert loss["end"] < loss["start"] - NATS_MIN
+    evaluations = json_lines(out / "evaluations.jsonl")
+    assert loss == {"start": evaluations[0]["loss"], "end": evaluations[-1]["loss"]}
+    assert evaluations[-1]["tick"] >= STEPS
+
+
+def test_the_exported_model_has_the_loss_that_was_measured_last(out: Path) -> None:
+    atoll = Path(sys.executable).with_name("atoll")
+    arguments = [str(out / "export"), "--heldout-bytes", str(1 << 17)]
+    done = subprocess.run(
+        [atoll, "eval", *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    measured = json.loads(done.stdout)
+    last = json_lines(out / "evaluations.jsonl")[-1]
+    assert measured["bytes"] == last["tokens"]
+    assert measured["loss"] == pytest.approx(last["loss"], abs=1e-5)
+
+
+def test_the_law_of_conservation_holds_for_every_learner_and_slice(out: Path) -> None:
+    lines = [line for path in (out / "learners").glob("*.jsonl") for line in json_lines(path)]
+    law = conserve(lines, tapes(out))
+    assert len(law) == 3 * 2 * 4  # learners, shards, slices
+    assert all(tokens.balanced for tokens in law.values())
+    assert {key: tokens.merged for key, tokens in law.items()} == merged_by_tape(tapes(out))
+    totals = read(out / "summary.json")["tokens"]
+    assert totals["trained"] > 0
+    assert totals["lost"] == 0
+    assert totals["trained"] == pytest.approx(sum(totals.values()) - totals["trained"], abs=3)
+
+
+def test_versions_of_a_slice_follow_one_another(out: Path) -> None:
+    by_slice: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for line in commits(out):
+        assert line.keys() >= TAPE_FIELDS
+        by_slice.setdefault((line["shard"], line["slice"]), []).append(line)
+    assert len(by_slice) == 2 * 4
+    for lines in by_slice.values():
+        assert [line["version"] for line in lines] == list(range(1, len(lines) + 1))
+        assert [line["base"] for line in lines] == list(range(len(lines)))
+        assert [line["tick"] for line in lines] == sorted(line["tick"] for line in lines)
+
+
+def test_every_line_carries_run_and_time(out: Path) -> None:
+    run = read(out / "status.json")["run"]
+    assert run
+    for path in [*out.glob("learners/*.jsonl"), *out.glob("syncer/*"), out / "evaluations.jsonl"]:
+        for line in json_lines(path):
+            assert line["time"] > 0
+            assert line["run"] == run
+    steps = [e for path in out.glob("learners/*.jsonl") for e in json_lines(path) if "t_m" in e]
+    assert all(step.keys() >= STEP_FIELDS for step in steps)
+
+
+def test_the_status_says_complete_in_every_condition_of_the_api(out: Path) -> None:
+    status = read(out / "status.json")
+    truth = {each["type"]: each["status"] for each in status["conditions"]}
+    assert truth["Complete"] == "True"
+    assert truth["Failed"] == truth["Progressing"] == "False"
+    assert truth.keys() >= {"Accepted", "SyncerReady", "LearnersAvailable", "Degraded"}
+    assert status["progress"]["step"] >= STEPS
+
+
+def test_pictures_and_an_export_in_hugging_face_layout_are_there(out: Path) -> None:
+    for picture in ("loss.png", "goodput.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    index = read(out / "export" / "model.safetensors.index.json")
+    for name, file in index["weight_map"].items():
+        assert name in load_file(out / "export" / file)
+
+
+def test_a_second_run_in_the_same_folder_is_refused(out: Path) -> None:
+    atoll = Path(sys.executable).with_name("atoll")
+    done = subprocess.run(
+        [atoll, "run", TINY, "--out", out], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
