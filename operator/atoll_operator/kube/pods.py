@@ -118,12 +118,14 @@ def _container(frame: Frame, spec: dict[str, Any], env: Sequence[Mapping[str, An
         containers.append({})
     container = containers[0]
     container.setdefault("name", frame.role)
-    container.setdefault("image", frame.settings.image)
+    settings = frame.settings
+    ours = settings.syncer_image if frame.role == SHARD_ROLE else settings.worker_image
+    container.setdefault("image", ours)
     container.setdefault("imagePullPolicy", frame.settings.pull_policy)
     if not container.get("command"):
         words = RUNNER.get(frame.role, ("-P", "-m", "atoll_syncer"))
         container["command"] = ["python3", *words]
-    ours = [
+    needed = [
         {"name": Env.RUN_FILE, "value": f"{RUN_FOLDER}/{RUN_FILE}"},
         {"name": Env.ENDPOINTS, "value": frame.endpoints},
         _from_field(Env.UID, "metadata.uid"),
@@ -131,7 +133,7 @@ def _container(frame: Frame, spec: dict[str, Any], env: Sequence[Mapping[str, An
         *env,
     ]
     theirs = [*container.get("env", []), *_dumped(frame.overrides.env)]
-    container["env"] = list({each["name"]: each for each in [*ours, *theirs]}.values())
+    container["env"] = list({each["name"]: each for each in [*needed, *theirs]}.values())
     own = container.setdefault("securityContext", {})
     own.setdefault("allowPrivilegeEscalation", False)
     own.setdefault("capabilities", {"drop": ["ALL"]})

@@ -57,7 +57,7 @@ async def serve(settings: Settings) -> None:
         asyncio.create_task(queue.run()),
         asyncio.create_task(handlers.run(feed, settings, handlers.Heard())),
     ]
-    log.info("operator runs", regions=settings.regions, image=settings.image)
+    log.info("operator runs", regions=settings.regions)
     stop = asyncio.create_task(stopping.wait())
     try:
         ended, _ = await asyncio.wait({stop, *parts}, return_when=asyncio.FIRST_COMPLETED)

@@ -15,7 +15,8 @@ HTTP_PORT = 8080
 class Settings:
     """One install serves `regions`, or ("*",): every region, told apart by a label of nodes."""
 
-    image: str
+    worker_image: str  # of learners and evaluators whose template names none
+    syncer_image: str
     regions: tuple[str, ...] = (EVERY_REGION,)
     region_label: str = REGION_LABEL
     pull_policy: str = PULL_POLICY
@@ -34,20 +35,25 @@ class Settings:
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
     """Raises SpecError that names the variable."""
-    image = environment.get("ATOLL_OPERATOR_IMAGE", "")
-    if not image:
-        raise SpecError("ATOLL_OPERATOR_IMAGE", "is not set", "set it to the image of the pods")
     regions = _words(environment.get("ATOLL_OPERATOR_REGIONS", EVERY_REGION))
     if not regions or (EVERY_REGION in regions and len(regions) > 1):
         raise SpecError("ATOLL_OPERATOR_REGIONS", "mixes * and names", "give * or names")
     return Settings(
-        image=image,
+        worker_image=_required(environment, "ATOLL_WORKER_IMAGE"),
+        syncer_image=_required(environment, "ATOLL_SYNCER_IMAGE"),
         regions=regions,
         region_label=environment.get("ATOLL_OPERATOR_REGION_LABEL", REGION_LABEL),
         pull_policy=environment.get("ATOLL_OPERATOR_PULL_POLICY", PULL_POLICY),
         http_port=int(environment.get("ATOLL_OPERATOR_HTTP_PORT", str(HTTP_PORT))),
         namespaces=_words(environment.get("ATOLL_OPERATOR_NAMESPACES", "")),
     )
+
+
+def _required(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise SpecError(name, "is not set", "set it to the image of the pods")
+    return value
 
 
 def _words(text: str) -> tuple[str, ...]:
