@@ -411,6 +411,7 @@ class Reconciler:
                 continue
             last = word
             if last is None:  # a word that is not the last changes nothing and is told the last
+                sight.memory.absent_since[pod.slot] = sight.now  # and wait before the next try
                 last = await self.syncers.set_owner(address, pod.slot, pod.uid, 0)
             if last is not None:
                 await self.syncers.set_owner(address, pod.slot, pod.uid, last)
