@@ -1,5 +1,6 @@
 """A job on a cluster as a person sees it with kubectl, and as its shards tell it."""
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -107,7 +108,7 @@ class Job:
 def largest_gap(times: list[float], since: float, until: float) -> float:
     """Return the longest pause between two of the times within a span, its ends included."""
     within = [since, *(each for each in times if since < each < until), until]
-    return max(later - earlier for earlier, later in zip(within, within[1:], strict=False))
+    return max(later - earlier for earlier, later in itertools.pairwise(within))
 
 
 @dataclass(slots=True, kw_only=True)
