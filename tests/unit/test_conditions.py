@@ -17,6 +17,7 @@ from atoll_operator.kube.conditions import (
     transitions,
 )
 from atoll_operator.kube.phase import Before, Kind, Phase
+from atoll_operator.spec import Job
 from atoll_protos.names import ExitCode
 from unit.cluster_values import job, learner, reply
 
@@ -66,6 +67,13 @@ def test_each_trouble_has_its_condition(change: dict[str, Any], kind: str, said:
     assert of(replace(FACTS, **change))[kind] == said
 
 
+def test_when_every_shard_has_ended_no_learner_is_missed() -> None:
+    found = of(replace(FACTS, shard_states=("Final", "Complete"), live=0))
+    assert found["LearnersAvailable"] == "True/TrainingOver"
+    assert found["Progressing"] == "True/Exporting"
+    assert found["Degraded"] == "False/AllWell"
+
+
 def test_a_suspended_job_is_suspended_once_its_learners_are_gone() -> None:
     stopped = replace(RUNNING, kind=Kind.SUSPENDED)
     assert of(replace(FACTS, phase=stopped, pods_left=2))["Suspended"] == "False/Suspending"
@@ -94,8 +102,14 @@ def test_only_changes_of_status_are_news_and_a_first_false_is_none() -> None:
 # ---------------------------------------------------------------- phase
 
 
+def one_shard(*changes: str) -> Job:
+    return job("spec.syncer.shards=1", *changes)
+
+
 def decided(before: Before = Before(), registrar: Any = None, pods: Any = (), **more: Any) -> Phase:  # noqa: B008
-    return phase.decide(more.pop("of", job()), before, pods, registrar, more.pop("final", None))
+    return phase.decide(
+        more.pop("of", one_shard()), before, pods, registrar, more.pop("final", None)
+    )
 
 
 def test_a_permanent_exit_code_fails_the_job_with_its_reason() -> None:
@@ -127,9 +141,9 @@ def test_complete_and_failed_stay() -> None:
 
 
 def test_the_deadline_does_not_run_while_suspended() -> None:
-    late = job("spec.activeDeadlineSeconds=60")
+    late = one_shard("spec.activeDeadlineSeconds=60")
     assert decided(Before(running_seconds=61.0), of=late).reason == "DeadlineExceeded"
-    stopped = job("spec.activeDeadlineSeconds=60", "spec.suspend=true")
+    stopped = one_shard("spec.activeDeadlineSeconds=60", "spec.suspend=true")
     assert decided(Before(running_seconds=61.0), of=stopped).kind is Kind.SUSPENDED
 
 
@@ -140,10 +154,11 @@ def test_the_deadline_does_not_run_while_suspended() -> None:
         ("spec.syncer.storage.type=ObjectStore", "spec.syncer.storage.type"),
         ("spec.checkpoint={everySteps: 5}", "spec.checkpoint"),
         ("spec.export={url: 's3://x/y'}", "spec.export.url"),
+        ("spec.syncer.shards=2", "spec.export"),
     ],
 )
 def test_what_this_version_cannot_do_is_not_accepted(change: str, field: str) -> None:
-    found = decided(of=job(change))
+    found = decided(of=one_shard(change))
     assert found.kind is Kind.REJECTED
     assert found.message.startswith(field)
 

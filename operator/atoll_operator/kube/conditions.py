@@ -41,8 +41,15 @@ class Facts:
     stalled_seconds: float = 0.0
     ephemeral: bool = False
     pods_left: int = 0
+    export_trouble: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Every shard has had its last rounds."""
+        return all(state in ENDED for state in self.shard_states)
 
 
+ENDED: Final = frozenset({"Final", "Complete"})  # nothing more is asked of learners
 SERVING: Final = frozenset({"Serving", "Final", "Complete"})
 STALLED_SECONDS: Final = 120.0
 
@@ -114,6 +121,8 @@ def _learners_available(facts: Facts) -> Condition:
         return Condition(
             type=kind, status=UNKNOWN, reason="SyncerSilent", message="the registrar is silent"
         )
+    if facts.ended:
+        return Condition(type=kind, status=TRUE, reason="TrainingOver")
     said = f"{facts.live} of {facts.desired} in training, quorum {facts.quorum}"
     if facts.live >= facts.quorum:
         return Condition(type=kind, status=TRUE, reason="Quorum", message=said)
@@ -128,6 +137,8 @@ def _progressing(facts: Facts) -> Condition:
         return idle
     if facts.phase.kind is Kind.FINISHING:
         return Condition(type=kind, status=TRUE, reason=facts.phase.reason)
+    if facts.ended:
+        return Condition(type=kind, status=TRUE, reason="Exporting", message=facts.export_trouble)
     if facts.live is None:
         return Condition(type=kind, status=UNKNOWN, reason="SyncerSilent")
     if not all(state in SERVING for state in facts.shard_states):
@@ -149,7 +160,7 @@ def _degraded(facts: Facts) -> Condition:
         return Condition(type="Degraded", status=TRUE, reason="PodsMissing", message=said[:2000])
     if facts.live is None:
         return Condition(type="Degraded", status=UNKNOWN, reason="SyncerSilent")
-    if facts.live < facts.desired:
+    if facts.live < facts.desired and not facts.ended:
         said = f"{facts.desired - facts.live} of {facts.desired} learners are not in training yet"
         return Condition(type="Degraded", status=TRUE, reason="LearnersMissing", message=said)
     return Condition(type="Degraded", status=FALSE, reason="AllWell")

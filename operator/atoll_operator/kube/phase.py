@@ -57,7 +57,17 @@ def unsupported(job: Job) -> tuple[str, str] | None:
         return "spec.checkpoint", "this version writes no checkpoints; remove it"
     if spec.export is not None and not spec.export.url.startswith("file:///"):
         return "spec.export.url", "use file:///FOLDER, a folder that spec.syncer.template mounts"
+    if spec.export is None and spec.syncer.shards > 1:
+        return "spec.export", "several shards need file:///FOLDER, mounted by spec.syncer.template"
     return None
+
+
+def export_url(job: Job) -> str:
+    """Where the final model outlives the shards' pods; empty: nowhere."""
+    if job.spec.export is not None:
+        return job.spec.export.url
+    durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
+    return f"pvc://{job.name}-syncer-0" if durable else ""
 
 
 def decide(
@@ -93,9 +103,11 @@ def _kept(kind: Kind, condition: Mapping[str, str]) -> Phase:
 def _complete(
     job: Job, registrar: pb.StatusReply, pods: Sequence[Pod], final_seconds: float
 ) -> Phase:
-    message = f"trained to step {registrar.tick}"
-    if registrar.export_url:
-        message += f"; the model is at {registrar.export_url}"
+    place = export_url(job)
+    kept = (
+        f"the model is at {place}" if place else "no model was kept, for spec.export is not given"
+    )
+    message = f"trained to step {registrar.tick}; {kept}"
     evaluators = [pod for pod in pods if pod.role == "evaluator"]
     measured = any(pod.exit_code == ExitCode.FINAL for pod in evaluators)
     waits = job.spec.evaluator is not None and not measured and bool(evaluators)

@@ -460,8 +460,8 @@ class Reconciler:
                 )
             )
             body |= _times(sight, old)
-        if sight.phase.kind is Kind.COMPLETE and sight.job.spec.export and "exportURL" not in body:
-            body["exportURL"] = sight.job.spec.export.url
+        if sight.phase.kind is Kind.COMPLETE and phase.export_url(sight.job):
+            body["exportURL"] = phase.export_url(sight.job)
         self._measure(sight)
         await self._write(sight.raw, found, body, sight.now, sight.wall)
 
@@ -488,6 +488,7 @@ class Reconciler:
             stalled_seconds=sight.now - moved,
             ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
             pods_left=sum(pod.role == LEARNER_ROLE for pod in sight.pods),
+            export_trouble="; ".join(r.reason for r in sight.replies if r is not None and r.reason),
         )
 
     def _measure(self, sight: Sight) -> None:

@@ -66,9 +66,6 @@ def body(view: View) -> dict[str, Any]:
         found["progress"] = progress
         percent = progress.get("progressPercentage")
         found["columns"]["progress"] = "" if percent is None else f"{percent}%"
-    registrar = view.replies[0] if view.replies else None
-    if registrar is not None and registrar.export_url:
-        found["exportURL"] = registrar.export_url
     return found
 
 
