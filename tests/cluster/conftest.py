@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.installed import Installed
 from cluster.kubectl import Kubectl
 from cluster.lab import lifecycle, roles
 
@@ -135,3 +136,13 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def atoll(lab: LabCommand, kube: Kubectl, image_of: Callable[[str], str]) -> Installed:
+    """Install the chart on the main cluster; the operator stays off the nodes that tests lose."""
+    installed = Installed(kube=kube, helm=f"{lab.status()['programs']}/helm")
+    installed.install(
+        {f"images.{role}": image_of(role) for role in ("operator", "worker", "syncer")}
+    )
+    return installed

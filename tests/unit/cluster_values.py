@@ -1,5 +1,7 @@
 """Values that tests of the Kubernetes executor share."""
 
+from typing import Any
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.children import Family, Owner, Wanted
 from atoll_operator.kube.observe import Node, Pod
@@ -30,10 +32,10 @@ def family(*changes: str, wanted: Wanted = EVERYTHING, settings: Settings = SETT
     return Family(job=job(*changes), owner=OWNER, settings=settings, wanted=wanted)
 
 
-def learner(name: str, node: str, **more: object) -> Pod:
+def learner(name: str, node: str, **more: Any) -> Pod:
     """`us-east-0` on a node."""
     region, _, ordinal = name.rpartition("-")
-    fields = {"phase": "Running", "uid": f"uid-{name}", "ready": True} | more
+    fields: dict[str, Any] = {"phase": "Running", "uid": f"uid-{name}", "ready": True} | more
     return Pod(
         name=f"tiny-{name}",
         role="learner",
@@ -41,16 +43,20 @@ def learner(name: str, node: str, **more: object) -> Pod:
         ordinal=int(ordinal),
         node=node,
         **fields,
-    )  # type: ignore[arg-type]
+    )
 
 
-def shard(number: int, node: str, **more: object) -> Pod:
-    fields = {"phase": "Running", "uid": f"uid-shard-{number}", "ready": True} | more
-    return Pod(name=f"tiny-syncer-{number}-x", role="shard", shard=number, node=node, **fields)  # type: ignore[arg-type]
+def shard(number: int, node: str, **more: Any) -> Pod:
+    fields: dict[str, Any] = {
+        "phase": "Running",
+        "uid": f"uid-shard-{number}",
+        "ready": True,
+    } | more
+    return Pod(name=f"tiny-syncer-{number}-x", role="shard", shard=number, node=node, **fields)
 
 
-def node(name: str, region: str = "us-east", silent: float = 1.0, **more: object) -> Node:
-    return Node(name=name, region=region, silent_seconds=silent, **more)  # type: ignore[arg-type]
+def node(name: str, region: str = "us-east", silent: float = 1.0, **more: Any) -> Node:
+    return Node(name=name, region=region, silent_seconds=silent, **more)
 
 
 def reply(**slots: str) -> pb.StatusReply:
