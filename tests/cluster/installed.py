@@ -23,8 +23,7 @@ class Installed:
     helm: str
 
     def install(self, values: Mapping[str, str]) -> None:
-        chosen = {r"nodeSelector.kubernetes\.io/hostname": OPERATOR_NODE, **values}
-        words = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
         done = subprocess.run(
             [self.helm, f"--kubeconfig={self.kube.kubeconfig}", "upgrade", "--install", RELEASE,
              str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--wait",
