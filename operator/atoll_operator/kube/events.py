@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from atoll_operator.kube.conditions import TRUE, WARNINGS, Condition
+from atoll_operator.kube.conditions import FALSE, TRUE, WARNINGS, Condition
 from atoll_operator.kube.names import GROUP, VERSION
 
 COMPONENT = "atoll-operator"
 MESSAGE_CHARACTERS_MAX = 1000
+EXPECTED = frozenset({"Complete", "Suspended", "Starting", "WaitingForSyncer"})
 
 
 def event(
@@ -44,10 +45,9 @@ def event(
 
 
 def of_transition(job: Mapping[str, Any], condition: Condition, now: str) -> dict[str, Any]:
-    """What a condition's change says."""
-    bad = (condition.status == TRUE) == (condition.type in WARNINGS) and (
-        condition.type not in ("Suspended", "Complete", "Accepted") or condition.status != TRUE
-    )
-    quiet = condition.type in ("Suspended", "Complete") or condition.status == "Unknown"
+    """What a condition's change says; only trouble that somebody may want to mend is a warning."""
+    bad_when = TRUE if condition.type in WARNINGS else FALSE
+    expected = condition.type in ("Suspended", "Complete") or condition.reason in EXPECTED
     said = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
-    return event(job, f"{condition.type}{condition.status}", said, now, warning=bad and not quiet)
+    warning = condition.status == bad_when and not expected
+    return event(job, f"{condition.type}{condition.status}", said, now, warning=warning)

@@ -457,6 +457,7 @@ class Reconciler:
                     asked_at=sight.memory.asked_at or sight.wall,
                     replaced=_replaced_by_region(sight),
                     served=[r.name for r in sight.job.spec.regions if self.settings.serves(r.name)],
+                    idle=sight.phase.kind is not Kind.RUNNING and not sight.pods,
                 )
             )
             body |= _times(sight, old)

@@ -23,13 +23,14 @@ class View:
     asked_at: str  # RFC 3339, when the replies came
     replaced: Mapping[str, int]  # by region
     served: Sequence[str]  # regions
+    idle: bool = False  # nothing runs, and nothing is to
 
 
 def training(view: View) -> list[pb.SlotStatus] | None:
     """The slots in training, as the registrar says; None when it cannot be asked."""
     registrar = view.replies[0] if view.replies else None
     if registrar is None:
-        return None
+        return [] if view.idle else None
     return [slot for slot in registrar.slots if slot.state == TRAINING]
 
 
