@@ -107,7 +107,6 @@ class Supervisor:
         pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
         child.instance = f"{pod}-{os.urandom(4).hex()}"
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
-        environment = {**os.environ, "PATH": _path(), **planned.env}
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
             child.process = subprocess.Popen(
@@ -116,7 +115,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 cwd=planned.folder or None,
-                env={**environment, Env.UID: pod, Env.INSTANCE: child.instance},
+                env={**environment(planned), Env.UID: pod, Env.INSTANCE: child.instance},
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
         child.started_at, child.exit_code = now, None
@@ -149,24 +148,22 @@ class Supervisor:
         write_json(self.out / "processes.json", rows)
 
 
-def check(planned: Iterable[Planned]) -> None:
-    """Raises SpecError for a command or folder that is not there: the user's to mend."""
+def environment(planned: Planned) -> dict[str, str]:
+    """Its variables; this environment comes first in PATH: `python` has Atoll, as in an image."""
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return {**os.environ, "PATH": path, **planned.env}
+
+
+def check_startable(planned: Iterable[Planned]) -> None:
+    """SpecError for a template's folder or command that is not there: no restart mends it."""
     for each in planned:
-        where = f"spec: the template of {each.name}"
-        path = each.env.get("PATH", _path())
-        if each.folder and not Path(each.folder).is_dir():
-            raise SpecError(where, f"there is no folder {each.folder}", "mend its workingDir")
-        word = each.command[0]
-        file = (
-            Path(each.folder, word) if os.sep in word else Path(shutil.which(word, path=path) or "")
-        )
-        if not os.access(file, os.X_OK) or file.is_dir():
-            raise SpecError(where, f"{word} is no command here", "mend its command or workingDir")
-
-
-def _path() -> str:
-    """PATH with this environment first: a template's `python` has Atoll, as in its image."""
-    return os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+        word, folder = each.command[0], Path(each.folder or ".")
+        field = f"spec.{each.role}.template"
+        if not folder.is_dir():
+            raise SpecError(field, f"workingDir {folder} is no folder", "mend workingDir")
+        found = folder / word if os.path.dirname(word) else word
+        if shutil.which(found, path=environment(each)["PATH"]) is None:
+            raise SpecError(field, f"there is no command {word}", "mend command, or install it")
 
 
 def _exit(code: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from atoll_operator import plan, plots, progress, summary
 from atoll_operator.live import View, view_for
-from atoll_operator.local import Supervisor, check, free_ports, write_json
+from atoll_operator.local import Supervisor, check_startable, free_ports, write_json
 from atoll_operator.spec import Job
 from atoll_protos.errors import SpecError
 from atoll_protos.names import ExitCode
@@ -111,7 +111,7 @@ def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = Fa
     """Run a job in a folder, and write its summary and pictures there."""
     wanted = plan.run_file(job)
     ports = free_ports(job.spec.syncer.shards)
-    check(plan.processes(job, out, ports, new=True))
+    check_startable(plan.processes(job, out, ports, new=True))
     new = prepare(wanted, out, resume=resume)
     planned = plan.processes(job, out, ports, new=new)
     view = view_for(table=output is Output.TABLE and sys.stdout.isatty(), line=_line(output))

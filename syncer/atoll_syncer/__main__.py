@@ -27,7 +27,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--store", default=env(Env.STORE), help="folder of the durable log")
     parser.add_argument("--tape", default=env(Env.TAPE), help="file of the event tape")
     parser.add_argument("--export", default=env(Env.EXPORT), help="folder of the final model")
-    parser.add_argument("--metrics-port", type=int, default=int(env(Env.METRICS_PORT, "0")))
+    parser.add_argument(
+        "--metrics-port", type=int, default=int(env(Env.METRICS_PORT, "0")), help="0: none"
+    )
     parser.add_argument("--endpoints", default=env(Env.ENDPOINTS, ""), help="of all shards")
     parser.add_argument("--new", action="store_true", help="nobody can hold a run of this job yet")
     return parser.parse_args(arguments)
@@ -59,46 +61,88 @@ def read_run_file(path: str | None) -> RunFile:
         ) from error
 
 
+def serve_metrics(metrics: Any, flags: argparse.Namespace) -> None:
+    """On the interface of --listen. Raises SpecError for a port in use."""
+    from atoll_syncer.metrics import serve as serve_scrapes
+
+    try:
+        serve_scrapes(metrics, flags.metrics_port, flags.listen.rpartition(":")[0])
+    except OSError as error:
+        problem = f"{flags.metrics_port} cannot be bound: {error.strerror}"
+        raise SpecError("--metrics-port", problem, "free the port or give another") from error
+
+
+def bind(server: Any, listen: str) -> int:
+    """The port that the server has. Raises SpecError for one in use."""
+    try:
+        port: int = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        remedy = "free the port or give another one"
+        raise SpecError("--listen", f"{listen} cannot be bound", remedy) from error
+    return port
+
+
+def read_history(flags: argparse.Namespace, pod: str) -> Any:
+    """Store, journal and history, once it is this process's turn to reign (rule 20).
+
+    Raises SupersededError when it never will be.
+    """
+    from atoll_syncer.journal import Journal
+    from atoll_syncer.log import History
+    from atoll_syncer.store import FileStore
+    from atoll_syncer.turn import wait_for_turn
+
+    store = FileStore(Path(flags.store))
+    store.open()
+    journal = Journal(store, time.time)
+    return store, journal, History.of(wait_for_turn(journal, pod))
+
+
 async def serve(flags: argparse.Namespace) -> int:
     """One shard, from its log to its last session."""
     import structlog
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_health.v1.health import aio as health_aio
+    from prometheus_client import CollectorRegistry
 
     from atoll_syncer.driver import Driver
-    from atoll_syncer.journal import Journal
-    from atoll_syncer.log import History
+    from atoll_syncer.metrics import Metrics
     from atoll_syncer.registrar_client import RegistrarClient
     from atoll_syncer.service import add_services, make_server
     from atoll_syncer.shard import Shard
-    from atoll_syncer.store import FileStore
     from atoll_syncer.tape import Tape
+    from atoll_syncer.turn import SupersededError
 
     log: Any = structlog.get_logger()
     run_file = read_run_file(flags.run_file)
     for flag in ("store", "tape", "export"):
         if not getattr(flags, flag):
             raise SpecError(f"--{flag}", "is not given", "give it")
-    store = FileStore(Path(flags.store))
-    store.open()
-    journal = Journal(store, time.time)
-    history = History.of(journal.read())
+    server = make_server()
+    port = bind(server, flags.listen)
+    metrics = Metrics(CollectorRegistry())
+    if flags.metrics_port:
+        serve_metrics(metrics, flags)
+    pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
+    instance = os.environ.get(Env.INSTANCE, f"{pod}-{secrets.token_hex(4)}")
+    try:
+        store, journal, history = await asyncio.to_thread(read_history, flags, pod)
+    except SupersededError as error:
+        log.error("exit", code=int(ExitCode.SUPERSEDED), reason=str(error))
+        return int(ExitCode.SUPERSEDED)
     tape = Tape(Path(flags.tape), time.time)
     tape.open()
-    pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
     shard = Shard(
         run_file=run_file,
         shard=flags.shard,
         pod=pod,
-        instance=os.environ.get(Env.INSTANCE, f"{pod}-{secrets.token_hex(4)}"),
+        instance=instance,
         history=history,
         fresh=flags.new,
         new_run=secrets.token_hex(8),
         now=time.monotonic(),
     )
-    client = None
-    if flags.shard:
-        client = RegistrarClient(flags.endpoints.split(",")[0])
+    client = RegistrarClient(flags.endpoints.split(",")[0]) if flags.shard else None
     driver = Driver(
         shard=shard,
         journal=journal,
@@ -106,26 +150,16 @@ async def serve(flags: argparse.Namespace) -> int:
         tape=tape,
         export_folder=Path(flags.export),
         ask=client.ask if client else None,
+        metrics=metrics,
     )
-    server = make_server()
     add_services(server, driver)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    try:
-        port = server.add_insecure_port(flags.listen)
-    except RuntimeError as error:
-        raise SpecError(
-            "--listen", f"{flags.listen} cannot be bound", "free the port or give another one"
-        ) from error
     await driver.start()
     await server.start()
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("serving", shard=flags.shard, port=port, epoch=shard.history.epoch)
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    waits: list[asyncio.Future[Any]] = [driver.exit, asyncio.create_task(stopping.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await until_stopped(driver)
     await health.enter_graceful_shutdown()
     await server.stop(1.0)
     await driver.stop()
@@ -133,6 +167,15 @@ async def serve(flags: argparse.Namespace) -> int:
         log.error("exit", code=int(driver.exit.result().code), reason=driver.exit.result().reason)
         return int(driver.exit.result().code)
     return int(ExitCode.FINAL if shard.complete else ExitCode.TRY_AGAIN)
+
+
+async def until_stopped(driver: Any) -> None:
+    """SIGTERM, SIGINT, or an end of the shard's own."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    waits: list[asyncio.Future[Any]] = [driver.exit, asyncio.create_task(stopping.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
 
 if __name__ == "__main__":

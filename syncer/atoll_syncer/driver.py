@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -34,12 +35,14 @@ from atoll_syncer.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.journal import DeposedError, Journal
+from atoll_syncer.journal import DeposedError, Heartbeat, Journal
 from atoll_syncer.log import Committed, Entry, Reign, Seeded
+from atoll_syncer.metrics import Metrics
 from atoll_syncer.shard import Shard
 from atoll_syncer.slices import Collector
-from atoll_syncer.store import Store, StoreFull, StoreUnavailable
+from atoll_syncer.store import Store, StoreError, StoreFull, StoreMissing, StoreUnavailable
 from atoll_syncer.tape import Tape as TapeFile
+from atoll_syncer.turn import HEARTBEAT_SECONDS
 from atoll_syncer.values import Making, Outcome, Values
 
 RETRY_SECONDS = 1.0  # a full disk or an unreachable store delays trailers and stops no learner
@@ -76,9 +79,11 @@ class Driver:
         tape: TapeFile,
         export_folder: Path,
         ask: Asker | None,
+        metrics: Metrics,
     ) -> None:
         self.shard, self.journal, self.store = shard, journal, store
         self.tape, self.export_folder, self.ask = tape, export_folder, ask
+        self.metrics = metrics
         self.values: Values | None = None
         self.ports: dict[int, Port] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
@@ -113,11 +118,14 @@ class Driver:
             )
             for fragment, trouble in lost.items():
                 log.error("committed data is lost", slice=fragment, trouble=str(trouble))
+                kind = "missing" if isinstance(trouble, StoreMissing) else "corrupt"
+                self.metrics.store_troubles.labels(kind).inc()
                 self.shard.failed = f"slice {fragment}: {trouble}"
         else:
             effects = self.shard.start(self.now())
         self._spawn(self._append_entries())
         self._spawn(self._keep_time())
+        self._spawn(self._keep_beating())
         self.feed(effects)
 
     async def stop(self) -> None:
@@ -133,9 +141,20 @@ class Driver:
         self._write_tape({"event": "end", "epoch": self.shard.epoch})
         self.tape.close()
 
+    def received(self, byte_count: int) -> None:
+        """Count bulk bytes from a learner."""
+        self.bytes_received += byte_count
+        self.metrics.received_bytes.inc(byte_count)
+
+    def sent(self, byte_count: int) -> None:
+        """Count bulk bytes to a learner or observer."""
+        self.bytes_sent += byte_count
+        self.metrics.sent_bytes.inc(byte_count)
+
     def feed(self, effects: list[Effect]) -> None:
         """Perform effects in order."""
         for effect in effects:
+            self.metrics.count(effect)
             self._perform(effect)
         self._timer.set()
 
@@ -237,8 +256,10 @@ class Driver:
         )
 
     async def _make(self, making: Making) -> Outcome:
-        await self._in_thread(self._merger, making.compute)
-        return await self._until_stored(self._merger, lambda: making.write(self.store))
+        with self.metrics.merge_seconds.time():
+            await self._in_thread(self._merger, making.compute)
+        with self.metrics.store_seconds.time():
+            return await self._until_stored(self._merger, lambda: making.write(self.store))
 
     async def _append_entries(self) -> None:
         while True:
@@ -314,6 +335,34 @@ class Driver:
                 except TimeoutError:
                     pass
             self.feed(self.shard.tick_time(self.now()))
+            staged_bytes = self.values.staged_bytes if self.values else 0
+            self.metrics.refresh(self.shard, staged_bytes, self.tape.dropped_lines, self.now())
+
+    async def _keep_beating(self) -> None:
+        """Rule 20: renew the heartbeat, and look each time whether another process reigns."""
+        count = 0
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            count += 1
+            beat = Heartbeat(
+                pod=self.shard.pod,
+                instance=self.shard.instance,
+                epoch=self.shard.history.epoch,
+                count=count,
+                learners=tuple(each.join.instance for each in self.shard.sessions.values()),
+            )
+            try:
+                if await self._in_thread(self._disk, partial(self._beat, beat)):
+                    self.feed(self.shard.deposed(self.now()))
+                    return
+            except StoreError as error:
+                log.warning("no heartbeat", trouble=str(error))
+
+    def _beat(self, beat: Heartbeat) -> bool:
+        if self.journal.is_deposed():
+            return True
+        self.journal.beat(beat)
+        return False
 
     async def _until_stored(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         """Rule 23: trouble with the store delays and is said once."""
@@ -322,6 +371,8 @@ class Driver:
             try:
                 return await self._in_thread(pool, work)
             except (StoreFull, StoreUnavailable) as error:
+                trouble = "full" if isinstance(error, StoreFull) else "unavailable"
+                self.metrics.store_troubles.labels(trouble).inc()
                 if str(error) != said:
                     said = str(error)
                     log.error("the store does not take it; trying again", trouble=said)

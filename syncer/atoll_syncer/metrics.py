@@ -2,6 +2,11 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.effects import Drop, Effect, EndSession, Tape
+from atoll_syncer.shard import Shard
+from atoll_syncer.status import status
+
 PREFIX = "atoll_syncer"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
@@ -33,9 +38,8 @@ class Metrics:
         self.recoveries = self._counter("recoveries", "Slices taken back from learners (rule 22)")
         self.received_bytes = self._counter("received_bytes", "Bulk bytes from learners")
         self.sent_bytes = self._counter("sent_bytes", "Bulk bytes to learners and observers")
-        self.stored_bytes = self._counter("stored_bytes", "Bytes of objects written to the store")
         self.store_troubles = self._counter("store_troubles", "Failed tries to store", "trouble")
-        self.tape_dropped_lines = self._counter("tape_dropped_lines", "Tape lines given up")
+        self.tape_dropped_lines = self._gauge("tape_dropped_lines", "Tape lines given up")
         self.quorum_seconds = self._histogram("quorum_seconds", "Round due to quorum complete")
         self.merge_seconds = self._histogram("merge_seconds", "Merge and outer step of one slice")
         self.store_seconds = self._histogram("store_seconds", "Object and entry made durable")
@@ -47,6 +51,37 @@ class Metrics:
         for trouble in STORE_TROUBLES:
             self.store_troubles.labels(trouble)
 
+    def count(self, effect: Effect) -> None:
+        """What an effect of the shard's rules means for the counters."""
+        match effect:
+            case Tape({"event": "commit"} as record):
+                self.commits.inc()
+                self.offers.labels("merged").inc(len(record["participants"]))
+                self.recoveries.inc(bool(record.get("recovered")))
+                self.quorum_seconds.observe(record["quorum_wait_seconds"])
+                self.commit_seconds.observe(record["commit_seconds"])
+            case Tape({"event": "late"}):
+                self.offers.labels("late").inc()
+            case Drop():
+                self.offers.labels("dropped").inc()
+            case EndSession(end=end):
+                self.refusals.labels(pb.Code.Name(end.code)).inc()
+                self.offers.labels("rejected").inc(end.code == pb.BAD_TRANSFER)
+                self.zombies.inc(end.code == pb.SUPERSEDED)
+
+    def refresh(self, shard: Shard, staged_bytes: int, dropped_lines: int, now: float) -> None:
+        """The gauges, from what the shard sees now."""
+        seen = status(shard, now)
+        self.epoch.set(seen.epoch)
+        self.tick.set(seen.tick)
+        self.sessions.set(len(shard.sessions))
+        self.rounds_open.set(sum(each.closed_at is None for each in shard.rounds.values()))
+        self.grace_seconds.set(seen.grace_seconds)
+        self.staged_bytes.set(staged_bytes)
+        self.tape_dropped_lines.set(dropped_lines)
+        for state in SLOT_STATES:
+            self.slots.labels(state).set(sum(slot.state == state for slot in seen.slots))
+
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)
 
@@ -57,6 +92,6 @@ class Metrics:
         return Histogram(f"{PREFIX}_{name}", text, registry=self.registry, buckets=SECONDS)
 
 
-def serve(metrics: Metrics, port: int, host: str = "0.0.0.0") -> None:
-    """Answer scrapes on http://host:port/metrics from a thread of its own."""
+def serve(metrics: Metrics, port: int, host: str) -> None:
+    """Answer scrapes on http://host:port/metrics from a thread of its own. Raises OSError."""
     start_http_server(port, addr=host, registry=metrics.registry)

@@ -133,7 +133,7 @@ class SyncerService(rpc.SyncerServicer):
 
         assembler = Assembler(admit)
         while (frame := await context.read()) is not grpc.aio.EOF:
-            driver.bytes_received += len(frame)
+            driver.received(len(frame))
             whole = assembler.feed(frame)
             if whole is not None:
                 await driver.transferred(number, whole.head, whole.payload)
@@ -159,7 +159,7 @@ class SyncerService(rpc.SyncerServicer):
                 transfer += 1
                 for frame in transfer_frames(transfer, head, payload.data):
                     await context.write(frame)
-                    driver.bytes_sent += len(frame)
+                    driver.sent(len(frame))
             port.bulk_ready.clear()
             await port.bulk_ready.wait()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local import Child, Supervisor, check, last_words
+from atoll_operator.local import Child, Supervisor, check_startable, last_words
 from atoll_operator.plan import Planned
 from atoll_protos.errors import SpecError
 
@@ -73,12 +73,21 @@ def test_python_in_a_template_is_the_one_that_has_atoll(run_of: Start) -> None:
     assert run.child.log.read_text().strip() == sys.prefix
 
 
+def test_a_command_that_is_there_may_start() -> None:
+    check_startable([learner("python"), learner(sys.executable)])
+
+
 @pytest.mark.parametrize(
-    "planned", [learner("no-such-command"), learner("python", folder="no-such-folder")]
+    ("planned", "problem"),
+    [
+        (learner("no-such-command"), "no command no-such-command"),
+        (learner("./train"), "no command ./train"),
+        (learner("python", folder="no-such-folder"), "no-such-folder is no folder"),
+    ],
 )
-def test_a_command_or_folder_that_is_not_there_names_template_and_remedy(planned: Planned) -> None:
-    with pytest.raises(SpecError, match=r"template of here-0.*mend its"):
-        check([planned])
+def test_a_command_or_folder_that_is_not_there_is_named(planned: Planned, problem: str) -> None:
+    with pytest.raises(SpecError, match=rf"spec\.learner\.template: .*{problem}"):
+        check_startable([planned])
 
 
 def test_a_process_that_ended_well_before_the_job_is_final_was_only_told_to_stop(

@@ -1,0 +1,180 @@
+"""A real shard process, and a peer that speaks the protocol by hand, also wrongly."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.local import free_ports
+from atoll_protos import channels, tensors
+from atoll_protos.frames import transfer_frames
+from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.names import PROTOCOL
+from atoll_protos.run import Region, RunFile, Sync, Wire
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+
+SECONDS_MAX = 20.0
+RUN_FILE = RunFile(
+    job="wire",
+    regions=(Region(name="here", learners=3),),
+    shards=1,
+    seed=1,
+    steps=1000,
+    sync=Sync(fragments=2, period=4, wire_up=Wire.F32, wire_down=Wire.F32),
+)
+SPECS = (
+    TensorSpec(name="a", shape=(64, 32), dtype="float32", merge="rda"),
+    TensorSpec(name="b", shape=(64, 16), dtype="float32", merge="rda"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardUnderTest:
+    """A shard's process."""
+
+    endpoint: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def status(self) -> pb.StatusReply:
+        """What it says of itself."""
+        with grpc.insecure_channel(self.endpoint, options=channels.control_options()) as channel:
+            reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
+            return reply
+
+
+def shard_command(folder: Path, endpoint: str) -> list[str]:
+    """The command of a shard whose files lie in `folder`."""
+    (folder / "run.json").write_text(RUN_FILE.to_json())
+    places = {name: str(folder / name) for name in ("store", "export")}
+    flags = {"run-file": str(folder / "run.json"), "tape": str(folder / "tape.jsonl"), **places}
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    return [sys.executable, "-P", "-m", "atoll_syncer", "--listen", endpoint, "--new", *words]
+
+
+@contextmanager
+def shard(folder: Path) -> Iterator[ShardUnderTest]:
+    """Starts one, and waits until it answers."""
+    (port,) = free_ports(1)
+    endpoint, log = f"127.0.0.1:{port}", folder / "shard.log"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            shard_command(folder, endpoint), stdout=output, stderr=output, env=environment
+        )
+    try:
+        with grpc.insecure_channel(endpoint) as channel:
+            grpc.channel_ready_future(channel).result(SECONDS_MAX)
+        yield ShardUnderTest(endpoint=endpoint, process=process, log=log)
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.terminate()
+        process.wait(SECONDS_MAX)
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """One session by hand."""
+
+    stub: SyncerStub
+    endpoint: str
+    slot: str
+    specs: tuple[TensorSpec, ...] = SPECS
+    call: Any = None
+    bulk_channel: Any = None
+    bulk: Any = None
+    welcome: pb.Welcome = field(default_factory=pb.Welcome)
+
+    @property
+    def layout(self) -> Layout:
+        """Of this peer's model."""
+        return build_layout(self.specs, RUN_FILE.sync.fragments, RUN_FILE.shards)
+
+    async def join(self, **changes: Any) -> pb.ToLearner:
+        """Send a Join until it is not answered by `try again`; returns the answer."""
+        fields = {
+            "protocol": PROTOCOL,
+            "run_hash": RUN_FILE.hash,
+            "layout_digest": self.layout.digest,
+            "slot": self.slot,
+            "uid": self.slot,
+            "instance": self.slot,
+            **changes,
+        }
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            self.call = self.stub.Session()
+            await self.call.write(pb.ToShard(join=pb.Join(**fields)))
+            answer = await self.next()
+            if not answer.end.retry or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
+        if answer.HasField("welcome"):
+            self.welcome = answer.welcome
+            self._open_bulk()
+        return answer
+
+    async def next(self) -> pb.ToLearner:
+        """The next control message; fails when none comes."""
+        message = await asyncio.wait_for(self.call.read(), SECONDS_MAX)
+        assert message is not grpc.aio.EOF, "the shard closed the stream without a word"
+        return message  # type: ignore[no-any-return]
+
+    async def until(self, kind: str) -> Any:
+        """The next message of a kind; others are passed over."""
+        while (message := await self.next()).WhichOneof("kind") != kind:
+            pass
+        return getattr(message, kind)
+
+    async def ready_to_seed(self) -> None:
+        """Join, give the model, and be asked for a seed."""
+        answer = await self.join()
+        assert answer.HasField("welcome"), answer
+        if answer.welcome.needs_model:
+            await self.call.write(pb.ToShard(model=self.layout.to_model()))
+        await self.until("send_seed")
+
+    def frames(self, fragment: int, value: float = 0.5) -> list[bytes]:
+        """A seed of one slice, all elements the same."""
+        part = self.layout.slice(0, fragment)
+        values = torch.full((part.element_count,), value)
+        data = bytes(tensors.byte_view(values))
+        seed = pb.Seed(slice=fragment)
+        head = pb.Transfer(seed=seed, byte_count=len(data), encoding=pb.F32)
+        return list(transfer_frames(fragment + 1, head, data))
+
+    async def send(self, frames: list[bytes]) -> None:
+        """Write frames to the bulk stream; the shard may end it before the last."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            for frame in frames:
+                await self.bulk.write(frame)
+
+    def _open_bulk(self) -> None:
+        self.bulk_channel = grpc.aio.insecure_channel(
+            self.endpoint, options=[("grpc.max_send_message_length", -1)]
+        )
+        method = self.bulk_channel.stream_stream(channels.BULK_METHOD)
+        self.bulk = method(metadata=((channels.SESSION_METADATA, str(self.welcome.session)),))
+
+
+@asynccontextmanager
+async def peer(
+    endpoint: str, slot: str, specs: tuple[TensorSpec, ...] = SPECS
+) -> AsyncIterator[Peer]:
+    """A peer whose channels are closed at the end."""
+    async with grpc.aio.insecure_channel(endpoint, options=channels.control_options()) as channel:
+        one = Peer(stub=SyncerStub(channel), endpoint=endpoint, slot=slot, specs=specs)
+        yield one
+        if one.bulk_channel is not None:
+            await one.bulk_channel.close()
