@@ -62,7 +62,8 @@ def up(lab: Lab) -> None:
     finished = run_folder() / "finished"
     if finished.exists() and of_lab():
         if current() != lab:
-            raise LabError("another lab is up: end it with `down` first")
+            whose = current().checkout
+            raise LabError(f"another lab is up, made from {whose}: end it with `down` first")
         return
     down()
     programs, containerd = prepare(lab.images)
