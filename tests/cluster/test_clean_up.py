@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from cluster.conftest import COMMAND, LabCommand
 from cluster.kubectl import until
 from cluster.lab import machine
-from cluster.lab.layout import BRIDGE, CGROUP, run_folder
+from cluster.lab.layout import BRIDGE, CGROUP, plan, run_folder
 from cluster.lab.node import OWN_FOLDERS
 from cluster.lab.processes import of_lab
 
@@ -67,4 +68,13 @@ def test_down_removes_everything_after_up_was_killed_when(
 def test_down_with_nothing_up_is_fine(empty_machine: LabCommand) -> None:
     before = _machine()
     empty_machine("down")
+    assert _machine() == before
+
+
+def test_an_up_that_fails_removes_everything_by_itself(empty_machine: LabCommand) -> None:
+    before = _machine()
+    with socket.create_server(("127.0.0.1", plan(["us-east=1"], 1, "fast").clusters[0].port(0))):
+        failed = empty_machine.attempt("up", "--nodes", "us-east=1")  # etcd cannot have its port
+    assert failed.returncode == 1
+    assert "API server of c1" in failed.stderr
     assert _machine() == before
