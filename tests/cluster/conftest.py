@@ -15,6 +15,8 @@ import pytest
 from cluster.installed import OPERATOR_NODE, Installed
 from cluster.kubectl import Kubectl
 from cluster.lab import lifecycle, roles
+from cluster.lab.layout import run_folder
+from cluster.lab.processes import of_lab
 
 COMMAND = Path(__file__).resolve().parent
 REGIONS = ("us-east", "eu-west", "ap-south")
@@ -72,7 +74,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[LabCommand]:
         pytest.skip("KUBECONFIG names a cluster whose nodes are not ours to cut")
     request.getfixturevalue("prepared")
     command = LabCommand()
-    was_up = command.attempt("status").returncode == 0
+    was_up = run_folder().exists()
     command(*UP)
     if was_up:
         command("load")  # this checkout's images
@@ -88,7 +90,7 @@ def empty_machine(request: pytest.FixtureRequest) -> LabCommand:
         pytest.skip("KUBECONFIG names the cluster to test, so none is to be made here")
     request.getfixturevalue("prepared")
     command = LabCommand()
-    if command.attempt("status").returncode == 0:
+    if run_folder().exists() or of_lab():
         pytest.skip("needs a machine without a cluster: `python tests/cluster down` first")
     return command
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.conftest import COMMAND, LabCommand
 from cluster.kubectl import until
-from cluster.lab import machine
+from cluster.lab import binaries, machine
 from cluster.lab.layout import BRIDGE, CGROUP, run_folder
 from cluster.lab.node import OWN_FOLDERS
 from cluster.lab.processes import of_lab
@@ -67,4 +67,19 @@ def test_down_removes_everything_after_up_was_killed_when(
 def test_down_with_nothing_up_is_fine(empty_machine: LabCommand) -> None:
     before = _machine()
     empty_machine("down")
+    assert _machine() == before
+
+
+def test_an_up_that_fails_removes_everything_by_itself(
+    empty_machine: LabCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = _machine()
+    for program in binaries.programs().iterdir():
+        (tmp_path / program.name).symlink_to(program)
+    (tmp_path / "coredns").unlink()
+    (tmp_path / "coredns").touch()  # it cannot be started, when the rest of the plane runs already
+    monkeypatch.setenv(binaries.BIN_VARIABLE, str(tmp_path))
+    failed = empty_machine.attempt("up", "--nodes", "us-east=1")
+    assert failed.returncode == 1
+    assert "logs" in failed.stderr
     assert _machine() == before

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.kubectl import Kubectl, Object, until
 from cluster.lab import binaries, images, roles
+from cluster.lab.layout import ROOT
 from cluster.manifests import task
 
 NO_TORCH = """
@@ -20,7 +21,7 @@ import importlib.util, torch, atoll_{role}
 assert importlib.util.find_spec("pytest") is None, "no package that a user would not have"
 print(torch.ones(3).sum())
 """
-DOCKERFILES = {role: roles.ROOT / role / "Dockerfile" for role in roles.COMMANDS}
+DOCKERFILES = {role: ROOT / role / "Dockerfile" for role in roles.COMMANDS}
 
 
 def _run(kube: Kubectl, namespace: str, pod: Object) -> tuple[str, str]:
@@ -87,7 +88,7 @@ def test_the_operators_dockerfile_builds_what_runs(prepared: None, tmp_path: Pat
     buildah("pull", "-q", f"oci-archive:{base}:{images.PYTHON}")
     buildah("bud", "-q", "--isolation=chroot", "--pull-never", "-v", trusted, "-t", "operator:user",
             f"--build-arg=BASE={images.PYTHON}", "-f", str(DOCKERFILES["operator"]),
-            str(roles.ROOT))  # fmt: skip
+            str(ROOT))  # fmt: skip
     container = buildah("from", "--pull-never", "operator:user")
     assert "Usage: atoll" in buildah(
         "run", "--isolation=chroot", container, "--", "atoll", "--help"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+ROOT = Path(__file__).resolve().parents[3]  # of the checkout
 PREFIX = "atoll-"  # of every network namespace and link
 BRIDGE = "atoll0"
 CGROUP = "atoll"
@@ -130,6 +131,7 @@ class Lab:
     timing: Timing = "fast"
     shares: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] = ()
+    checkout: str = str(ROOT)  # whose code runs in it
 
     def nodes(self) -> Iterator[Node]:
         for cluster in self.clusters:
@@ -203,6 +205,7 @@ def to_json(lab: Lab) -> str:
         "timing": lab.timing,
         "shares": dict(lab.shares),
         "images": list(lab.images),
+        "checkout": lab.checkout,
     }
     return json.dumps(document, indent=1)
 
@@ -225,4 +228,5 @@ def from_json(text: str) -> Lab:
         timing=document["timing"],
         shares=document["shares"],
         images=tuple(document["images"]),
+        checkout=document.get("checkout", ""),
     )

@@ -62,9 +62,24 @@ def up(lab: Lab) -> None:
     finished = run_folder() / "finished"
     if finished.exists() and of_lab():
         if current() != lab:
-            raise LabError("another lab is up: end it with `down` first")
+            whose = current().checkout
+            raise LabError(f"another lab is up, made from {whose}: end it with `down` first")
         return
     down()
+    try:
+        _bring_up(lab)
+    except BaseException:
+        kept = cache_folder() / "failed"
+        shutil.rmtree(kept, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            run_folder().rename(kept)
+            sys.stderr.write(f"what it wrote, logs among it, is now in {kept}\n")
+        down()
+        raise
+    finished.touch()
+
+
+def _bring_up(lab: Lab) -> None:
     programs, containerd = prepare(lab.images)
     archive = images.role_archive()
     run_folder().mkdir(parents=True)
@@ -76,7 +91,6 @@ def up(lab: Lab) -> None:
         for cluster in pool.map(lambda c: _boot(lab, c, programs, containerd), lab.clusters):
             wait_until_usable(cluster)
     load(lab, archive)
-    finished.touch()
 
 
 def load(lab: Lab, archive: Path) -> None:

@@ -24,10 +24,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from cluster.lab.archives import Image, digest, layer_file, write_archive, write_layer
-from cluster.lab.layout import SHARES, LabError, cache_folder
+from cluster.lab.layout import ROOT, SHARES, LabError, cache_folder
 from cluster.lab.processes import run
 
-ROOT = Path(__file__).resolve().parents[3]
 NAME = "atoll.test/atoll-{role}:test"
 COMMANDS = {"operator": "atoll", "worker": "atoll-worker", "syncer": "atoll-syncer"}
 VERSION = "3.11"  # of the Python in the image, and so of the one whose torch is shared
