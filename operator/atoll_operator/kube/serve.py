@@ -10,7 +10,9 @@ from atoll_operator.kube import api, handlers, reflector, web
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.queue import Key, Queue
 from atoll_operator.kube.reconcile import Reconciler
+from atoll_operator.kube.repair import Repair
 from atoll_operator.kube.settings import Settings
+from atoll_operator.kube.speaker import Speaker
 from atoll_operator.kube.syncers import Syncers
 
 PASS_SECONDS_MAX = 120.0
@@ -23,8 +25,16 @@ async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     server, syncers, metrics = await api.connect(), Syncers(), Metrics()
     nodes = reflector.Nodes(region_label=settings.region_label)
+    speaker = Speaker(api=server, settings=settings, metrics=metrics)
+    repair = Repair(api=server, syncers=syncers, nodes=nodes, metrics=metrics, speaker=speaker)
     reconciler = Reconciler(
-        api=server, syncers=syncers, nodes=nodes, settings=settings, metrics=metrics
+        api=server,
+        syncers=syncers,
+        nodes=nodes,
+        settings=settings,
+        metrics=metrics,
+        repair=repair,
+        speaker=speaker,
     )
     queue = Queue(reconcile=reconciler.reconcile)
 
