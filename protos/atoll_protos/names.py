@@ -8,6 +8,7 @@ from atoll_protos.errors import SpecError
 
 PROTOCOL: Final = 1
 REGISTRAR_SHARD: Final = 0
+DIGEST_DIGITS: Final = 16  # of a digest, where it only tells two values of one number apart
 
 REGION_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 SLOT_PATTERN: Final = re.compile(rf"{REGION_PATTERN.pattern}-(0|[1-9][0-9]*)")

@@ -1,12 +1,20 @@
 """Who may join: the registrar's and every shard's answer to a Join (PROTOCOL.md, rules 3-5)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, split_slot
 from atoll_protos.run import RunFile
+from atoll_syncer.effects import EndSession
 from atoll_syncer.log import History, Taken
+
+REMEDIES: Final[Mapping[int, str]] = {
+    pb.SUPERSEDED: "end this process; another one has its place",
+    pb.OTHER_LAYOUT: "give every learner the same model",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +28,12 @@ class Admitted:
 def refuse(code: pb.Code, reason: str, remedy: str, *, retry: bool = False) -> pb.End:
     """A refusal or an end, with what to do about it."""
     return pb.End(code=code, reason=reason, remedy=remedy, retry=retry)
+
+
+def end_session(session: int, code: pb.Code, reason: str) -> EndSession:
+    """A session ends, with the remedy that goes with the code."""
+    retry = code in (pb.BAD_MESSAGE, pb.BAD_TRANSFER, pb.REPLACED)
+    return EndSession(session, refuse(code, reason, REMEDIES.get(code, "join anew"), retry=retry))
 
 
 def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.End | None:
@@ -78,7 +92,7 @@ def admit(
         )
     if join.incarnation == 0 and (end := _owner_objects(join, history, live_instance)) is not None:
         return end
-    incarnation = join.incarnation or highest + 1
+    incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
     entry = Taken(slot=join.slot, incarnation=incarnation, uid=join.uid, instance=join.instance)
     return Admitted(incarnation=incarnation, entry=entry)
 

@@ -120,7 +120,7 @@ class Driver:
                 log.error("committed data is lost", slice=fragment, trouble=str(trouble))
                 kind = "missing" if isinstance(trouble, StoreMissing) else "corrupt"
                 self.metrics.store_troubles.labels(kind).inc()
-                self.shard.failed = f"slice {fragment}: {trouble}"
+            effects += self.shard.lost(set(lost), self.now())
         else:
             effects = self.shard.start(self.now())
         self._spawn(self._append_entries())
@@ -138,7 +138,7 @@ class Driver:
             task.cancel()
         self._disk.shutdown(wait=False, cancel_futures=True)
         self._merger.shutdown(wait=False, cancel_futures=True)
-        self._write_tape({"event": "end", "epoch": self.shard.epoch})
+        self._write_tape({"event": "end", "epoch": self.shard.state.epoch})
         self.tape.close()
 
     def received(self, byte_count: int) -> None:
@@ -177,8 +177,13 @@ class Driver:
             return
         if head.HasField("seed"):
             values.keep(session, head.seed.slice, arrived)
+        if head.HasField("held"):
+            values.keep(session, head.held.version.slice, arrived)
         self.judged = arrived
-        self.feed(self.shard.transfer_verified(session, head, self.now()))
+        effects = self.shard.transfer_verified(session, head, self.now())
+        if head.HasField("held") and not effects:
+            values.forget(session)  # it is not needed any more
+        self.feed(effects)
         self.judged = None
 
     def _perform(self, effect: Effect) -> None:
@@ -234,7 +239,8 @@ class Driver:
                 makings = values.begin_seed(effect, history.run, history.epoch)
                 self._spawn(self._seed(makings, effect.session))
             case StoreHeld():
-                raise AssertionError("a shard that lost data serves nobody yet (rule 22)")
+                making = values.begin_held(effect, history.run, history.epoch)
+                self._spawn(self._merge(making))
 
     def _allocate(self, layout: Layout | None) -> None:
         assert layout is not None, "a layout was announced"
@@ -336,7 +342,9 @@ class Driver:
                     pass
             self.feed(self.shard.tick_time(self.now()))
             staged_bytes = self.values.staged_bytes if self.values else 0
-            self.metrics.refresh(self.shard, staged_bytes, self.tape.dropped_lines, self.now())
+            self.metrics.refresh(
+                self.shard.state, staged_bytes, self.tape.dropped_lines, self.now()
+            )
 
     async def _keep_beating(self) -> None:
         """Rule 20: renew the heartbeat, and look each time whether another process reigns."""

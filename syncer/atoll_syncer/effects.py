@@ -17,7 +17,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """Say End (or Refuse, when it was never welcomed) and close both streams."""
+    """Say End (to a Join it is the refusal) and close both streams."""
 
     session: int
     end: pb.End
@@ -76,10 +76,14 @@ class StoreSeed:
 
 @dataclass(frozen=True, slots=True)
 class StoreHeld:
-    """Write a learner's held base as master, with zero momentum (rule 22)."""
+    """Write the base that a session sent as master of version `number`, with zero momentum.
+
+    `Shard.merged` follows (rule 22).
+    """
 
     slice: int
     session: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,17 @@ class Participant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """The newest offer of a slot that a version holds, and the slot's largest cursor (rule 13)."""
+
+    slot: str
+    incarnation: int
+    base: int
+    capture: int
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reign:
     """One process takes the shard over, with an epoch above every other (rule 20)."""
 
@@ -75,7 +86,11 @@ class Seeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One version of a slice. A recovered one has no participants and zero momentum (rule 22)."""
+    """One version of a slice.
+
+    A recovered one has no participants and zero momentum; its `base` is the number under which a
+    learner held its value, whose lineage it has (rule 22).
+    """
 
     slice: int
     number: int
@@ -89,6 +104,7 @@ class Committed:
     last: bool
     recovered: bool
     participants: tuple[Participant, ...]
+    lineage: tuple[Merged, ...] = ()
     tensors: tuple[Mapping[str, Any], ...] = ()  # of a recovered store's first entry
     layout_digest: str = ""
 
@@ -144,6 +160,8 @@ def from_document(document: Mapping[str, Any]) -> Entry:
     }
     if "participants" in fields:
         fields["participants"] = tuple(Participant(**p) for p in fields["participants"])
+    if "lineage" in fields:
+        fields["lineage"] = tuple(Merged(**each) for each in fields["lineage"])
     entry: Entry = kind(**fields)
     return entry
 
@@ -174,11 +192,13 @@ class History:
     layout_digest: str = ""
     heads: dict[int, Head] = field(default_factory=dict)
     previous: dict[int, Head] = field(default_factory=dict)
-    merged: dict[tuple[int, str], tuple[int, int, int]] = field(default_factory=dict)
+    merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
     cursors: dict[str, int] = field(default_factory=dict)
+    named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
     due: dict[int, int] = field(default_factory=dict)
     tick: int = 0
     commits: int = 0
+    recovered: int = 0
     ended: bool = False
     finals: dict[int, ShardFinal] = field(default_factory=dict)
     closed: Closed | None = None
@@ -253,6 +273,30 @@ class History:
         self.tick = max(self.tick, entry.tick)
         self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)
         self.commits += 1
+        self.recovered += entry.recovered
+        if entry.recovered:  # what another value held is not in this one
+            self.merged = {k: each for k, each in self.merged.items() if k[0] != entry.slice}
+        for each in entry.lineage:
+            self._merge(entry.slice, each)
         for part in entry.participants:
-            self.merged[entry.slice, part.slot] = (part.incarnation, part.base, part.capture)
-            self.cursors[part.slot] = max(self.cursors.get(part.slot, 0), part.cursor)
+            merged = Merged(
+                slot=part.slot,
+                incarnation=part.incarnation,
+                base=part.base,
+                capture=part.capture,
+                cursor=part.cursor,
+            )
+            self._merge(entry.slice, merged)
+
+    def lineage(self, fragment: int) -> list[Merged]:
+        """What the head of a slice holds of every slot, with the cursors of all slices."""
+        return [
+            dataclasses.replace(each, cursor=self.cursors[slot])
+            for (of, slot), each in sorted(self.merged.items())
+            if of == fragment
+        ]
+
+    def _merge(self, fragment: int, each: Merged) -> None:
+        self.merged[fragment, each.slot] = each
+        self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
+        self.cursors[each.slot] = max(self.cursors.get(each.slot, 0), each.cursor)

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.effects import Drop, Effect, EndSession, Tape
-from atoll_syncer.shard import Shard
+from atoll_syncer.state import State
 from atoll_syncer.status import status
 
 PREFIX = "atoll_syncer"
@@ -44,8 +44,8 @@ class Metrics:
         self.merge_seconds = self._histogram("merge_seconds", "Merge and outer step of one slice")
         self.store_seconds = self._histogram("store_seconds", "Object and entry made durable")
         self.commit_seconds = self._histogram("commit_seconds", "Close of a round to its trailer")
-        for state in SLOT_STATES:
-            self.slots.labels(state)
+        for name in SLOT_STATES:
+            self.slots.labels(name)
         for outcome in OFFER_OUTCOMES:
             self.offers.labels(outcome)
         for trouble in STORE_TROUBLES:
@@ -54,10 +54,12 @@ class Metrics:
     def count(self, effect: Effect) -> None:
         """What an effect of the shard's rules means for the counters."""
         match effect:
+            case Tape({"event": "commit", "recovered": True}):
+                self.commits.inc()
+                self.recoveries.inc()
             case Tape({"event": "commit"} as record):
                 self.commits.inc()
                 self.offers.labels("merged").inc(len(record["participants"]))
-                self.recoveries.inc(bool(record.get("recovered")))
                 self.quorum_seconds.observe(record["quorum_wait_seconds"])
                 self.commit_seconds.observe(record["commit_seconds"])
             case Tape({"event": "late"}):
@@ -69,18 +71,18 @@ class Metrics:
                 self.offers.labels("rejected").inc(end.code == pb.BAD_TRANSFER)
                 self.zombies.inc(end.code == pb.SUPERSEDED)
 
-    def refresh(self, shard: Shard, staged_bytes: int, dropped_lines: int, now: float) -> None:
+    def refresh(self, state: State, staged_bytes: int, dropped_lines: int, now: float) -> None:
         """The gauges, from what the shard sees now."""
-        seen = status(shard, now)
+        seen = status(state, now)
         self.epoch.set(seen.epoch)
         self.tick.set(seen.tick)
-        self.sessions.set(len(shard.sessions))
-        self.rounds_open.set(sum(each.closed_at is None for each in shard.rounds.values()))
+        self.sessions.set(len(state.sessions))
+        self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.values()))
         self.grace_seconds.set(seen.grace_seconds)
         self.staged_bytes.set(staged_bytes)
         self.tape_dropped_lines.set(dropped_lines)
-        for state in SLOT_STATES:
-            self.slots.labels(state).set(sum(slot.state == state for slot in seen.slots))
+        for name in SLOT_STATES:
+            self.slots.labels(name).set(sum(slot.state == name for slot in seen.slots))
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)

@@ -60,7 +60,7 @@ class Replay:
     def recover(self, committed: Committed, held: Arrived) -> None:
         """A version taken back from a learner (rule 22); raises ReplayError when it differs."""
         self.values.keep(0, committed.slice, held)
-        making = self.values.begin_held(StoreHeld(committed.slice, 0), "", 0)
+        making = self.values.begin_held(StoreHeld(committed.slice, 0, committed.number), "", 0)
         self._check(committed, self._finish(committed.slice, making))
 
     def _finish(self, fragment: int, making: Making) -> str:

@@ -27,7 +27,8 @@ class Session:
     number: int
     join: pb.Join
     welcomed: bool = False
-    held: dict[int, int] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)  # of the heads' values, by their whole name
+    claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # number, epoch: any value
     credits: dict[int, int] = field(default_factory=dict)  # slice: base number
     receiving: pb.Transfer | None = None
 

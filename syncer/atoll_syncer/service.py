@@ -84,7 +84,7 @@ class SyncerService(rpc.SyncerServicer):
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
         """What this shard sees."""
-        reply = status(self.driver.shard, self.driver.now())
+        reply = status(self.driver.shard.state, self.driver.now())
         reply.bytes_received = self.driver.bytes_received
         reply.bytes_sent = self.driver.bytes_sent
         return reply

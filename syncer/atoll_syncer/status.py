@@ -1,53 +1,57 @@
 """What a shard sees, as the Status call tells it."""
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer import recovering
 from atoll_syncer.roster import Slot
-from atoll_syncer.shard import Shard
+from atoll_syncer.state import State
 
 
-def status(shard: Shard, now: float) -> pb.StatusReply:
+def status(state: State, now: float) -> pb.StatusReply:
     """The shard's state; bytes are the edge's to fill in."""
-    rounds = [each for each in shard.rounds.values() if each.closed_at is None]
-    state, reason = _state(shard)
+    rounds = [each for each in state.rounds.values() if each.closed_at is None]
+    does, reason = _state(state, now)
     return pb.StatusReply(
-        run=shard.history.run,
-        shard=shard.number,
-        epoch=shard.history.epoch,
-        state=state,
+        run=state.history.run,
+        shard=state.number,
+        epoch=state.history.epoch,
+        state=does,
         reason=reason,
-        tick=shard.clock.tick,
-        steps=shard.run_file.steps or 0,
-        slots=[_slot(shard, slot, now) for _, slot in sorted(shard.slots.items())],
-        commits=shard.history.commits,
-        quorum=shard.sync.quorum,
-        live=len(shard.training(now)),
+        tick=state.clock.tick,
+        steps=state.run_file.steps or 0,
+        slots=[_slot(state, slot, now) for _, slot in sorted(state.slots.items())],
+        commits=state.history.commits,
+        quorum=state.sync.quorum,
+        live=len(state.training(now)),
         grace_seconds=max((each.grace_seconds for each in rounds), default=0.0),
-        registrar=shard.registrar,
-        ticks_per_second=shard.ticks_per_second,
-        evaluation=shard.evaluation,
-        final_shards=[str(number) for number in sorted(shard.history.finals)],
-        late=shard.late,
-        refused_zombies=shard.refused_zombies,
+        registrar=state.registrar,
+        ticks_per_second=state.ticks_per_second,
+        evaluation=state.evaluation,
+        final_shards=[str(number) for number in sorted(state.history.finals)],
+        late=state.late,
+        refused_zombies=state.refused_zombies,
+        recovered=state.history.recovered,
     )
 
 
-def _state(shard: Shard) -> tuple[str, str]:
-    if shard.failed:
-        return "Failed", shard.failed
-    if shard.complete:
+def _state(state: State, now: float) -> tuple[str, str]:
+    if state.failed:
+        return "Failed", state.failed
+    if state.complete:
         return "Complete", ""
-    if shard.history.ended:
+    if state.recovery is not None:
+        return "Recovering", recovering.why(state, now)
+    if state.history.ended:
         return "Final", ""
-    if not shard.history.run:
+    if not state.history.run:
         return "Starting", "no run has started yet"
-    if not shard.history.heads:
+    if not state.history.heads:
         return "Seeding", "waits for a learner's first values"
-    return ("Serving", "") if shard.serving else ("Starting", "waits for the registrar")
+    return ("Serving", "") if state.serving else ("Starting", "waits for the registrar")
 
 
-def _slot(shard: Shard, slot: Slot, now: float) -> pb.SlotStatus:
-    taken = shard.history.taken.get(slot.name)
-    owned = shard.history.owned.get(slot.name)
+def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
+    taken = state.history.taken.get(slot.name)
+    owned = state.history.owned.get(slot.name)
     report = slot.report
     return pb.SlotStatus(
         slot=slot.name,
@@ -61,7 +65,7 @@ def _slot(shard: Shard, slot: Slot, now: float) -> pb.SlotStatus:
         tokens=slot.tokens_before + report.tokens,
         seconds_since_report=now - slot.reported_at,
         seconds_since_adoption=now - slot.adopted_at,
-        too_slow=shard.is_too_slow(slot),
+        too_slow=state.is_too_slow(slot),
         cursor=report.cursor,
         busy_share=report.busy_share,
         blocked_seconds=report.blocked_seconds,

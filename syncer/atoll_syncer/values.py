@@ -183,9 +183,8 @@ class Values:
         """A learner's version under the next number, with zero momentum (rule 22)."""
         part = self.slices[effect.slice]
         held = self._kept.pop((effect.session, effect.slice))
-        number = held.head.held.version.version.number + 1
         make = self._adopting(part, held)
-        return Making(part, self._origin(part, number, run, epoch), make)
+        return Making(part, self._origin(part, effect.number, run, epoch), make)
 
     def committed(self, slice_: int) -> None:
         """The entry that names the slice's coming version is durable."""

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from cluster.installed import OPERATOR_NODE, Installed
+=======
+>>>>>>> cluster
 from cluster.kubectl import Kubectl
 from cluster.lab import lifecycle, roles
 from cluster.lab.layout import run_folder
@@ -138,6 +141,7 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
+<<<<<<< HEAD
 
 
 @pytest.fixture(scope="session")
@@ -155,3 +159,5 @@ def atoll(
     installed = Installed(kube=kube, helm=helm)
     installed.install(values)
     return installed
+=======
+>>>>>>> cluster

@@ -135,6 +135,19 @@ def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
     world.shards[number] = world.start_shard(number, new_pod=True, after=1.0)
 
 
+def lose_object(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A shard dies, and the newest object of one slice is gone."""
+    state = None if shard.shard is None else shard.shard.state
+    if world.closed or not shard.alive or state is None or not state.history.heads:
+        return
+    shard.kill("an object is gone")
+    heads = [head.object for _, head in sorted(state.history.heads.items())]
+    name = heads[fault.which % len(heads)]
+    world.stores[shard.number].data.pop(name, None)
+    world.watchers.tell("object_lost", shard.number, name)
+    world.shards[shard.number] = world.start_shard(shard.number, new_pod=False, after=1.0)
+
+
 FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] = {
     "drop": drop,
     "kill learner": kill_learner,
@@ -150,6 +163,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "store answers": store_answers,
     "damage": damage,
     "lose store": lose_store,
+    "lose object": lose_object,
 }
 
 

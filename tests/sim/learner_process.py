@@ -286,9 +286,9 @@ class LearnerProcess(Process):
                     value = seed_value((shard, fragment), self.world.seed_name(self))
                     transfer = pb.Transfer(seed=pb.Seed(slice=fragment), encoding=pb.F32)
                     self.send_bulk(shard, transfer, value)
-            case SendHeld(shard, version):
-                transfer = pb.Transfer(held=pb.Held(version=version), encoding=pb.BF16)
-                self.send_bulk(shard, transfer, self.bases[shard, version.slice])
+            case SendHeld(shard, held):
+                transfer = pb.Transfer(held=held, encoding=pb.BF16)
+                self.send_bulk(shard, transfer, self.bases[shard, held.version.slice])
             case Place(shard, fragment, number):
                 self.placed[shard, fragment] = self.candidates[shard, fragment, number]
             case Promote(shard, fragment, number):

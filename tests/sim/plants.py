@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer import log
+from atoll_syncer import calls, joining, log, offers, recovering, recovery, runs, seeding
 from atoll_syncer.effects import Append, Drop, Effect, Merge
 from atoll_syncer.log import Committed, Taken
 from atoll_syncer.rounds import Round
 from atoll_syncer.shard import Shard
+from atoll_syncer.state import State
 from atoll_syncer.ticks import Clock
+from atoll_worker import adoption, slices
 from atoll_worker.messages import Adopt, Start
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
@@ -39,11 +41,11 @@ class Plant:
 def commits_without_the_mark(patch: Patch) -> None:
     """Rule 1."""
 
-    def begin(self: Shard) -> list[Effect]:
-        self.serving = True
+    def mark(state: State) -> list[Effect]:
+        state.marked = True
         return []
 
-    patch.setattr(Shard, "_begin", begin)
+    patch.setattr(seeding, "mark", mark)
 
 
 def seeds_that_depend_on_their_sender(patch: Patch) -> None:
@@ -53,46 +55,47 @@ def seeds_that_depend_on_their_sender(patch: Patch) -> None:
 
 def a_registrar_that_asks_nobody(patch: Patch) -> None:
     """Rule 2."""
-    tick_time = Shard.tick_time
+    time_passed = runs.time_passed
 
-    def forgetful(self: Shard, now: float) -> list[Effect]:
-        self.spoken.clear()
-        return tick_time(self, now)
+    def forgetful(state: State, now: float) -> list[Effect]:
+        state.spoken.clear()
+        return time_passed(state, now)
 
-    patch.setattr(Shard, "tick_time", forgetful)
+    patch.setattr(runs, "time_passed", forgetful)
 
 
 def admission_beside_a_live_session(patch: Patch) -> None:
     """Rule 4."""
-    patch.setattr(Shard, "_live_instance", lambda self, slot: "")
+    patch.setattr(joining, "live_instance", lambda state, slot: "")
 
 
 def welcome_before_it_is_durable(patch: Patch) -> None:
     """Rules 4 and 5."""
-    session_opened = Shard.session_opened
+    opened = joining.opened
 
-    def early(self: Shard, session: int, join: Any, now: float) -> list[Effect]:
-        effects = session_opened(self, session, join, now)
+    def early(state: State, session: int, join: Any, now: float) -> list[Effect]:
+        effects = opened(state, session, join, now)
         for effect in effects:
             if isinstance(effect, Append) and isinstance(effect.entry, Taken):
-                return [*effects, *self._welcome(session, effect.entry.incarnation, now)]
+                welcome = joining.welcome(state, session, effect.entry.incarnation, now)
+                return [*effects, *welcome]
         return effects
 
-    patch.setattr(Shard, "session_opened", early)
+    patch.setattr(joining, "opened", early)
 
 
 def zombie_offers_that_stay(patch: Patch) -> None:
     """Rule 5."""
-    taken = Shard._taken
+    taken = joining.taken
 
-    def keep(self: Shard, entry: Taken, now: float) -> list[Effect]:
-        offers = {n: dict(each.complete) for n, each in self.rounds.items()}
-        effects = taken(self, entry, now)
-        for number, complete in offers.items():
-            self.rounds[number].complete = complete
+    def keep(state: State, entry: Taken, now: float) -> list[Effect]:
+        complete = {n: dict(each.complete) for n, each in state.rounds.items()}
+        effects = taken(state, entry, now)
+        for number, before in complete.items():
+            state.rounds[number].complete = before
         return [effect for effect in effects if not isinstance(effect, Drop)]
 
-    patch.setattr(Shard, "_taken", keep)
+    patch.setattr(joining, "taken", keep)
 
 
 def steps_before_all_have_welcomed(patch: Patch) -> None:
@@ -122,7 +125,7 @@ def a_clock_that_forgets_its_log(patch: Patch) -> None:
 
     def forgetful(self: Shard, **arguments: Any) -> None:
         init(self, **arguments)
-        self.clock.tick = self.clock.drawn_at = 0
+        self.state.clock.tick = self.state.clock.drawn_at = 0
 
     patch.setattr(Shard, "__init__", forgetful)
     patch.setattr(Clock, "raise_to", lambda self, tick: None)
@@ -138,33 +141,33 @@ def offers_without_a_call(patch: Patch) -> None:
             send_bulk(self, shard, transfer, payload)
 
     patch.setattr(LearnerProcess, "send_bulk", twice)
-    patch.setattr(Shard, "_offer_objection", lambda self, sender, transfer: "")
+    patch.setattr(offers, "objection", lambda state, sender, offer: "")
 
 
 def calls_to_whoever_is_there(patch: Patch) -> None:
     """Rule 10."""
-    patch.setattr(Shard, "_usable", lambda self, slot, each, now: slot.session is not None)
+    patch.setattr(calls, "usable", lambda state, slot, each, now: slot.session is not None)
 
 
 def a_quorum_of_one_less(patch: Patch) -> None:
     """Rule 11."""
-    quorum = Shard._quorum
-    patch.setattr(Shard, "_quorum", lambda self, now: max(1, quorum(self, now) - 1))
+    quorum = State.quorum
+    patch.setattr(State, "quorum", lambda self, now: max(1, quorum(self, now) - 1))
 
 
 def offers_that_die_with_their_session(patch: Patch) -> None:
     """Rule 11."""
-    session_closed = Shard.session_closed
+    close = joining.closed
 
-    def closed(self: Shard, session: int, now: float) -> list[Effect]:
-        slot = self.sessions[session].slot if session in self.sessions else ""
+    def closed(state: State, session: int) -> list[Effect]:
+        slot = state.sessions[session].slot
         effects: list[Effect] = []
-        for each in self.rounds.values():
+        for each in state.rounds.values():
             if each.closed_at is None and slot in each.complete:
-                effects.append(self._drop(each.slice, each.complete.pop(slot)))
-        return [*effects, *session_closed(self, session, now)]
+                effects.append(offers.drop(each.slice, each.complete.pop(slot)))
+        return [*effects, *close(state, session)]
 
-    patch.setattr(Shard, "session_closed", closed)
+    patch.setattr(joining, "closed", closed)
 
 
 def offers_in_the_order_of_arrival(patch: Patch) -> None:
@@ -297,15 +300,34 @@ def epochs_that_stand_still(patch: Patch) -> None:
 
 def a_seed_for_what_was_lost(patch: Patch) -> None:
     """Rule 22."""
-    patch.setattr(Shard, "_lost", lambda self, join: "")
-    ask = Shard._ask_for_seed
+    patch.setattr(recovering, "heard", lambda state, session, now: [])
+    patch.setattr(recovering, "found_empty", lambda state, now: [])
+    told = runs.told
 
-    def blind(self: Shard) -> list[Effect]:
-        self.failed = ""
-        return ask(self)
+    def unmarked(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
+        reply.begun = False
+        return told(state, reply, now)
 
-    patch.setattr(Shard, "_ask_for_seed", blind)
-    patch.setattr(Shard, "failed", property(lambda self: "", lambda self, why: None), raising=False)
+    patch.setattr(runs, "told", unmarked)
+
+
+def a_recovery_of_who_comes_first(patch: Patch) -> None:
+    """Rule 22: nobody is waited for, and the lowest version is taken."""
+    patch.setattr(recovering, "why_wait", lambda *arguments: "")
+    choose = recovery.choose
+
+    def lowest(holders: Any, failures: Any, fragment: int) -> Any:
+        few = sorted(holders, key=lambda each: each.number)[:1]
+        return choose(few, failures, fragment)
+
+    patch.setattr(recovering, "choose", lowest)
+
+
+def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
+    """Rule 21: and learners that take the newest reign's, whatever its number."""
+    patch.setattr(recovering, "number", lambda state, held: 1)
+    for module in (slices, adoption):
+        patch.setattr(module, "order", lambda version: (version.epoch, version.number))
 
 
 PLANTS = (
@@ -332,5 +354,7 @@ PLANTS = (
     Plant(rule="19", plant=a_collection_of_what_is_alive),
     Plant(rule="20", plant=a_store_that_overwrites),
     Plant(rule="20", plant=epochs_that_stand_still),
+    Plant(rule="21", plant=numbers_that_begin_again_after_a_loss),
     Plant(rule="22", plant=a_seed_for_what_was_lost),
+    Plant(rule="22", plant=a_recovery_of_who_comes_first),
 )

@@ -57,7 +57,7 @@ class Scenario:
     @property
     def loses_a_store(self) -> bool:
         """Whether rule 22 is at work."""
-        return any(fault.kind == "lose store" for fault in self.faults)
+        return any(fault.kind.startswith("lose") for fault in self.faults)
 
 
 def draw(seed: int) -> Scenario:
@@ -120,6 +120,8 @@ def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
     kinds = [rng.choice(KINDS) for _ in range(count)]
     if seed % 12 == 5:
         kinds.append("lose store")
+    if seed % 12 == 11:
+        kinds.append("lose object")
     return tuple(
         Fault(
             at=rng.uniform(FAULTS_BEGIN, FAULTS_END),

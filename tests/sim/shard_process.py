@@ -1,6 +1,5 @@
 """A shard's process: the production rules and journal, with symbols in place of tensors."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -107,9 +106,7 @@ class ShardProcess(ShardStorage):
         """Take the shard over: restore the values, and begin."""
         history = History.of(self.entries)
         try:
-            for fragment, head in history.heads.items():
-                digest = json.loads(self.store.read(head.object))["digest"]
-                self.heads[fragment] = self.world.values[digest]
+            lost = self.restore(history)
         except StoreUnavailable:
             self.after(RETRY_SECONDS, self.start)
             return
@@ -127,6 +124,7 @@ class ShardProcess(ShardStorage):
         self.world.restarted[self.number] = True
         self.sim.note(self.name, f"reigns after epoch {history.epoch}")
         self.feed(self.shard.start(self.sim.now))
+        self.feed(self.shard.lost(lost, self.sim.now))
         self.beat()
 
     def died(self) -> None:
@@ -229,10 +227,11 @@ class ShardProcess(ShardStorage):
                 }
                 self.after(self.rng.uniform(0.01, 0.3), self.store_seed)
 
-            case StoreHeld(fragment, session):
+            case StoreHeld(fragment, session, number):
                 value = self.seeds.pop((session, fragment))
                 self.coming[fragment] = value
-                self.after(self.rng.uniform(0.01, 0.3), lambda: self.store_merged(fragment, value))
+                seconds = self.rng.uniform(0.01, 0.3)
+                self.after(seconds, lambda: self.store_merged(fragment, value, number))
 
     # ------------------------------------------------------------ the registrar
 
@@ -319,7 +318,7 @@ class ShardProcess(ShardStorage):
         if port is None or self.shard is None or not port.accepted:
             return
         port.accepted = False
-        if payload is None:
+        if payload is None or self.is_another(transfer, payload):
             rejected = self.shard.transfer_rejected(session, "checksum", self.sim.now)
             self.feed(rejected)
             return
@@ -332,6 +331,11 @@ class ShardProcess(ShardStorage):
             self.sim.note(self.name, f"offer {payload.theta.work}")
         self.feed(self.shard.transfer_verified(session, transfer, self.sim.now))
         self.judged = None
+
+    def is_another(self, transfer: pb.Transfer, payload: Any) -> bool:
+        """As arrivals.examine: a held value has the digest of its version."""
+        held = transfer.held.version.version
+        return transfer.HasField("held") and payload.digest != held.digest
 
     def publish(self, session: int) -> None:
         """One transfer at a time; what it holds is looked up when it leaves."""

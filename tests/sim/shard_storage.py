@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_syncer.effects import Effect, Merge, Reply
 from atoll_syncer.journal import DeposedError, Journal
-from atoll_syncer.log import Committed, Entry, Seeded
+from atoll_syncer.log import Committed, Entry, History, Seeded
 from atoll_syncer.shard import Shard
-from atoll_syncer.store import StoreUnavailable
+from atoll_syncer.store import StoreMissing, StoreUnavailable
 from sim.clock import Process
 from sim.memory_store import MemoryStore
 from sim.symbols import Difference, Value, merge
@@ -114,13 +114,25 @@ class ShardStorage(Process):
         seconds = self.world.scenario.merge_seconds * self.rng.uniform(0.3, 2.0)
         self.after(seconds, lambda: self.store_merged(effect.slice, value))
 
-    def store_merged(self, fragment: int, value: Value) -> None:
+    def restore(self, history: History) -> set[int]:
+        """Read the heads back; returns the slices whose object is gone."""
+        lost = set()
+        for fragment, head in history.heads.items():
+            try:
+                digest = json.loads(self.store.read(head.object))["digest"]
+            except StoreMissing:
+                lost.add(fragment)
+            else:
+                self.heads[fragment] = self.world.values[digest]
+        return lost
+
+    def store_merged(self, fragment: int, value: Value, number: int | None = None) -> None:
         """Write the object, then let the entry name it."""
         assert self.shard is not None
         try:
-            name = self.store_value(fragment, value)
+            name = self.store_value(fragment, value, number)
         except StoreUnavailable:
-            self.after(RETRY_SECONDS, lambda: self.store_merged(fragment, value))
+            self.after(RETRY_SECONDS, lambda: self.store_merged(fragment, value, number))
             return
         self.feed(self.shard.merged(fragment, value.digest, name, self.sim.now))
 
@@ -135,12 +147,14 @@ class ShardStorage(Process):
             return
         self.feed(self.shard.seeded(tuple(each.digest for each in values), tuple(names)))
 
-    def store_value(self, fragment: int, value: Value) -> str:
+    def store_value(self, fragment: int, value: Value, number: int | None = None) -> str:
         """An object of its own for each version, as slices.Origin makes it."""
         assert self.shard is not None
         self.world.values[value.digest] = value
         head = self.shard.history.heads.get(fragment)
-        origin = [self.number, fragment, head.number + 1 if head else 0, self.shard.history.epoch]
+        if number is None:
+            number = head.number + 1 if head else 0
+        origin = [self.number, fragment, number, self.shard.history.epoch]
         return self.store.put([json.dumps({"digest": value.digest, "origin": origin}).encode()])
 
     def part_written(self) -> None:

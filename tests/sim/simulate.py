@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sim import faults
 from sim.checkers.every import ALL
 from sim.scenario import FAULTS_END, draw
+from sim.shard_process import ShardProcess
 from sim.watch import ViolationError, Watcher
 from sim.world import World
 
@@ -72,20 +73,29 @@ def quiet_seconds_max(world: World) -> float:
 
 def state(world: World) -> str:
     """What does not move."""
-    shards = [
-        f"{p.name} tick {p.shard.clock.tick} of {world.run_file.steps}, "
-        f"{'ended' if p.shard.history.ended else 'open'}, {p.shard.failed or 'well'}, rounds "
-        f"{ {n: (len(r.complete), sorted(r.called), r.reason) for n, r in p.shard.rounds.items()} }"
-        if p.shard is not None
-        else f"{p.name} not reigning"
-        for p in world.shards
-    ]
+    shards = [shard_state(p, world.run_file.steps) for p in world.shards]
     learners = [
         f"{p.name} t_m {p.training.t_m}, {'finished' if p.training.finished else 'training'}"
         f"{'' if p.alive else ', dead'}"
         for p in world.learners.values()
     ]
     return "; ".join(shards + learners)
+
+
+def shard_state(process: ShardProcess, steps: int | None) -> str:
+    """Of one shard."""
+    if process.shard is None:
+        return f"{process.name} not reigning"
+    state = process.shard.state
+    ended = "ended" if state.history.ended else "open"
+    rounds = {
+        number: (len(each.complete), sorted(each.called), each.reason)
+        for number, each in state.rounds.items()
+    }
+    return (
+        f"{process.name} tick {state.clock.tick} of {steps}, {ended}, "
+        f"{state.failed or 'well'}, rounds {rounds}"
+    )
 
 
 def main() -> None:

@@ -19,6 +19,6 @@ def test_every_rule_holds_and_the_run_reaches_final(first: int) -> None:
 def test_most_of_the_drawn_world_is_used() -> None:
     scenarios = [draw(seed) for seed in range(SEEDS)]
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
-    assert len(kinds) == 14
+    assert len(kinds) == 15
     assert {scenario.run_file.shards for scenario in scenarios} == {1, 2}
     assert sum(scenario.run_file.sync.lockstep for scenario in scenarios) > SEEDS // 8

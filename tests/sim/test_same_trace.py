@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from sim.simulate import simulate
 
-TESTS = Path(__file__).parents[1]
 SEEDS = (3, 20, 77)
 PROGRAM = """
 from sim.simulate import simulate
@@ -19,7 +17,11 @@ print(*(simulate(seed).digest for seed in map(int, "{seeds}".split())))
 
 def digests(hash_seed: str) -> list[str]:
     program = PROGRAM.format(seeds=" ".join(map(str, SEEDS)))
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(TESTS)}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,

@@ -47,6 +47,9 @@ class Watcher:
     def store_lost(self, shard: int) -> None:
         """A shard's store is empty from now on."""
 
+    def object_lost(self, shard: int, name: str) -> None:
+        """An object that an entry names is gone from the store."""
+
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
         """A Join arrives."""
 

@@ -239,4 +239,4 @@ class World:
     @property
     def failed(self) -> bool:
         """A shard has said that the job has failed (rule 22)."""
-        return any(p.shard is not None and p.shard.failed for p in self.shards if p.alive)
+        return any(p.shard is not None and p.shard.state.failed for p in self.shards if p.alive)

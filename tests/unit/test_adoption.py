@@ -40,9 +40,9 @@ def test_only_a_greater_number_is_adopted_rule_21() -> None:
     assert side.take(Discard) == [Discard(0, 0, 4), Discard(0, 0, 5)]
     assert side.take(Adopt) == []
     held = SliceState(shard=0, fragment=0)
-    held.adopt(side.publish(0, 0, 5).version.version)
+    held.adopt(side.publish(0, 0, 5))
     with pytest.raises(AssertionError, match="rule 21"):
-        held.adopt(side.publish(0, 0, 4).version.version)
+        held.adopt(side.publish(0, 0, 4))
 
 
 def test_a_value_that_a_newer_session_sends_again_leaves_the_candidate_alone() -> None:

@@ -162,7 +162,7 @@ def test_a_permanent_refusal_ends_the_process_with_its_code_and_the_remedy_rule_
     if word == "end":
         side.end(0, code)
     else:
-        side.hear(0, refuse=pb.Refuse(code=code, reason="because", remedy="do this"))
+        side.hear(0, end=pb.End(code=code, reason="because", remedy="do this"))
     (fail,) = side.take(Fail)
     assert fail.exit_code == exit_code
     assert fail.reason == "shard 0: because; remedy: do this"
@@ -248,14 +248,26 @@ def test_a_shard_that_has_lost_its_store_does_not_end_the_learner_rule_22() -> N
     assert side.take(Dial) == [Dial(1)]
 
 
-def test_the_base_held_is_sent_only_under_its_whole_name_rule_22() -> None:
+def test_what_is_held_is_sent_by_its_own_whole_name_if_it_is_not_older_rule_22() -> None:
     side = learner_side().begin(number=4)
     held = side.publish(0, 1, 4).version
-    side.hear(0, send_held=pb.SendHeld(version=held))
-    assert side.take(SendHeld) == [SendHeld(0, held)]
-    for other in (side.publish(0, 1, 5), side.publish(0, 1, 4, epoch=2), side.publish(0, 7, 4)):
+    for asked in (held, side.publish(0, 1, 3, epoch=0).version):
+        side.hear(0, send_held=pb.SendHeld(version=asked))
+        assert side.take(SendHeld) == [SendHeld(0, pb.Held(version=held))]
+    for other in (side.publish(0, 1, 5), side.publish(0, 7, 4)):
         side.hear(0, send_held=pb.SendHeld(version=other.version))
     assert side.take(SendHeld) == []
+
+
+def test_what_is_held_brings_its_lineage_along_rule_22() -> None:
+    side = learner_side().begin(number=4)
+    lineage = [pb.SlotMerged(slot="b-0", incarnation=2, base=4, capture=3, cursor=9)]
+    publish = side.publish(0, 1, 5)
+    publish.lineage.extend(lineage)
+    side.feed(side.exchange.published(0, publish, side.now))
+    side.step()
+    side.hear(0, send_held=pb.SendHeld(version=publish.version))
+    assert side.take(SendHeld) == [SendHeld(0, pb.Held(version=publish.version, lineage=lineage))]
 
 
 def test_nothing_but_a_welcome_counts_before_the_welcome() -> None:

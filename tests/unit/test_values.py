@@ -300,7 +300,7 @@ def test_a_version_taken_back_from_a_learner_has_its_bits_and_no_momentum(tmp_pa
     store.open()
     values = Values.allocate(LAYOUT, 0, bench.sync)
     values.keep(4, 0, values.examine(head, held))
-    making = values.begin_held(StoreHeld(0, 4), "run", 2)
+    making = values.begin_held(StoreHeld(0, 4, entry.number + 1), "run", 2)
     making.compute()
     outcome = making.write(store)
     values.committed(0)

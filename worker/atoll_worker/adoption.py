@@ -77,7 +77,7 @@ def adopted(
         incarnation=state.incarnation,
         base=each.number,
     )
-    each.adopt(publish.version.version)
+    each.adopt(publish)
     record = {
         "shard": shard,
         "slice": fragment,

@@ -49,7 +49,7 @@ class SendHeld:
     """Send the base of one slice as it is held, bit for bit (rule 22)."""
 
     shard: int
-    version: pb.SliceVersion
+    held: pb.Held
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,8 +90,6 @@ class Exchange:
         match message.WhichOneof("kind"):
             case "welcome":
                 return self._welcome(shard, message.welcome, now)
-            case "refuse":
-                return joining.refused(self._state, shard, message.refuse)
             case "end":
                 return joining.refused(self._state, shard, message.end)
         if self._state.sides[shard].welcomed:
@@ -228,12 +226,14 @@ class Exchange:
         return [SendSeed(shard)]
 
     def _send_held(self, shard: int, wanted: pb.SliceVersion) -> list[Effect]:
-        """Rule 22: the base held, bit for bit, if it is that version by its whole name."""
+        """Rule 22: the base held, bit for bit, if it is that version or a later one of the run."""
         each = self._state.slices.get((shard, wanted.slice))
-        if each is None or each.held != wanted.version:
+        known = each is not None and each.held is not None and not each.disowned
+        if each is None or not known or each.number < wanted.version.number:
             reason = f"slice {wanted.slice}: version {wanted.version.number} is not held here"
             return [Record({"event": "not held", "shard": shard, "reason": reason})]
-        return [SendHeld(shard, wanted)]
+        version = pb.SliceVersion(slice=wanted.slice, version=each.held)
+        return [SendHeld(shard, pb.Held(version=version, lineage=each.lineage))]
 
     def _final(self, shard: int, final: pb.Final, now: float) -> list[Effect]:
         numbers = {each.slice: each.version.number for each in final.versions}

@@ -134,7 +134,7 @@ def start(state: State) -> list[Effect]:
     return [Command(command)]
 
 
-def refused(state: State, shard: int, end: pb.End | pb.Refuse) -> list[Effect]:
+def refused(state: State, shard: int, end: pb.End) -> list[Effect]:
     """A session, or the wish for one, ends: for good, or until the back-off is over.
 
     A shard that has lost its store serves nobody for now; this process trains on beside it.

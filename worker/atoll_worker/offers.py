@@ -72,6 +72,7 @@ def ask(state: State, wanted: Iterable[SliceState]) -> list[Effect]:
 
 def offer(each: SliceState, mark: Mark) -> Effect:
     """Named by slot, incarnation (the session's), slice, base and capture."""
+    assert each.held is not None, "an offer on nothing"
     each.offered.add(mark.steps, mark.tokens)
     message = pb.Offer(
         slice=each.fragment,
@@ -80,6 +81,7 @@ def offer(each: SliceState, mark: Mark) -> Effect:
         counters=pb.Counters(steps=mark.steps, tokens=mark.tokens),
         t_m=mark.position,
         cursor=mark.cursor,
+        base_digest=each.held.digest,
     )
     return SendOffer(each.shard, message)
 

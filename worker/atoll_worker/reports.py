@@ -1,6 +1,7 @@
 """What a learner tells its shards: after every boundary, and when none comes (rule 7)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import DIGEST_DIGITS
 from atoll_worker.effects import Effect, Record, SendMessage
 from atoll_worker.state import State
 
@@ -30,6 +31,7 @@ def report_to(state: State, shard: int) -> pb.Report:
                 slice=each.fragment,
                 held=each.number,
                 since=pb.Counters(steps=each.steps, tokens=each.tokens),
+                digest=each.held.digest[:DIGEST_DIGITS],
             )
             for each in state.of(shard)
             if each.held is not None and not each.disowned

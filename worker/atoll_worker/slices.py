@@ -24,6 +24,7 @@ class SliceState:
     shard: int
     fragment: int
     held: pb.Version | None = None
+    lineage: tuple[pb.SlotMerged, ...] = ()  # what the version held has of every slot
     disowned: bool = False  # its number belongs to another value now (rule 22)
     steps: int = 0
     tokens: int = 0
@@ -55,10 +56,12 @@ class SliceState:
         self.steps += 1
         self.tokens += tokens
 
-    def adopt(self, version: pb.Version) -> None:
+    def adopt(self, publish: pb.Publish) -> None:
         """A new base: counters and everything that named the old one start afresh."""
+        version = publish.version.version
         assert order(version) > self.order, "rule 21: the number orders versions"
         self.held, self.adopting, self.disowned = version, None, False
+        self.lineage = tuple(publish.lineage)
         self.steps = self.tokens = 0
         self.call = self.mark = self.awaits_at = None
         self.offered = Offered()

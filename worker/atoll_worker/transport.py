@@ -151,8 +151,8 @@ class Transport:
                 self._send_offer(shard, offer)
             case SendSeed(shard):
                 self._send_seed(shard)
-            case SendHeld(shard, version):
-                self._send_held(shard, version)
+            case SendHeld(shard, held):
+                self._send_held(shard, held)
             case Place(shard, fragment, number):
                 self.memory.adopt(shard, fragment).copy_(self.candidates[shard, fragment, number])
             case Promote(shard, fragment, number):
@@ -216,12 +216,12 @@ class Transport:
 
             self.clients[shard].send_bulk(payload)
 
-    def _send_held(self, shard: int, version: pb.SliceVersion) -> None:
+    def _send_held(self, shard: int, held: pb.Held) -> None:
         """Rule 22: the base bit for bit, so that its digest is the version's."""
-        base = self.bases[shard, version.slice]
+        base = self.bases[shard, held.version.slice]
         data = tensors.byte_view(base)
         encoding = pb.F32 if base.dtype == torch.float32 else pb.BF16
-        head = pb.Transfer(held=pb.Held(version=version), encoding=encoding, byte_count=len(data))
+        head = pb.Transfer(held=held, encoding=encoding, byte_count=len(data))
 
         async def payload() -> tuple[pb.Transfer, memoryview]:
             return head, data

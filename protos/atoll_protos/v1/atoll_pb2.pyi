@@ -180,14 +180,16 @@ class Report(_message.Message):
     def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ...) -> None: ...
 
 class SliceProgress(_message.Message):
-    __slots__ = ("slice", "held", "since")
+    __slots__ = ("slice", "held", "since", "digest")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     slice: int
     held: int
     since: Counters
-    def __init__(self, slice: _Optional[int] = ..., held: _Optional[int] = ..., since: _Optional[_Union[Counters, _Mapping]] = ...) -> None: ...
+    digest: str
+    def __init__(self, slice: _Optional[int] = ..., held: _Optional[int] = ..., since: _Optional[_Union[Counters, _Mapping]] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason",)
@@ -208,9 +210,8 @@ class Evaluation(_message.Message):
     def __init__(self, tick: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "refuse", "call", "tick", "send_seed", "send_held", "final", "end")
+    __slots__ = ("welcome", "call", "tick", "send_seed", "send_held", "final", "end")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
-    REFUSE_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     SEND_SEED_FIELD_NUMBER: _ClassVar[int]
@@ -218,14 +219,13 @@ class ToLearner(_message.Message):
     FINAL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
-    refuse: Refuse
     call: Call
     tick: Tick
     send_seed: SendSeed
     send_held: SendHeld
     final: Final
     end: End
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads")
@@ -246,18 +246,6 @@ class Welcome(_message.Message):
     needs_model: bool
     heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
     def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ...) -> None: ...
-
-class Refuse(_message.Message):
-    __slots__ = ("code", "reason", "remedy", "retry")
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    REMEDY_FIELD_NUMBER: _ClassVar[int]
-    RETRY_FIELD_NUMBER: _ClassVar[int]
-    code: Code
-    reason: str
-    remedy: str
-    retry: bool
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("slice", "base", "due")
@@ -320,20 +308,22 @@ class Transfer(_message.Message):
     def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor")
+    __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor", "base_digest")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     T_M_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     slice: int
     base: int
     capture: int
     counters: Counters
     t_m: int
     cursor: int
-    def __init__(self, slice: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ...) -> None: ...
+    base_digest: str
+    def __init__(self, slice: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., base_digest: _Optional[str] = ...) -> None: ...
 
 class Seed(_message.Message):
     __slots__ = ("slice",)
@@ -342,26 +332,30 @@ class Seed(_message.Message):
     def __init__(self, slice: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "lineage")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     version: SliceVersion
-    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ...) -> None: ...
+    lineage: _containers.RepeatedCompositeFieldContainer[SlotMerged]
+    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ..., lineage: _Optional[_Iterable[_Union[SlotMerged, _Mapping]]] = ...) -> None: ...
 
 class Publish(_message.Message):
-    __slots__ = ("version", "difference", "base", "merged", "tick", "last")
+    __slots__ = ("version", "difference", "base", "merged", "tick", "last", "lineage")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     MERGED_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     version: SliceVersion
     difference: bool
     base: int
     merged: Merged
     tick: int
     last: bool
-    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ..., difference: bool = ..., base: _Optional[int] = ..., merged: _Optional[_Union[Merged, _Mapping]] = ..., tick: _Optional[int] = ..., last: bool = ...) -> None: ...
+    lineage: _containers.RepeatedCompositeFieldContainer[SlotMerged]
+    def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ..., difference: bool = ..., base: _Optional[int] = ..., merged: _Optional[_Union[Merged, _Mapping]] = ..., tick: _Optional[int] = ..., last: bool = ..., lineage: _Optional[_Iterable[_Union[SlotMerged, _Mapping]]] = ...) -> None: ...
 
 class Merged(_message.Message):
     __slots__ = ("incarnation", "base", "capture")
@@ -372,6 +366,20 @@ class Merged(_message.Message):
     base: int
     capture: int
     def __init__(self, incarnation: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ...) -> None: ...
+
+class SlotMerged(_message.Message):
+    __slots__ = ("slot", "incarnation", "base", "capture", "cursor")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    incarnation: int
+    base: int
+    capture: int
+    cursor: int
+    def __init__(self, slot: _Optional[str] = ..., incarnation: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ..., cursor: _Optional[int] = ...) -> None: ...
 
 class Trailer(_message.Message):
     __slots__ = ("byte_count", "checksum")
@@ -386,7 +394,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "heads", "registrar", "ticks_per_second", "evaluation", "final_shards", "export_url", "late", "refused_zombies")
+    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "heads", "registrar", "ticks_per_second", "evaluation", "final_shards", "export_url", "late", "refused_zombies", "recovered")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -409,6 +417,7 @@ class StatusReply(_message.Message):
     EXPORT_URL_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_ZOMBIES_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_FIELD_NUMBER: _ClassVar[int]
     run: str
     shard: int
     epoch: int
@@ -431,7 +440,8 @@ class StatusReply(_message.Message):
     export_url: str
     late: int
     refused_zombies: int
-    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., final_shards: _Optional[_Iterable[str]] = ..., export_url: _Optional[str] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ...) -> None: ...
+    recovered: int
+    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., final_shards: _Optional[_Iterable[str]] = ..., export_url: _Optional[str] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
     __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "merged_tokens", "seconds_since_report", "seconds_since_adoption", "too_slow", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished")
@@ -478,20 +488,34 @@ class SlotStatus(_message.Message):
     def __init__(self, slot: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., merged_tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., too_slow: bool = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("shard", "run_hash", "epoch", "run", "empty", "tick")
+    __slots__ = ("shard", "run_hash", "epoch", "run", "empty", "tick", "taken")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     EMPTY_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     shard: int
     run_hash: str
     epoch: int
     run: str
     empty: bool
     tick: int
-    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., epoch: _Optional[int] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ...) -> None: ...
+    taken: _containers.RepeatedCompositeFieldContainer[SlotTaken]
+    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., epoch: _Optional[int] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ...) -> None: ...
+
+class SlotTaken(_message.Message):
+    __slots__ = ("slot", "incarnation", "uid", "instance")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    incarnation: int
+    uid: str
+    instance: str
+    def __init__(self, slot: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("run", "begun", "alive", "reason", "complete")

@@ -52,7 +52,7 @@ class SyncerServicer(object):
     """
 
     def Session(self, request_iterator, context):
-        """The control stream of one instance. The first message each way is Join / Welcome or Refuse.
+        """The control stream of one instance. The first message each way is Join / Welcome or End.
         The bulk stream (raw frames, frames.py) is /atoll_protos.v1.Syncer/Bulk, a generic
         stream-stream method without serializer, tied to a session by the metadata key
         "atoll-session". It is not declared here, because protobuf would copy every payload.

@@ -108,9 +108,21 @@ def load(
 
 
 @app.command()
+<<<<<<< HEAD
 def down() -> None:
     """End and remove everything, also what a killed `up` has left."""
     with _alone_and_timed("down"):
+=======
+def down(
+    whose_ever: Annotated[
+        bool, typer.Option("--whose-ever", help="Also the lab of another checkout.")
+    ] = False,
+) -> None:
+    """End and remove everything, also what a killed `up` has left."""
+    with _alone_and_timed("down"):
+        if not whose_ever:
+            lifecycle.refuse_of_another_checkout()
+>>>>>>> cluster
         lifecycle.down()
 
 

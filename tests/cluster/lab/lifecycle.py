@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster.lab import api, binaries, cgroups, faults, images, machine, network, roles
-from cluster.lab.layout import Cluster, Lab, LabError, cache_folder, from_json, run_folder, to_json
+from cluster.lab.layout import (
+    ROOT,
+    Cluster,
+    Lab,
+    LabError,
+    cache_folder,
+    from_json,
+    run_folder,
+    to_json,
+)
 from cluster.lab.node import OWN_FOLDERS, configure, power_on
 from cluster.lab.pki import make_pki
 from cluster.lab.plane import start_plane, wait_until_usable
@@ -108,6 +117,14 @@ def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path) -> Clust
     for node in cluster.nodes:
         power_on(node, programs)
     return cluster
+
+
+def refuse_of_another_checkout() -> None:
+    """Raise LabError when a lab is up that another checkout's `up` has made."""
+    if (run_folder() / "finished").exists() and of_lab():
+        whose = current().checkout
+        if whose != str(ROOT):
+            raise LabError(f"the lab that is up was made from {whose}: down --whose-ever ends it")
 
 
 def down() -> None:

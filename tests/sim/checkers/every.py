@@ -8,6 +8,7 @@ from sim.checkers.values import (
     LawChecker,
     LossChecker,
     MergedOnceChecker,
+    NumberChecker,
 )
 from sim.watch import Watcher
 
@@ -25,4 +26,5 @@ ALL: tuple[type[Watcher], ...] = (
     DurableChecker,
     FenceChecker,
     LossChecker,
+    NumberChecker,
 )

@@ -128,7 +128,7 @@ class QuorumChecker(Watcher):
             if isinstance(effect, Merge) and not sync.lockstep:
                 assert shard.shard is not None
                 count = len(effect.participants)
-                enough = count >= sync.quorum or shard.shard.over
+                enough = count >= sync.quorum or shard.shard.state.over
                 self.require(enough, f"{shard.name} merges {count} of {sync.quorum}")
 
     def merging(

@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
+from atoll_syncer.effects import Effect, Send
 from atoll_syncer.log import Committed, Entry, Reign, Seeded
 from sim.symbols import Key, Value, Work
 from sim.watch import Watcher
 
 if TYPE_CHECKING:
     from sim.learner_process import LearnerProcess
+    from sim.shard_process import ShardProcess
     from sim.world import World
 
 Unit = tuple[str, int, int, int, int]
@@ -209,6 +211,7 @@ class LossChecker(Watcher):
         super().__init__(world)
         self.begun: set[int] = set()
         self.lost: set[int] = set()
+        self.joins: dict[tuple[str, int], pb.Join] = {}  # process, session
 
     def store_lost(self, shard: int) -> None:
         self.lost.update({shard} & self.begun)
@@ -221,6 +224,45 @@ class LossChecker(Watcher):
         if isinstance(entry, Seeded):
             lost = shard in self.lost and self._is_known(shard)
             self.require(not lost, f"shard {shard} takes a seed for what it lost")
+
+    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+        self.joins[shard.name, session] = join
+
+    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+        """Who is asked holds as much as anybody who has joined (but for damaged transfers)."""
+        if any(fault.kind == "damage" for fault in self.world.scenario.faults):
+            return
+        for effect in effects:
+            if isinstance(effect, Send) and effect.message.HasField("send_held"):
+                wanted = effect.message.send_held.version
+                for session, port in shard.ports.items():
+                    if port.incarnation > 0 and not port.ended:
+                        held = self._held(shard, session, wanted.slice)
+                        fits = held <= wanted.version.number
+                        self.require(fits, f"{shard.name} asks for {wanted}, {held} is held")
+
+    def _held(self, shard: "ShardProcess", session: int, fragment: int) -> int:
+        """What a session's Join named of this run."""
+        assert shard.shard is not None
+        join, run = self.joins[shard.name, session], shard.shard.history.run
+        numbers = [
+            each.version.number
+            for each in join.held
+            if each.slice == fragment and each.version.run == run
+        ]
+        return max(numbers, default=0)
+
+    def run_ended(self) -> None:
+        """A job may fail only when nobody who lives holds what is lost."""
+        for process in self.world.shards:
+            state = process.shard.state if process.alive and process.shard is not None else None
+            if state is None or not state.failed or state.recovery is None:
+                continue
+            failures = {instance for instance, _ in state.recovery.failures}
+            for learner in self.world.learners.values():
+                keys = {(process.number, fragment) for fragment in state.recovery.gone}
+                holds = keys <= learner.bases.keys() and learner.instance not in failures
+                self.require(not (holds and learner.alive), f"{learner.name} holds what is lost")
 
     def _is_known(self, shard: int) -> bool:
         """Whether the registrar's mark or a living learner's version tells of the loss."""
@@ -238,7 +280,31 @@ class LossChecker(Watcher):
             if learner.exchange.incarnation > 0 and key in learner.bases
         }
         self.require(entry.digest in held, f"{key} is recovered as a value that nobody held")
+        for learner in self.world.learners.values():
+            each = learner.exchange.slices[key].held
+            fits = each is None or not learner.alive or each.epoch < entry.epoch
+            self.require(fits, f"{key} is recovered in epoch {entry.epoch}, and {each} is held")
         self.require(not entry.participants, f"{key} is recovered with participants")
+
+
+class NumberChecker(Watcher):
+    """Rule 21: no learner ever goes back in number; sideways only into a later reign."""
+
+    rule = "21"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.held: dict[tuple[str, Key], tuple[int, int]] = {}
+
+    def adopted(
+        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
+    ) -> None:
+        version = publish.version.version
+        before = self.held.get((learner.name, key), (-1, 0))
+        after = version.number, version.epoch
+        self.held[learner.name, key] = after
+        self.require(after[0] >= before[0], f"{learner.name}: {key} goes from {before} to {after}")
+        self.require(after > before, f"{learner.name}: {key} goes from {before} to {after}")
 
 
 def newest_work(value: Value, slot: str) -> Work | None:

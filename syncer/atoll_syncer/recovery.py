@@ -1,0 +1,71 @@
+"""What a shard has lost, who holds it, and from whom it takes it back (rule 22)."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+
+WAIT_SECONDS: Final = 30.0  # for every slot that is alive at the registrar to join
+ANSWER_SECONDS: Final = 30.0  # for the first byte of what a learner was asked for
+FAILURES_MAX: Final = 3  # damaged or unanswered; a session that ends is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """An admitted instance that says it holds a version of a slice."""
+
+    session: int
+    instance: str
+    number: int
+    epoch: int  # 0: adopted after its Join, not known here
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """A version on its way from a learner to the store. Times are monotonic seconds."""
+
+    holder: Holder
+    at: float
+    held: pb.Held | None = None  # what came
+    storing: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """What is lost, from the moment in which the shard learned of it until all is durable again.
+
+    `gone` are those of the lost slices of which nothing is left here; of the others there is an
+    older version, which serves where nobody turns out to hold a newer one.
+    """
+
+    began_at: float
+    lost: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    alive: frozenset[str] | None = None  # slots at the registrar, told since `began_at`
+    asked: dict[int, Asked] = field(default_factory=dict)
+    knocked: bool = False  # somebody came who holds nothing
+    failures: dict[tuple[str, int], int] = field(default_factory=dict)  # instance, slice
+
+
+def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
+    """Why no version is chosen yet: every slot alive at the registrar joins first, or 30 s pass.
+
+    Empty when it is time. [The first to join may hold an older version than the next.]
+    """
+    if now - recovery.began_at >= WAIT_SECONDS:
+        return ""
+    if recovery.alive is None:
+        return "waits for the registrar's word on who is alive"
+    missing = sorted(recovery.alive - joined)
+    if missing:
+        return f"waits for {', '.join(missing)}"
+    return "" if joined else "waits for a learner"
+
+
+def choose(
+    holders: Iterable[Holder], failures: Mapping[tuple[str, int], int], fragment: int
+) -> Holder | None:
+    """The highest (number, epoch), of those that have not failed too often; else nobody."""
+    able = [h for h in holders if failures.get((h.instance, fragment), 0) < FAILURES_MAX]
+    return max(able, key=lambda h: (h.number, h.epoch, -h.session), default=None)

@@ -1,0 +1,65 @@
+"""A shard of a real run loses its store, or one object of it, and the run completes (rule 22)."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from atoll_operator.summary import conserve
+from local.background import Running, running
+from local.command import TESTS, commits, json_lines, tapes
+
+TINY = TESTS.parent / "examples" / "tiny.yaml"
+TWO_LEARNERS = (
+    *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
+    *("--set", "spec.evaluator="),
+)
+
+
+def lose_all(store: Path) -> None:
+    """As with Ephemeral storage."""
+    shutil.rmtree(store)
+
+
+def lose_the_newest_object(store: Path) -> None:
+    """As on a bad disk: the log names it, and it is gone."""
+    objects = store.glob("objects/*")
+    max(objects, key=lambda path: path.stat().st_mtime_ns).unlink()
+
+
+def kill_and(run: Running, shard: int, lose: object) -> None:
+    """The process is dead before its store is touched, and starts again without it."""
+    row = run.row(shard)
+    os.kill(row["pid"], signal.SIGKILL)
+    assert callable(lose)
+    lose(run.out / "commits" / str(shard))
+    run.until(lambda: run.row(shard)["restarts"] > row["restarts"], "restart")
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_the_newest_object])
+def test_what_a_shard_lost_comes_back_from_the_learners(tmp_path: Path, lose: object) -> None:
+    out = tmp_path / "out"
+    with running(TINY, out, "--set", "spec.steps=140", *TWO_LEARNERS) as run:
+        run.until(lambda: len(run.commits(1)) >= 6, "commits")
+        kill_and(run, 1, lose)
+        run.until(lambda: [line for line in run.commits(1) if line.get("recovered")], "recovery")
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    recovered = [line for line in commits(out) if line.get("recovered")]
+    assert {line["shard"] for line in recovered} == {1}
+    assert all(line["reason"].startswith("StoreRecovered: version ") for line in recovered)
+    assert len(recovered) == (4 if lose is lose_all else 1)
+    numbers: dict[tuple[int, int], list[int]] = {}
+    for line in commits(out):
+        numbers.setdefault((line["shard"], line["slice"]), []).append(line["version"])
+    after = [line for line in commits(out) if line["shard"] == 1 and not line.get("recovered")]
+    assert after[-1]["epoch"] >= recovered[-1]["epoch"] > 1
+    for line in recovered:
+        later = numbers[1, line["slice"]]
+        assert max(later) >= line["version"] > line["base"]
+    lines = [line for path in (out / "learners").glob("*.jsonl") for line in json_lines(path)]
+    law = conserve(lines, tapes(out))
+    assert all(tokens.balanced for tokens in law.values()), law
+    assert not [line for line in lines if line.get("event") == "not held"]
