@@ -108,11 +108,6 @@ def load(
 
 
 @app.command()
-<<<<<<< HEAD
-def down() -> None:
-    """End and remove everything, also what a killed `up` has left."""
-    with _alone_and_timed("down"):
-=======
 def down(
     whose_ever: Annotated[
         bool, typer.Option("--whose-ever", help="Also the lab of another checkout.")
@@ -122,7 +117,6 @@ def down(
     with _alone_and_timed("down"):
         if not whose_ever:
             lifecycle.refuse_of_another_checkout()
->>>>>>> cluster
         lifecycle.down()
 
 
