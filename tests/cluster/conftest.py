@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from cluster.installed import OPERATOR_NODE, Installed
-=======
->>>>>>> cluster
 from cluster.kubectl import Kubectl
 from cluster.lab import lifecycle, roles
 from cluster.lab.layout import run_folder
@@ -141,7 +138,6 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
-<<<<<<< HEAD
 
 
 @pytest.fixture(scope="session")
@@ -159,5 +155,3 @@ def atoll(
     installed = Installed(kube=kube, helm=helm)
     installed.install(values)
     return installed
-=======
->>>>>>> cluster
