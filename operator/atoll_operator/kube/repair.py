@@ -122,7 +122,9 @@ class Repair:
         wanted = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
         learners = [
             pod for pod in sight.pods
-            if pod.role == LEARNER_ROLE and pod.region in wanted
+            if pod.role == LEARNER_ROLE
+            and pod.region in wanted
+            and pod.node not in sight.placement.lost
             and pod.ordinal < next(r.learners for r in job.spec.regions if r.name == pod.region)
         ]  # fmt: skip
         chosen = rollout.next_to_restart(
