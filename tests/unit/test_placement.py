@@ -47,6 +47,7 @@ def choose(
     counts: dict[str, int] | None = None,
     released: bool = False,
     limit: int = 20,
+    settling: frozenset[str] = frozenset(),
 ) -> Placement:
     regions = sorted({each.region for each in nodes})
     return decide(
@@ -59,6 +60,7 @@ def choose(
             failure=Failure(node_loss_seconds=LOSS, max_replacements_per_slot=limit),
             region_nodes={r: [n for n in nodes if n.region == r] for r in regions},
             released=released,
+            settling=settling,
         )
     )
 
@@ -126,6 +128,13 @@ def test_a_storm_is_let_through_by_annotation() -> None:
 def test_a_node_declared_out_of_service_is_replaced_in_a_storm() -> None:
     pod = learner("us-east-0", "n0")
     nodes = [replace(STORM[0], out_of_service=True), *STORM[1:]]
+    assert choose([pod], nodes, dead=[pod.uid]).replace
+
+
+def test_nodes_that_return_one_by_one_are_waited_for() -> None:
+    pod = learner("us-east-0", "n0")
+    nodes = [node("n0", silent=30), *(node(f"n{i}") for i in range(1, 5))]
+    assert not choose([pod], nodes, dead=[pod.uid], settling=frozenset({"us-east"})).replace
     assert choose([pod], nodes, dead=[pod.uid]).replace
 
 

@@ -47,6 +47,7 @@ class Memory:
     written_at: float = -1e9
     replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name
     asked_at: str = ""
+    stormed_at: dict[str, float] = field(default_factory=dict)  # by region
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
         """The answers of one poll."""
@@ -75,6 +76,10 @@ class Memory:
     def silent_seconds(self, now: float) -> dict[int, float]:
         """By shard, since its last answer."""
         return {shard: now - at for shard, at in self.heard_at.items()}
+
+    def settling(self, seconds: float, now: float) -> frozenset[str]:
+        """Regions that had a storm a moment ago."""
+        return frozenset(r for r, at in self.stormed_at.items() if now - at < seconds)
 
     def note_absent(
         self, pods: Sequence[Pod], registrar: pb.StatusReply | None, now: float

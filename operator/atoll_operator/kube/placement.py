@@ -64,13 +64,19 @@ class Storm:
         )
 
 
-def storm(region: str, nodes: Iterable[Node], failure: Failure, *, released: bool) -> Storm | None:
-    """More than stormPercent of a region's nodes, and at least 3."""
+def storm(
+    region: str, nodes: Iterable[Node], failure: Failure, *, released: bool, settling: bool = False
+) -> Storm | None:
+    """More than stormPercent of a region's nodes, and at least 3.
+
+    While it settles, any lost node still counts: nodes return one after the other.
+    """
     known = list(nodes)
     seconds = failure.node_loss_seconds
     states = [State.WELL if n.out_of_service else state_of(n, seconds) for n in known]
     lost = sum(state is not State.WELL for state in states)
-    if released or lost < STORM_NODES_MIN or lost * 100 <= failure.storm_percent * len(known):
+    many = lost >= STORM_NODES_MIN and lost * 100 > failure.storm_percent * len(known)
+    if released or not (many or (settling and lost)):
         return None
     return Storm(region=region, lost=lost, nodes=len(known))
 
@@ -92,6 +98,7 @@ class Placement:
     held: tuple[Storm, ...] = ()
     exhausted: tuple[str, ...] = ()  # slots and shards without replacements left
     lost: Mapping[str, State] = field(default_factory=dict)  # nodes
+    storms: tuple[str, ...] = ()  # regions with too many lost nodes right now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +117,7 @@ class Seen:
     failure: Failure
     region_nodes: Mapping[str, Sequence[Node]]
     released: bool
+    settling: frozenset[str] = frozenset()  # regions with a storm within nodeLossSeconds
 
 
 def decide(seen: Seen) -> Placement:
@@ -119,7 +127,9 @@ def decide(seen: Seen) -> Placement:
     lost = {name: state for name, state in states.items() if state.lost}
     storms = {}
     for region, nodes in seen.region_nodes.items():
-        found = storm(region, nodes, seen.failure, released=seen.released)
+        found = storm(
+            region, nodes, seen.failure, released=seen.released, settling=region in seen.settling
+        )
         if found is not None:
             storms[region] = found
     replaced: list[Replace] = []
@@ -141,8 +151,17 @@ def decide(seen: Seen) -> Placement:
         else:
             reason = f"its session is dead and its node {pod.node} is {state}"
             replaced.append(Replace(pod=pod, node=pod.node, reason=reason))
+    full = [
+        region
+        for region, nodes in seen.region_nodes.items()
+        if storm(region, nodes, seen.failure, released=seen.released)
+    ]
     return Placement(
-        replace=tuple(replaced), held=tuple(held.values()), exhausted=tuple(exhausted), lost=lost
+        replace=tuple(replaced),
+        held=tuple(held.values()),
+        exhausted=tuple(exhausted),
+        lost=lost,
+        storms=tuple(full),
     )
 
 

@@ -185,8 +185,10 @@ class Reconciler:
                 region_nodes=self._region_nodes(job, nodes),
                 released=Annotation.RELEASE_HOLD
                 in (sight.raw["metadata"].get("annotations") or {}),
+                settling=memory.settling(job.spec.failure.node_loss_seconds, sight.now),
             )
         )
+        memory.stormed_at |= dict.fromkeys(sight.placement.storms, sight.now)
 
     def _region_nodes(
         self, job: Job, nodes: Mapping[str, observe.Node]
