@@ -35,12 +35,13 @@ from atoll_syncer.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.journal import DeposedError, Heartbeat, Journal
+from atoll_syncer.journal import DeposedError, Journal
 from atoll_syncer.log import Committed, Entry, Reign, Seeded
 from atoll_syncer.metrics import Metrics
 from atoll_syncer.shard import Shard
 from atoll_syncer.slices import Collector
 from atoll_syncer.store import Store, StoreError, StoreFull, StoreMissing, StoreUnavailable
+from atoll_syncer.takeover import Heartbeat
 from atoll_syncer.tape import Tape as TapeFile
 from atoll_syncer.turn import HEARTBEAT_SECONDS
 from atoll_syncer.values import Making, Outcome, Values

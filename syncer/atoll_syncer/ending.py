@@ -95,6 +95,14 @@ def part_written(state: State, file: str, digest: str) -> list[Effect]:
     return [Ask(request)]
 
 
+def told(state: State, reply: pb.HelloReply) -> list[Effect]:
+    """A registrar that lost its store has lost this shard's part of the export with it."""
+    if not state.part_told or reply.final or reply.complete:
+        return []
+    state.part_told = False
+    return [WritePart()]
+
+
 def index_when_whole(state: State) -> list[Effect]:
     """The registrar writes the index when it knows every shard's part."""
     finals = state.history.finals

@@ -90,7 +90,6 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     state.met.add(joined.join.instance)
     if joined.slot:
         state.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
-        state.clock.positions.pop(joined.slot, None)  # it enters anew: its t_m is not all news
     publishing.note_held(state, joined)
     recovery = recovering.heard(state, joined, now)
     if history.heads or state.recovery is not None:

@@ -2,31 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from atoll_syncer.log import Entry, Reign, RunStarted, from_document, to_document
 from atoll_syncer.store import LOG, Store, StoreCorrupt, StoreMissing
+from atoll_syncer.takeover import Heartbeat
 
 HEARTBEAT = "heartbeat.json"
 
 
 class DeposedError(Exception):
     """The position of the next entry is taken: another process reigns (exit 77)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """A sign of life of the reigning process: `count` grows with each.
-
-    `learners` are the instances whose sessions it has; for peace, not for safety (rule 20).
-    """
-
-    pod: str
-    instance: str
-    epoch: int
-    count: int
-    learners: tuple[str, ...]
 
 
 def entry_name(position: int) -> str:

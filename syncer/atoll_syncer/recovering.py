@@ -103,6 +103,8 @@ def move(state: State, now: float) -> list[Effect]:
     if recovery is None or not state.reigning:
         return []
     _give_up_waiting(state, recovery, now)
+    if recovery.met_at is None and (recovery.knocked or joined(state)):
+        recovery.met_at = now
     if not state.marked or state.seeding is not None or why_wait(recovery, joined(state), now):
         return []
     effects: list[Effect] = []
@@ -166,7 +168,7 @@ def _fail_when_nobody_holds(state: State, recovery: Recovery, now: float) -> Non
     ]
     if not orphans:
         state.failed = ""
-    elif (joined(state) or recovery.knocked) and now - recovery.began_at >= WAIT_SECONDS:
+    elif recovery.met_at is not None and now - recovery.met_at >= WAIT_SECONDS:
         names = ", ".join(map(str, orphans))
         state.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
 

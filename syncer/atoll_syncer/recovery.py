@@ -45,6 +45,7 @@ class Recovery:
     alive: frozenset[str] | None = None  # slots at the registrar, told since `began_at`
     asked: dict[int, Asked] = field(default_factory=dict)
     knocked: bool = False  # somebody came who holds nothing
+    met_at: float | None = None  # since when somebody could have told of a version
     failures: dict[tuple[str, int], int] = field(default_factory=dict)  # instance, slice
 
 

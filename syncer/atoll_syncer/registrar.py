@@ -37,6 +37,7 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
         begun=request.shard in state.history.begun,
         alive=[name for name, slot in state.slots.items() if slot.session is not None],
         complete=state.complete,
+        final=request.shard in state.history.finals,
     )
     return [Reply(token, reply)]
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import ExitCode
-from atoll_syncer import log, recovering, seeding
+from atoll_syncer import ending, log, recovering, seeding
 from atoll_syncer.effects import Append, Ask, Effect, Exit, Tape
 from atoll_syncer.state import State
 
@@ -126,5 +126,5 @@ def told(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
     if state.recovery is not None:
         state.recovery.alive = frozenset(reply.alive)
     if state.history.run:
-        return [*effects, *seeding.ask(state)]
+        return [*effects, *seeding.ask(state), *ending.told(state, reply)]
     return [Append(log.RunStarted(run=reply.run)), *effects]

@@ -257,6 +257,9 @@ class Shard:
             case pb.MarkBegunReply():
                 self.state.marked = True
                 return self._move(now)
+            case pb.ReportFinalReply():
+                self.state.part_told = True
+                return []
             case _:
                 return []
 

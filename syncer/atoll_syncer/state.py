@@ -56,6 +56,7 @@ class State:
     tick_times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TICKS_KEPT))
     ending_at: float | None = None
     done: set[int] = field(default_factory=set)  # slices that had their last round
+    part_told: bool = False  # the registrar has taken this shard's part of the export
     index_asked: bool = False
     recovery: Recovery | None = None
     failed: str = ""

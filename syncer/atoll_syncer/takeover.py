@@ -4,8 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from atoll_syncer.journal import Heartbeat
 from atoll_syncer.log import Reign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A sign of life of the reigning process: `count` grows with each.
+
+    `learners` are the instances whose sessions it has; for peace, not for safety (rule 20).
+    """
+
+    pod: str
+    instance: str
+    epoch: int
+    count: int
+    learners: tuple[str, ...]
 
 
 class Turn(Enum):

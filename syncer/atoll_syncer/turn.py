@@ -5,10 +5,10 @@ from typing import Final
 
 import structlog
 
-from atoll_syncer.journal import Heartbeat, Journal
+from atoll_syncer.journal import Journal
 from atoll_syncer.log import Entry, Reign
 from atoll_syncer.store import StoreUnavailable
-from atoll_syncer.takeover import Decision, Turn, View, decide
+from atoll_syncer.takeover import Decision, Heartbeat, Turn, View, decide
 
 HEARTBEAT_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 5.0  # of a newcomer without a sign of life

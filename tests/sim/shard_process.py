@@ -23,11 +23,10 @@ from atoll_syncer.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.journal import Heartbeat
 from atoll_syncer.log import Entry, History, Reign
 from atoll_syncer.shard import Shard
 from atoll_syncer.store import StoreUnavailable
-from atoll_syncer.takeover import Turn, View, decide
+from atoll_syncer.takeover import Heartbeat, Turn, View, decide
 from sim.memory_store import MemoryStore
 from sim.network import Connection
 from sim.shard_storage import RETRY_SECONDS, ShardStorage

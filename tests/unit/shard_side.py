@@ -110,7 +110,7 @@ class Side:
 
     def take(self, kind: type[E]) -> list[E]:
         """Effects of a kind so far, once."""
-        taken = [effect for effect in self.effects if isinstance(effect, kind)]
+        taken: list[E] = [effect for effect in self.effects if isinstance(effect, kind)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return taken
 
@@ -222,9 +222,9 @@ def side(
     return Side(shard=made, job=job, entries=list(entries))
 
 
-def begun(*slots: str, **sync: Any) -> tuple[Side, list[int]]:
+def begun(*slots: str, steps: int = 100, **sync: Any) -> tuple[Side, list[int]]:
     """A registrar with version 0 and these learners in training, at step 0."""
-    one = side(job=run_file(**sync)).start()
+    one = side(job=run_file(steps=steps, **sync)).start()
     sessions = [one.join(slot) for slot in slots]
     one.model(sessions[0])
     one.seed(sessions[0])

@@ -100,19 +100,24 @@ def test_the_evaluator_reports_the_loss_of_the_outer_parameters(
 
     def script(fake: FakeTransport) -> None:
         fake.offer_values(0.0)
-        while not isinstance(message := fake.next(), Evaluated):
-            if fake.received[-1].adopted[-1][:2] == fake.end.memory.plan.slices[-1]:
-                fake.send(Tick(tick=7))
-        found.append(message)
+        found.append(next_evaluation(fake))
+        fake.send(Tick(tick=7))
+        found.append(next_evaluation(fake))
         fake.send(Finished())
         fake.until_leaving()
 
     with playing(script):
         bytes_lm.evaluate([*SMALL, "--data", data, "--every", "5", "--heldout-bytes", "800"])
     assert niceness == [bytes_lm.NICE]
-    assert found[0].tick == 7
-    assert found[0].tokens == 800
+    assert [each.tick for each in found] == [0, 7]
+    assert [each.tokens for each in found] == [800, 800]
     assert found[0].loss == pytest.approx(math.log(256))
+
+
+def next_evaluation(fake: FakeTransport) -> Evaluated:
+    while not isinstance(message := fake.next(), Evaluated):
+        pass
+    return message
 
 
 def test_the_learning_rate_warms_up_and_then_falls_to_its_floor() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.journal import DeposedError, Heartbeat, Journal, entry_name
+from atoll_syncer.journal import DeposedError, Journal, entry_name
 from atoll_syncer.log import (
     Begun,
     Closed,
@@ -23,6 +23,7 @@ from atoll_syncer.log import (
     Taken,
 )
 from atoll_syncer.store import FileStore, StoreCorrupt, StoreFull, StoreUnavailable
+from atoll_syncer.takeover import Heartbeat
 
 PARTICIPANT = Participant(
     slot="a-0", incarnation=1, capture=3, base=0, steps=3, tokens=9, cursor=7, weight=27.0

@@ -21,7 +21,13 @@ def test_a_call_is_answered_at_the_next_boundary_when_nothing_is_captured_rule_1
     side.step(tokens=7)
     (sent,) = side.take(SendOffer)
     assert sent.offer == pb.Offer(
-        slice=0, base=0, capture=2, counters=pb.Counters(steps=2, tokens=17), t_m=2, cursor=2
+        slice=0,
+        base=0,
+        capture=2,
+        counters=pb.Counters(steps=2, tokens=17),
+        t_m=2,
+        cursor=2,
+        base_digest="0/0 v0 e1",
     )
 
 

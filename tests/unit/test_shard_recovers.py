@@ -1,5 +1,7 @@
 """Rule 22: a shard that lost committed data takes it back from its learners."""
 
+from typing import Any
+
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -25,7 +27,12 @@ def empty_shard(*alive: str) -> Side:
 def held_by(one: Side, slot: str, *numbers: int, epoch: int = 1, incarnation: int = 1) -> int:
     """A learner joins with these versions; the shard begins a reign above what it has seen."""
     held = [version(fragment, n, epoch=epoch) for fragment, n in enumerate(numbers)]
-    fields = {"incarnation": incarnation, "run": RUN, "held": held, "epochs_seen": [1, epoch]}
+    fields: dict[str, Any] = {
+        "incarnation": incarnation,
+        "run": RUN,
+        "held": held,
+        "epochs_seen": [1, epoch],
+    }
     session = one.join(slot, tick_seen=40, **fields)
     if session not in one.state.sessions:  # this reign began anew (rule 20)
         session = one.join(slot, tick_seen=40, **fields)
@@ -236,6 +243,17 @@ def test_a_holder_that_comes_after_the_failure_ends_it() -> None:
     assert status(one.state, one.now).state == "Serving"
 
 
+def test_the_first_to_come_after_a_long_time_does_not_end_the_job() -> None:
+    one = empty_shard("a-0", "b-0")
+    one.wait(60.0)
+    one.model(one.join("a-0", incarnation=1))
+    one.wait(1.0)
+    assert not one.state.failed
+    second = held_by(one, "b-0", 3, 3)
+    one.wait(1.0)
+    assert asked(one) == [(second, 0, 3)]
+
+
 def test_with_nobody_there_it_waits_and_says_so() -> None:
     one = empty_shard()
     one.wait(100.0)
@@ -252,7 +270,7 @@ def seeded_log(*more: log.Entry) -> tuple[log.Entry, ...]:
 def test_an_object_that_is_gone_comes_back_above_the_head() -> None:
     one = side(entries=seeded_log()).start()
     one.feed(one.shard.lost({1}, one.now))
-    fields = {"incarnation": 1, "run": RUN, "held": [version(0, 0), version(1, 0)]}
+    fields: dict[str, Any] = {"incarnation": 1, "run": RUN, "held": [version(0, 0), version(1, 0)]}
     session = one.join("a-0", instance="a-0-process", **fields)
     one.wait(1.0)
     assert asked(one) == [(session, 1, 0)]
@@ -300,7 +318,7 @@ def test_a_reign_begins_above_an_epoch_that_another_process_had_rule_20(seen: in
 
 def test_a_registrar_without_a_store_carries_on_with_the_run_that_learners_hold() -> None:
     one = side(fresh=False).start()
-    fields = {"run": "old", "incarnation": 4, "held": [version(0, 9, run="old")]}
+    fields: dict[str, Any] = {"run": "old", "incarnation": 4, "held": [version(0, 9, run="old")]}
     one.join("a-0", **fields)
     assert one.ends()[0].code == pb.NOT_READY
     one.wait(29.0)
@@ -338,7 +356,7 @@ def test_a_shard_tells_the_registrar_which_run_and_incarnations_it_knows() -> No
 
 def test_a_new_process_gets_no_incarnation_before_it_is_known_which_there_were() -> None:
     one = side(fresh=False).start()
-    fields = {"run": "old", "incarnation": 1}
+    fields: dict[str, Any] = {"run": "old", "incarnation": 1}
     held = [version(n, 9, run="old") for n in range(2)]
     one.join("b-0", **{**fields, "held": held})
     one.wait(31.0)

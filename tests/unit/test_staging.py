@@ -32,3 +32,10 @@ def test_the_cpu_needs_no_registration() -> None:
     staging = staging_for(torch.device("cpu"), torch.zeros(8, dtype=torch.uint8))
     assert isinstance(staging, DirectStaging)
     assert staging.scalar(torch.tensor([3.5])).host.item() == 3.5
+
+
+def test_a_number_that_was_read_stays_when_its_tensor_changes() -> None:
+    value = torch.tensor([3.5])
+    scalar = DirectStaging().scalar(value)
+    value.zero_()
+    assert scalar.host.item() == 3.5

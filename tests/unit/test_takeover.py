@@ -1,6 +1,5 @@
-from atoll_syncer.journal import Heartbeat
 from atoll_syncer.log import Reign
-from atoll_syncer.takeover import Turn, View, decide, must_end_sessions
+from atoll_syncer.takeover import Heartbeat, Turn, View, decide, must_end_sessions
 
 BEAT = Heartbeat(pod="old", instance="old-1", epoch=3, count=7, learners=("u-1",))
 T = 10.0

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.journal import Heartbeat, Journal
+from atoll_syncer.journal import Journal
 from atoll_syncer.log import Reign
 from atoll_syncer.store import FileStore
-from atoll_syncer.takeover import Turn
+from atoll_syncer.takeover import Heartbeat, Turn
 from atoll_syncer.turn import PATIENCE_SECONDS, SupersededError, Watch, wait_for_turn
 
 

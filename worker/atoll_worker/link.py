@@ -10,6 +10,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from inspect import signature
 from typing import Any, TypeAlias
 
 from atoll_protos.layout import Layout, TensorSpec, build_layout
@@ -71,11 +72,13 @@ KINDS: dict[str, Callable[..., Message]] = {
         messages.Tick,
     )
 }
+FIELDS = {name: tuple(signature(kind).parameters) for name, kind in KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
     """A length and a JSON object that names its kind; floats may be NaN."""
-    body = json.dumps({"kind": type(message).__name__, **asdict(message)}).encode()
+    named = {name: getattr(message, name) for name in FIELDS[type(message).__name__]}
+    body = json.dumps({"kind": type(message).__name__, **named}, default=asdict).encode()
     return LENGTH.pack(len(body)) + body
 
 

@@ -26,6 +26,8 @@ class Followers:
         A learner that joins late makes many steps here before its optimizer's first, of which
         torch would warn.
         """
+        if all(scheduler.last_epoch >= tick for scheduler in self.schedulers):
+            return
         with warnings.catch_warnings():
             if not optimizer_has_stepped:
                 warnings.simplefilter("ignore", UserWarning)

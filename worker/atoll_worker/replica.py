@@ -20,6 +20,8 @@ from atoll_worker.parameters import Place, device_of, pairs, travelling
 from atoll_worker.settings import Settings
 from atoll_worker.staging import Staging, Ticket, staging_for
 
+FATE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
+
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
 
 
@@ -131,7 +133,7 @@ class Replica:
 
     def _fate(self) -> str:
         try:
-            return f"exit code {self.process.wait(1.0)}"
+            return f"exit code {self.process.wait(FATE_SECONDS_MAX)}"
         except subprocess.TimeoutExpired:
             return "it closed its link"
 

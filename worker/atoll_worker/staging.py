@@ -88,7 +88,7 @@ class DirectStaging:
 
     def scalar(self, value: Tensor) -> Scalar:
         """Read now."""
-        return Scalar(value.detach().reshape(1).cpu().to(torch.float64, copy=True), Done())
+        return Scalar(torch.tensor(value.item(), dtype=torch.float64), Done())
 
     def close(self) -> None:
         """Nothing is held."""

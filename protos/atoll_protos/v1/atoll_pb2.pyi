@@ -518,18 +518,20 @@ class SlotTaken(_message.Message):
     def __init__(self, slot: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("run", "begun", "alive", "reason", "complete")
+    __slots__ = ("run", "begun", "alive", "reason", "complete", "final")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     run: str
     begun: bool
     alive: _containers.RepeatedScalarFieldContainer[str]
     reason: str
     complete: bool
-    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., complete: bool = ...) -> None: ...
+    final: bool
+    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., complete: bool = ..., final: bool = ...) -> None: ...
 
 class MarkBegunRequest(_message.Message):
     __slots__ = ("shard", "run", "epoch")
