@@ -288,9 +288,13 @@ WAITING_PRESETS = (Preset.DILOCO, Preset.STREAMING_DILOCO)
 def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
     """A manifest, with `spec.x=y` changes; raises SpecError that names field and remedy."""
     try:
-        document = yaml.safe_load(text)
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except yaml.YAMLError as error:
         raise SpecError("manifest", f"is not YAML ({error})", "mend the file") from error
+    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
+    document = next(iter(jobs or documents), None)  # claims and the like may stand beside it
+    if len(jobs) > 1:
+        raise SpecError("manifest", f"holds {len(jobs)} jobs", "give one job a file")
     if not isinstance(document, dict):
         raise SpecError("manifest", "is no mapping", f"start it with apiVersion: {API_VERSION}")
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):

@@ -65,3 +65,10 @@ def test_validate_says_what_the_api_server_says(changes: tuple[str], rule: rules
 
 def test_every_rule_is_in_the_table() -> None:
     assert [rule for _, rule in REFUSED] == list(rules.RULES)
+
+
+def test_a_job_may_stand_beside_what_it_needs() -> None:
+    claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\n---\n"
+    assert parse(claim + MANIFEST).name == "tiny"
+    with pytest.raises(SpecError, match="holds 2 jobs"):
+        parse(f"{MANIFEST}---\n{MANIFEST}")
