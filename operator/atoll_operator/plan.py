@@ -62,7 +62,8 @@ def ignored(job: Job) -> list[str]:
     given = sorted(job.spec.learner.template.container.model_extra or {})
     lines = [f"spec.learner.template: {', '.join(given)} is for clusters only"] if given else []
     for region in job.spec.regions:
-        given = sorted(region.pod_overrides.model_extra or {})
+        own = region.pod_overrides
+        given = sorted(own.model_dump(by_alias=True, exclude_unset=True, exclude={"env", "args"}))
         if given:
             where = f"spec.regions[{region.name}].podOverrides"
             lines.append(f"{where}: {', '.join(given)} is for clusters only")

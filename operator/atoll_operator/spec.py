@@ -1,20 +1,27 @@
 """The DecoupledTrainingJob manifest: read, checked, and with its preset filled in."""
 
-import re
+import copy
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from atoll_operator import rules
 from atoll_protos.errors import SpecError
 
 API_VERSION = "atoll.dev/v1alpha1"
 KIND = "DecoupledTrainingJob"
-NAME_CHARACTERS_MAX = 50
-NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+LEARNERS_MAX = 1000  # of a region
+REGIONS_MAX = 64
+SHARDS_MAX = 64
+PERIOD_MAX = 1_000_000  # ticks
+COUNT_MAX = (1 << 53) - 1  # JSON's whole numbers
+SECONDS_MAX = 10 * 365 * 24 * 3600
+
+ShortText = Annotated[str, Field(max_length=253)]
 
 
 class Model(BaseModel):
@@ -25,10 +32,11 @@ class Model(BaseModel):
     )
 
 
-class EnvVar(Model):
-    """One environment variable of a container."""
+class EnvVar(BaseModel):
+    """One environment variable of a container; local mode honours plain values."""
 
-    name: str
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = Field(min_length=1)
     value: str = ""
 
 
@@ -65,22 +73,25 @@ class Learner(Model):
     """What every learner runs."""
 
     template: Template = Template()
-    hosts: int = Field(default=1, ge=1)
+    hosts: int = Field(default=1, ge=1, le=64)
 
 
-class PodOverrides(BaseModel):
+class PodOverrides(Model):
     """What a region changes in the template."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="allow", frozen=True)
-    env: list[EnvVar] = Field(default=[])
-    args: list[str] = Field(default=[])
+    node_selector: dict[str, str] = Field(default={}, max_length=32)
+    tolerations: list[dict[str, Any]] = Field(default=[], max_length=32)
+    resources: dict[str, Any] = Field(default={})
+    env: list[EnvVar] = Field(default=[], max_length=128)
+    args: list[str] = Field(default=[], max_length=128)
+    priority_class_name: str = Field(default="", max_length=253)
 
 
 class RegionSpec(Model):
     """One region and its learners."""
 
-    name: str = Field(pattern=NAME)
-    learners: int = Field(default=1, ge=0, le=1000)
+    name: str = Field(pattern=f"^{rules.NAME.pattern}$", max_length=rules.NAME_CHARACTERS_MAX)
+    learners: int = Field(default=1, ge=0, le=LEARNERS_MAX)
     pod_overrides: PodOverrides = PodOverrides()
 
 
@@ -92,22 +103,30 @@ class StorageType(StrEnum):
     EPHEMERAL = "Ephemeral"
 
 
+class Reclaim(StrEnum):
+    """What becomes of the shards' claims when the job is deleted."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
 class StorageSpec(Model):
-    """Local mode keeps it in the run folder whatever this says."""
+    """Where shards keep their log. Local mode keeps it in the run folder whatever this says."""
 
     type: StorageType = Field(default=StorageType.EPHEMERAL, strict=False)
-    url: str = ""
-    size: str = ""
-    reclaim: str = "Retain"
+    url: str = Field(default="", max_length=2048)
+    size: str = Field(default="10Gi", max_length=32, pattern=r"^[0-9]+([KMGTP]i?)?$")
+    storage_class_name: str = Field(default="", max_length=253)
+    reclaim: Reclaim = Field(default=Reclaim.RETAIN, strict=False)
 
 
 class Syncer(Model):
     """The shards."""
 
-    region: str = ""
-    shards: int = Field(default=1, ge=1, le=64)
+    region: str = Field(default="", max_length=rules.NAME_CHARACTERS_MAX)
+    shards: int = Field(default=1, ge=1, le=SHARDS_MAX)
     storage: StorageSpec = StorageSpec()
-    endpoints: list[str] = Field(default=[])
+    endpoints: list[ShortText] = Field(default=[], max_length=SHARDS_MAX)
     template: Template = Template()
 
 
@@ -159,8 +178,8 @@ class Adopt(Model):
 class Outer(Model):
     """The outer optimizer; decimal strings, as the API conventions forbid floats."""
 
-    learning_rate: str = Field(default="0.7", pattern=r"^[0-9]+(\.[0-9]+)?$")
-    momentum: str = Field(default="0.9", pattern=r"^0(\.[0-9]+)?$")
+    learning_rate: str = Field(default="0.7", pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)
+    momentum: str = Field(default="0.9", pattern=r"^0(\.[0-9]+)?$", max_length=32)
 
 
 class WireSpec(Model):
@@ -174,38 +193,65 @@ class SyncSpec(Model):
     """What is computed; the preset fills what is not given."""
 
     preset: Preset = Field(default=Preset.DECOUPLED_DILOCO, strict=False)
-    fragments: int = Field(default=24, ge=1)
-    period: int = Field(default=24, ge=1)
-    overlap: int = Field(default=2, ge=0)
-    quorum: int = Field(default=1, ge=1)
+    fragments: int = Field(default=24, ge=1, le=PERIOD_MAX)
+    period: int = Field(default=24, ge=1, le=PERIOD_MAX)
+    overlap: int = Field(default=2, ge=0, le=PERIOD_MAX)
+    quorum: int = Field(default=1, ge=1, le=LEARNERS_MAX * REGIONS_MAX)
     grace: GraceSpec = GraceSpec()
     merge: MergeRule = Field(default=MergeRule.RADIAL_DIRECTIONAL, strict=False)
     adopt: Adopt = Adopt()
     outer: Outer = Outer()
     wire: WireSpec = WireSpec()
-    mean_patterns: list[str] = Field(default=[])
+    mean_patterns: list[ShortText] = Field(default=[], max_length=64)
 
 
 class Evaluator(Model):
     """An observer that measures held-out loss on the outer parameters."""
 
     template: Template = Template()
-    every_steps: int = Field(default=100, ge=1)
+    every_steps: int = Field(default=100, ge=1, le=COUNT_MAX)
+
+
+class Failure(Model):
+    """When lost nodes are given up and what for."""
+
+    node_loss_seconds: int = Field(default=20, ge=1, le=86400)
+    storm_percent: int = Field(default=50, ge=1, le=100)
+    max_replacements_per_slot: int = Field(default=20, ge=0, le=10_000)
+    syncer_lost_seconds: int = Field(default=3600, ge=1, le=SECONDS_MAX)
+
+
+class Checkpoint(Model):
+    """Learners' states beside the shards' logs (PROTOCOL.md, rule 28)."""
+
+    url: str = Field(default="", max_length=2048)
+    every_steps: int = Field(default=1000, ge=1, le=COUNT_MAX)
+
+
+class Export(Model):
+    """Where the final model goes: `file:///folder` is a folder of the shards' pods."""
+
+    url: str = Field(max_length=2048, pattern=r"^[a-z0-9]+://.+$")
 
 
 class Spec(Model):
     """The job as its user wrote it."""
 
     suspend: bool = False
-    managed_by: str | None = None
-    steps: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=0, ge=0)
+    managed_by: str | None = Field(default=None, max_length=253)
+    steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
+    tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
+    seed: int = Field(default=0, ge=0, le=COUNT_MAX)
     learner: Learner = Learner()
-    regions: list[RegionSpec] = Field(min_length=1)
+    regions: list[RegionSpec] = Field(min_length=1, max_length=REGIONS_MAX)
     syncer: Syncer = Syncer()
     sync: SyncSpec = SyncSpec()
     evaluator: Evaluator | None = None
+    failure: Failure = Failure()
+    checkpoint: Checkpoint | None = None
+    export: Export | None = None
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=SECONDS_MAX)
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=SECONDS_MAX)
 
     @property
     def learners(self) -> int:
@@ -242,9 +288,13 @@ WAITING_PRESETS = (Preset.DILOCO, Preset.STREAMING_DILOCO)
 def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
     """A manifest, with `spec.x=y` changes; raises SpecError that names field and remedy."""
     try:
-        document = yaml.safe_load(text)
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except yaml.YAMLError as error:
         raise SpecError("manifest", f"is not YAML ({error})", "mend the file") from error
+    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
+    document = next(iter(jobs or documents), None)  # claims and the like may stand beside it
+    if len(jobs) > 1:
+        raise SpecError("manifest", f"holds {len(jobs)} jobs", "give one job a file")
     if not isinstance(document, dict):
         raise SpecError("manifest", "is no mapping", f"start it with apiVersion: {API_VERSION}")
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
@@ -252,17 +302,22 @@ def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
             raise SpecError(field, f"is {document.get(field)!r}", f"use {expected}")
     for change in changes:
         _change(document, change)
+    return from_object(document)
+
+
+def from_object(document: dict[str, Any]) -> Job:
+    """A manifest or an object of the API server; raises SpecError. `document` stays as it is."""
     name = (document.get("metadata") or {}).get("name")
-    if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        raise SpecError("metadata.name", f"{name!r} is no name", "use a-z, 0-9 and inner dashes")
-    spec = document.get("spec")
+    if not isinstance(name, str) or not name:
+        raise SpecError("metadata.name", "is missing", "give it")
+    spec = copy.deepcopy(document.get("spec"))
     if isinstance(spec, dict):
         _fill_preset(spec)
     try:
         job = Job(name=name, spec=Spec.model_validate(spec))
     except pydantic.ValidationError as error:
         raise _first(error) from error
-    _check(job)
+    rules.check(job)
     return job
 
 
@@ -305,52 +360,3 @@ def _first(error: pydantic.ValidationError) -> SpecError:
     problem, remedy = remedies.get(first["type"], ("", ""))
     message = first["msg"][0].lower() + first["msg"][1:]
     return SpecError(field, problem or f"{first['input']!r}: {message}", remedy or "mend the value")
-
-
-def _check(job: Job) -> None:
-    spec, sync = job.spec, job.spec.sync
-    names = [region.name for region in spec.regions]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    longest = max(names, key=len)
-    problems = [
-        (bool(twice), "spec.regions", f"{', '.join(twice)} named twice", "name each region once"),
-        (
-            (spec.steps is None) == (spec.tokens is None),
-            "spec.steps",
-            "the length is not given once",
-            "give exactly one of steps and tokens",
-        ),
-        (
-            spec.syncer.region not in ("", *names),
-            "spec.syncer.region",
-            f"{spec.syncer.region!r} is no region of this job",
-            f"use one of {', '.join(names)}",
-        ),
-        (
-            sync.quorum > max(1, spec.learners),
-            "spec.sync.quorum",
-            f"{sync.quorum} of {spec.learners} learners",
-            "use at most the number of learners",
-        ),
-        (
-            sync.fragments > sync.period,
-            "spec.sync.fragments",
-            f"{sync.fragments} in a period of {sync.period} ticks",
-            "use at most spec.sync.period",
-        ),
-        (
-            sync.overlap >= sync.period,
-            "spec.sync.overlap",
-            f"{sync.overlap} in a period of {sync.period} ticks",
-            "use less than spec.sync.period",
-        ),
-        (
-            len(job.name) + len(longest) > NAME_CHARACTERS_MAX,
-            "metadata.name",
-            f"{job.name} and region {longest} have more than {NAME_CHARACTERS_MAX} characters",
-            "use shorter names",
-        ),
-    ]
-    for wrong, field, problem, remedy in problems:
-        if wrong:
-            raise SpecError(field, problem, remedy)

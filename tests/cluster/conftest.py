@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.installed import OPERATOR_NODE, Installed
 from cluster.kubectl import Kubectl
 from cluster.lab import lifecycle, roles
 from cluster.lab.layout import run_folder
@@ -137,3 +138,20 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def atoll(
+    request: pytest.FixtureRequest, kube: Kubectl, image_of: Callable[[str], str]
+) -> Installed:
+    """Install the chart on the main cluster; the operator stays off the nodes that tests lose."""
+    values = {f"images.{role}": image_of(role) for role in ("operator", "worker", "syncer")}
+    if os.environ.get("KUBECONFIG"):
+        helm = shutil.which("helm")
+        assert helm, "KUBECONFIG is set, but there is no helm on the PATH"
+    else:
+        helm = f"{request.getfixturevalue('lab').status()['programs']}/helm"
+        values[r"nodeSelector.kubernetes\.io/hostname"] = OPERATOR_NODE
+    installed = Installed(kube=kube, helm=helm)
+    installed.install(values)
+    return installed

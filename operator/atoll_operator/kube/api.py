@@ -1,0 +1,202 @@
+"""The edge to the Kubernetes API: raw objects, server-side apply, UID-preconditioned deletes."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes.aio import client, config
+from kubernetes.aio.dynamic import DynamicClient
+from kubernetes.aio.dynamic.exceptions import DynamicApiError
+
+from atoll_operator.kube.names import CHILDREN_MANAGER, GROUP, PLURAL, STATUS_MANAGER, VERSION
+
+CALL_SECONDS_MAX = 20.0
+APPLY = "application/apply-patch+yaml"
+KINDS = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Deployment": ("apps/v1", "deployments"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Pod": ("v1", "pods"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+}
+NODES = "/api/v1/nodes"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+Object = dict[str, Any]
+Query = Sequence[tuple[str, str]]
+
+
+class ApiError(Exception):
+    """The API server's answer was no; `status` is its HTTP code."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class NotFoundError(ApiError):
+    """It is gone."""
+
+
+class ConflictError(ApiError):
+    """It has changed, or is another object of the same name."""
+
+
+def jobs_path(namespace: str, name: str = "", part: str = "") -> str:
+    """Of one job, or of all of a namespace."""
+    words = ("apis", GROUP, VERSION, "namespaces", namespace, PLURAL, name, part)
+    return "/" + "/".join(word for word in words if word)
+
+
+def path(kind: str, namespace: str, name: str = "") -> str:
+    """Of a child, or of all of its kind."""
+    version, plural = KINDS[kind]
+    root = ("api", version) if version == "v1" else ("apis", version)
+    words = (*root, "namespaces", namespace, plural, name)
+    return "/" + "/".join(word for word in words if word)
+
+
+@dataclass(slots=True, kw_only=True)
+class Api:
+    """One connection pool."""
+
+    client: Any
+    dynamic: Any
+    writes: int = 0
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self.client.close()
+
+    async def call(
+        self,
+        method: str,
+        where: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Query = (),
+        content_type: str = "application/json",
+        seconds: float = CALL_SECONDS_MAX,
+    ) -> Object:
+        """One request; raises ApiError."""
+        if method != "get":
+            self.writes += 1
+        response = await self._send(method, where, body, query, content_type, seconds)
+        found: Object = json.loads(await response.read())
+        return found
+
+    async def _send(
+        self,
+        method: str,
+        where: str,
+        body: Mapping[str, Any] | None,
+        query: Query,
+        content_type: str,
+        seconds: float,
+    ) -> Any:
+        try:
+            return await self.dynamic.request(
+                method,
+                where,
+                body=body,
+                query_params=list(query),
+                content_type=content_type,
+                serialize=False,
+                _request_timeout=seconds,
+            )
+        except DynamicApiError as error:
+            kind = {404: NotFoundError, 409: ConflictError}.get(error.status, ApiError)
+            raise kind(error.status, _message(error)) from error
+
+    async def get(self, where: str) -> Object | None:
+        """None when it is not there."""
+        try:
+            return await self.call("get", where)
+        except NotFoundError:
+            return None
+
+    async def list(self, where: str, selector: str = "") -> list[Object]:
+        """All, or those with a label."""
+        query = [("labelSelector", selector)] if selector else []
+        found: list[Object] = (await self.call("get", where, query=query))["items"]
+        return found
+
+    async def apply(self, child: Mapping[str, Any]) -> Object:
+        """Server-side apply of a child."""
+        metadata = child["metadata"]
+        where = path(child["kind"], metadata["namespace"], metadata["name"])
+        query = [("fieldManager", CHILDREN_MANAGER), ("force", "true")]
+        return await self.call("patch", where, body=child, query=query, content_type=APPLY)
+
+    async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
+        """Server-side apply of a job's status."""
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "DecoupledTrainingJob",
+            "metadata": {"name": name, "namespace": namespace},
+            "status": status,
+        }
+        query = [("fieldManager", STATUS_MANAGER), ("force", "true")]
+        where = jobs_path(namespace, name, "status")
+        return await self.call("patch", where, body=body, query=query, content_type=APPLY)
+
+    async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
+        """Whether it was this object and was there; without grace when its node is dead."""
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        if at_once:
+            body["gracePeriodSeconds"] = 0
+        try:
+            await self.call("delete", where, body=body)
+        except (NotFoundError, ConflictError):
+            return False
+        return True
+
+    async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
+        """A core/v1 Event."""
+        await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
+
+    async def watch(self, where: str, version: str, seconds: int) -> AsyncIterator[Object]:
+        """Events from a resource version on, until the server ends the stream."""
+        query = [
+            ("watch", "true"),
+            ("resourceVersion", version),
+            ("allowWatchBookmarks", "true"),
+            ("timeoutSeconds", str(seconds)),
+        ]
+        response = await self._send("get", where, None, query, "application/json", seconds + 30.0)
+        rest = b""
+        try:
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield json.loads(line)
+        finally:
+            response.close()
+
+
+def _message(error: Any) -> str:
+    try:
+        return str(json.loads(error.body)["message"])
+    except (KeyError, TypeError, ValueError):
+        return str(error.reason)
+
+
+async def connect() -> Api:
+    """In a pod by its token, elsewhere by KUBECONFIG."""
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=settings)
+    except config.ConfigException:
+        await config.load_kube_config(client_configuration=settings)
+    connection = client.ApiClient(settings)
+    return Api(client=connection, dynamic=DynamicClient(connection))

@@ -1,0 +1,36 @@
+"""The operator's own metrics."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (1, 2, 5, 10, 15, 20, 25, 30, 45, 60, 90, 120, 300)
+
+
+class Metrics:
+    """One registry, so that tests can have several."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        name, registry = "atoll_operator", self.registry
+        self.pass_seconds = Histogram(
+            f"{name}_pass_seconds", "One pass over a job", registry=registry
+        )
+        self.failures = Counter(f"{name}_pass_failures", "Passes that failed", registry=registry)
+        self.writes = Counter(
+            f"{name}_api_writes", "Writes to the API server", ["kind"], registry=registry
+        )
+        self.replacements = Counter(
+            f"{name}_node_replacements", "Pods replaced for a lost node", ["role"],
+            registry=registry,
+        )  # fmt: skip
+        self.replacement_seconds = Histogram(
+            f"{name}_node_replacement_seconds",
+            "From a node's last sign of life until the replacement trains or serves",
+            ["role"], buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.deletion_seconds = Histogram(
+            f"{name}_node_loss_deletion_seconds",
+            "From a node's last sign of life until its pod is deleted",
+            ["role"], buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.held = Gauge(f"{name}_jobs_held", "Jobs with NodeLossHeld", registry=registry)
+        self.owners = Counter(f"{name}_owner_words", "SetOwner words said", registry=registry)

@@ -1,0 +1,71 @@
+"""The edge to the shards: Status and SetOwner over gRPC, with a deadline on every call."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.channels import control_options
+from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
+
+CALL_SECONDS_MAX = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Syncers:
+    """One channel an address."""
+
+    channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for channel in self.channels.values():
+            await channel.close()
+        self.channels.clear()
+
+    async def forget(self, addresses: Sequence[str]) -> None:
+        """Close channels to pods that are gone."""
+        for address in addresses:
+            channel = self.channels.pop(address, None)
+            if channel is not None:
+                await channel.close()
+
+    async def status(self, addresses: Sequence[str]) -> list[pb.StatusReply | None]:
+        """One reply an address, all asked at once; None where none came."""
+        return list(await asyncio.gather(*(self._status(each) for each in addresses)))
+
+    async def _status(self, address: str) -> pb.StatusReply | None:
+        if not address:
+            return None
+        stub: Any = SyncerStub(self._channel(address))
+        try:
+            reply: pb.StatusReply = await stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX)
+        except grpc.aio.AioRpcError:
+            return None
+        return reply
+
+    async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int | None:
+        """The slot's last word after this one; None when the registrar does not answer."""
+        stub: Any = RegistrarStub(self._channel(address))
+        request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)
+        try:
+            reply: pb.SetOwnerReply = await stub.SetOwner(request, timeout=CALL_SECONDS_MAX)
+        except grpc.aio.AioRpcError:
+            return None
+        return reply.word
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self.channels.get(address)
+        if channel is None:
+            options = [
+                *control_options(),
+                ("grpc.initial_reconnect_backoff_ms", 500),
+                ("grpc.max_reconnect_backoff_ms", 2000),
+            ]
+            channel = grpc.aio.insecure_channel(address, options=options)
+            self.channels[address] = channel
+        return channel

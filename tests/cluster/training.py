@@ -1,0 +1,127 @@
+"""A job on a cluster as a person sees it with kubectl, and as its shards tell it."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from cluster.kubectl import Kubectl, Object
+
+PORT = 7700
+
+
+def manifest(name: str, regions: dict[str, int], **spec: Any) -> Object:
+    """Return a job of the byte-level model: few fragments, short period, no evaluator."""
+    whole = {
+        "steps": 100_000,
+        "regions": [{"name": region, "learners": count} for region, count in regions.items()],
+        "syncer": {"region": next(iter(regions)), "shards": 1},
+        "sync": {"fragments": 4, "period": 16, "overlap": 2, "quorum": 1},
+    }
+    return {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "DecoupledTrainingJob",
+        "metadata": {"name": name},
+        "spec": whole | spec,
+    }
+
+
+def pace(milliseconds: int) -> Object:
+    """Return a learner whose steps take at least so long: several share few cores."""
+    command = ["atoll-worker", "atoll_worker.bytes_lm:train"]
+    small = ["--batch=2", "--context=64", f"--step-milliseconds-min={milliseconds}"]
+    container = {"name": "learner", "command": command, "args": small}
+    return {"template": {"spec": {"containers": [container]}}}
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One job of a namespace."""
+
+    kube: Kubectl
+    namespace: str
+    name: str
+    channels: dict[str, grpc.Channel] = field(default_factory=dict)
+
+    def kubectl(self, *words: str) -> str:
+        return self.kube("-n", self.namespace, *words)
+
+    def get(self) -> dict[str, Any]:
+        return self.kube.get("-n", self.namespace, "dtj", self.name)
+
+    def condition(self, kind: str) -> dict[str, str]:
+        found = self.get().get("status", {}).get("conditions", [])
+        return next((each for each in found if each["type"] == kind), {"status": "", "reason": ""})
+
+    def is_true(self, kind: str) -> bool:
+        return self.condition(kind)["status"] == "True"
+
+    def pods(self, role: str = "") -> dict[str, dict[str, Any]]:
+        selector = f"atoll.dev/job={self.name}" + (f",atoll.dev/role={role}" if role else "")
+        items = self.kube.get("-n", self.namespace, "pods", "-l", selector)["items"]
+        return {pod["metadata"]["name"]: pod for pod in items}
+
+    def uids(self, role: str = "") -> dict[str, str]:
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods(role).items()}
+
+    def node_of(self, pod: str) -> str:
+        return str(self.pods()[pod]["spec"].get("nodeName", ""))
+
+    def status(self, shard: int = 0) -> pb.StatusReply | None:
+        """What a shard says itself; None when it does not answer."""
+        for pod in self.pods("shard").values():
+            labels, address = pod["metadata"]["labels"], pod["status"].get("podIP")
+            if labels["atoll.dev/shard"] != str(shard) or not address:
+                continue
+            channel = self.channels.get(address)
+            if channel is None:
+                channel = self.channels[address] = grpc.insecure_channel(f"{address}:{PORT}")
+            try:
+                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=2)
+            except grpc.RpcError:
+                continue
+            return reply
+        return None
+
+    def training(self) -> dict[str, str]:
+        """UIDs of the pods that train, by slot."""
+        reply = self.status()
+        return {s.slot: s.uid for s in reply.slots if s.state == "Training"} if reply else {}
+
+    def tape(self) -> list[dict[str, Any]]:
+        """Everything that shard 0 has recorded, as far as its storage reaches back."""
+        read = f"cat {'/data/*/tape.jsonl'}"
+        text = self.kubectl("exec", f"deploy/{self.name}-syncer-0", "--", "sh", "-c", read)
+        return [json.loads(line) for line in text.splitlines()]
+
+    def commits(self) -> list[float]:
+        """The times of shard 0's commits."""
+        return [each["time"] for each in self.tape() if each.get("event") == "commit"]
+
+
+def largest_gap(times: list[float], since: float, until: float) -> float:
+    """Return the longest pause between two of the times within a span, its ends included."""
+    within = [since, *(each for each in times if since < each < until), until]
+    return max(later - earlier for earlier, later in itertools.pairwise(within))
+
+
+@dataclass(slots=True, kw_only=True)
+class Stopwatch:
+    """Seconds from one moment to what happens after it, each noted once."""
+
+    began: float = field(default_factory=time.time)
+    laps: dict[str, float] = field(default_factory=dict)
+
+    def until(self, what: str, condition: Callable[[], bool], seconds_max: float) -> float:
+        while not condition():
+            passed = time.time() - self.began
+            assert passed < seconds_max, f"{what}: not within {seconds_max:.0f} s; {self.laps}"
+            time.sleep(0.2)
+        self.laps[what] = round(time.time() - self.began, 1)
+        return self.laps[what]
