@@ -21,7 +21,7 @@ Start = Callable[..., Job]
 
 
 @pytest.fixture
-def start(atoll: Installed, kube: Kubectl, namespace: str) -> Start:
+def training(atoll: Installed, kube: Kubectl, namespace: str) -> Start:
     """Apply a job and return it once all its learners train."""
 
     def apply(name: str, regions: dict[str, int], **spec: object) -> Job:
@@ -31,7 +31,7 @@ def start(atoll: Installed, kube: Kubectl, namespace: str) -> Start:
         until("all train", lambda: len(job.training()) == count, 240)
         return job
 
-    return start
+    return apply
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def _steady(seconds: float) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["network", "power"])
 def test_the_learner_of_a_lost_node_is_replaced_elsewhere_and_the_others_go_on(
-    how: str, start: Start, cut: Callable[[str, str], None], lab: LabCommand, kube: Kubectl
+    how: str, training: Start, cut: Callable[[str, str], None], lab: LabCommand, kube: Kubectl
 ) -> None:
-    job = start("loss", REGIONS)
+    job = training("loss", REGIONS)
     _steady(BEFORE_SECONDS)
     pod, slot = f"loss-{LOST}-0", f"{LOST}-0"
     uids, node = job.uids(), job.node_of(pod)
@@ -96,9 +96,9 @@ def _refused(job: Job) -> int:
 
 @pytest.mark.timeout(900)
 def test_a_learner_whose_kubelet_died_trains_on(
-    start: Start, cut: Callable[[str, str], None], kube: Kubectl
+    training: Start, cut: Callable[[str, str], None], kube: Kubectl
 ) -> None:
-    job = start("headless", REGIONS)
+    job = training("headless", REGIONS)
     pod, slot = f"headless-{LOST}-0", f"{LOST}-0"
     uid, node = job.uids()[pod], job.node_of(pod)
     cut(node, "kubelet")
