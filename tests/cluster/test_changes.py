@@ -87,6 +87,7 @@ def test_more_and_fewer_learners_restart_nobody(
     until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2", 30)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_suspend_takes_all_pods_and_resume_goes_on_with_the_run(
     atoll: Installed, kube: Kubectl, namespace: str
@@ -126,6 +127,7 @@ def test_bad_input_fails_the_job_and_leaves_no_pod(
     until("no pod is left", lambda: not job.pods(), 90)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_finished_job_goes_after_its_time_to_live(
     atoll: Installed, kube: Kubectl, namespace: str
@@ -139,6 +141,7 @@ def test_a_finished_job_goes_after_its_time_to_live(
     until("gone", lambda: kube.attempt(*words).returncode != 0, 90)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("moment", ["create", "scale", "delete"])
 def test_an_operator_killed_in_the_middle_converges(
@@ -167,6 +170,7 @@ def _kill(atoll: Installed, kube: Kubectl) -> None:
     kube("-n", "atoll-system", "delete", "pod", atoll.pod(), "--grace-period=0", "--force")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_at_rest_twenty_jobs_cost_no_write(atoll: Installed, kube: Kubectl, namespace: str) -> None:
     jobs = [

@@ -55,7 +55,7 @@ def _steady(seconds: float) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("how", ["network", "power"])
+@pytest.mark.parametrize("how", ["network", pytest.param("power", marks=pytest.mark.long)])
 def test_the_learner_of_a_lost_node_is_replaced_elsewhere_and_the_others_go_on(
     how: str, training: Start, cut: Callable[[str, str], None], lab: LabCommand, kube: Kubectl
 ) -> None:
@@ -94,6 +94,7 @@ def _refused(job: Job) -> int:
     return reply.refused_zombies if reply else 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_learner_whose_kubelet_died_trains_on(
     training: Start, cut: Callable[[str, str], None], kube: Kubectl

@@ -37,6 +37,7 @@ def volume(kube: Kubectl, namespace: str) -> Iterator[str]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.timeout(1200)
 def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_says(
     atoll: Installed, kube: Kubectl, namespace: str, volume: str, worker_image: str
 ) -> None:
