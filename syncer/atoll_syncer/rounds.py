@@ -37,11 +37,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a round closes now, and why; else when to look again at the latest."""
+    """Whether a round closes now, and why."""
 
     close: bool
     reason: str
-    again_at: float | None = None
 
 
 def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> Decision:
@@ -57,16 +56,15 @@ def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> Deci
         assert round_.deadline is not None, "a last round has a deadline"
         if now >= round_.deadline:
             return Decision(True, f"last round: deadline, without {', '.join(missing)}")
-        return Decision(False, f"last round waits for {', '.join(missing)}", round_.deadline)
+        return Decision(False, f"last round waits for {', '.join(missing)}")
     if len(round_.complete) < quorum:
         return Decision(False, f"{len(round_.complete)} of {quorum} for the quorum")
     if not missing:
         return Decision(True, "all complete")
     assert round_.quorum_at is not None, "the K-th offer was noted"
-    ends_at = round_.quorum_at + round_.grace_seconds
-    if now >= ends_at:
+    if now >= round_.quorum_at + round_.grace_seconds:
         return Decision(True, f"grace over, without {', '.join(missing)}")
-    return Decision(False, f"grace, waits for {', '.join(missing)}", ends_at)
+    return Decision(False, f"grace, waits for {', '.join(missing)}")
 
 
 def weight(steps: int, tokens: int) -> float:

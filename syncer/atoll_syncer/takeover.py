@@ -31,11 +31,10 @@ class Turn(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A newcomer's turn, why, and when to look again at the latest (own monotonic seconds)."""
+    """A newcomer's turn, and why."""
 
     turn: Turn
     reason: str
-    again_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +75,4 @@ def decide(view: View, *, patience_seconds: float, now: float) -> Decision:
     if now >= end:
         reason = f"{ends[end]} for {patience_seconds:g} s"
         return Decision(turn=Turn.REIGN, reason=reason)
-    return Decision(turn=Turn.WAIT, reason=f"pod {last.pod} reigns", again_at=end)
-
-
-def must_end_sessions(*, beat_shown_at: float, patience_seconds: float, now: float) -> bool:
-    """Whether the holder has shown no sign of life for so long that another may reign."""
-    return now >= beat_shown_at + patience_seconds
+    return Decision(turn=Turn.WAIT, reason=f"pod {last.pod} reigns")

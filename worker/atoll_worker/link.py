@@ -275,8 +275,8 @@ class TransportEnd:
 def outlive_signals() -> None:
     """Ignore SIGINT and SIGTERM: the transport's first act.
 
-    They reach the whole process group, but the training process decides when to leave, and its
-    Leaving must still get through.
+    Some send them to all processes of a job, but the training process decides when to leave, and
+    its Leaving must still get through.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

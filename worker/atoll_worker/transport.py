@@ -31,7 +31,7 @@ from atoll_worker.effects import (
     SendSeed,
 )
 from atoll_worker.exchange import Exchange
-from atoll_worker.link import Evaluated, TransportEnd, open_transport_end
+from atoll_worker.link import Evaluated, TransportEnd, open_transport_end, outlive_signals
 from atoll_worker.messages import Boundary, Leaving
 from atoll_worker.telemetry import Telemetry
 
@@ -258,6 +258,7 @@ def main() -> None:
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--memory-fd", type=int, required=True)
     flags = parser.parse_args()
+    outlive_signals()
     yield_to_training()
     allocator.tune()
     logs.configure()

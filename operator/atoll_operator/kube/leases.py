@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from atoll_operator.kube.observe import Node
 
 LEASE_SECONDS = 40.0  # Kubernetes' default
-RENEWALS = 4  # of a Lease's duration: kubelets renew every quarter
 
 
 @dataclass(slots=True, kw_only=True)
