@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,16 +14,19 @@ from typing import Any
 import pytest
 
 from cluster.installed import OPERATOR_NODE, Installed
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, until
 from cluster.lab import lifecycle, roles
 from cluster.lab.layout import run_folder
 from cluster.lab.processes import of_lab
+from cluster.training import Job, manifest, pace
 
 COMMAND = Path(__file__).resolve().parent
-REGIONS = ("us-east", "eu-west", "ap-south")
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+NODES = {"us-east": 2, "eu-west": 5, "ap-south": 1}
 UP = (
-    "up", "--json", "--clusters", "2",
-    "--nodes", ",".join(f"{region}=2" for region in REGIONS), "--nodes", "eu-west=1",
+    "up", "--json", "--timing", "default", "--clusters", "2",
+    "--nodes", ",".join(f"{region}={count}" for region, count in NODES.items()),
+    "--nodes", "eu-west=1",
 )  # fmt: skip
 
 
@@ -117,8 +121,8 @@ def kube(clusters: list[Kubectl]) -> Kubectl:
 @pytest.fixture(scope="session")
 def image_of() -> Callable[[str], str]:
     """Name the image of a role, as ATOLL_IMAGES does with {role} in it for another cluster."""
-    pattern = os.environ.get("ATOLL_IMAGES", roles.NAME)
-    return lambda role: pattern.format(role=role)
+    pattern = os.environ.get("ATOLL_IMAGES")
+    return lambda role: pattern.format(role=role) if pattern else roles.name(role)
 
 
 @pytest.fixture(scope="session")
@@ -138,6 +142,70 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def volume(kube: Kubectl, namespace: str) -> Iterator[Callable[[str], None]]:
+    """Give a claim of the namespace a volume that every node reaches.
+
+    Where the cluster has no default storage class to do so, that is a folder of this machine.
+    """
+    made: dict[str, Path] = {}
+    classes = kube.get("storageclasses")["items"]
+    provided = any(
+        each["metadata"].get("annotations", {}).get(DEFAULT_CLASS) == "true" for each in classes
+    )
+
+    def make(claim: str) -> None:
+        if provided:
+            return
+        folder = Path(tempfile.mkdtemp(prefix=f"atoll-{claim}-"))
+        folder.chmod(0o777)
+        spec = {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": str(folder)},
+            "claimRef": {"namespace": namespace, "name": claim},
+            "storageClassName": "",
+        }
+        name = f"{claim}-{namespace}"
+        found = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
+        kube("apply", "-f", "-", stdin=json.dumps({**found, "spec": spec}))
+        made[name] = folder
+
+    yield make
+    for name, folder in made.items():
+        kube("delete", "pv", name, "--wait=false")
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def train(atoll: Installed, kube: Kubectl, namespace: str) -> Callable[..., Job]:
+    """Apply a job with steps of 0.3 s, and return it once all its learners train."""
+
+    def apply(name: str, regions: dict[str, int], **spec: object) -> Job:
+        job = Job(kube=kube, namespace=namespace, name=name)
+        kube.apply(namespace, manifest(name, regions, **{"learner": pace(300), **spec}))
+        job.trains(sum(regions.values()))
+        return job
+
+    return apply
+
+
+@pytest.fixture
+def cut(lab: LabCommand, kube: Kubectl) -> Iterator[Callable[..., None]]:
+    """Lose nodes; all of them are back and Ready after the test."""
+    lost: list[str] = []
+
+    def lose(*nodes: str, how: str = "power") -> None:
+        lost.extend(nodes)
+        lab("cut", *nodes, "--how", how)
+
+    yield lose
+    if lost:
+        lab("heal", *lost)
+        for node in lost:
+            until(f"{node} Ready again", lambda node=node: kube.node_is_ready(node), 90)  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

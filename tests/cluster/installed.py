@@ -12,7 +12,7 @@ CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 NAMESPACE = "atoll-system"
 RELEASE = "atoll"
 DEPLOYMENT = "deploy/atoll-operator"
-OPERATOR_NODE = "c1-ap-south-2"  # which no test cuts
+OPERATOR_NODE = "c1-us-east-2"  # which no test cuts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,32 +1,27 @@
-"""Changes of a job take effect with the least disruption, whatever becomes of the operator."""
+"""Changes of a job take effect with the least disruption."""
 
 import json
-import time
+from collections.abc import Callable
 
 import pytest
 import yaml
 
 from atoll_operator import rules
+from cluster.conftest import LabCommand
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
-from cluster.training import Job, manifest, pace
+from cluster.lab import roles
+from cluster.training import Job, manifest, pace, pass_seconds
 from unit.cluster_values import MANIFEST
 from unit.test_crd import REFUSED
 
-TRAIN_SECONDS_MAX = 240
+WRITES = "atoll_operator_api_writes_total"
+REST_SECONDS = 300.0
 
 
 def apply(kube: Kubectl, namespace: str, name: str, regions: dict[str, int], **spec: object) -> Job:
     kube.apply(namespace, manifest(name, regions, **{"learner": pace(300), **spec}))
     return Job(kube=kube, namespace=namespace, name=name)
-
-
-def patch(job: Job, **spec: object) -> None:
-    job.kubectl("patch", "dtj", job.name, "--type=merge", "-p", json.dumps({"spec": spec}))
-
-
-def trains(job: Job, count: int) -> None:
-    until(f"{count} train", lambda: len(job.training()) == count, TRAIN_SECONDS_MAX)
 
 
 @pytest.mark.parametrize(("changes", "rule"), REFUSED)
@@ -72,16 +67,13 @@ def test_what_is_fixed_cannot_be_changed(
 
 
 @pytest.mark.timeout(900)
-def test_more_and_fewer_learners_restart_nobody(
-    atoll: Installed, kube: Kubectl, namespace: str
-) -> None:
-    job = apply(kube, namespace, "grows", {"us-east": 2})
-    trains(job, 2)
+def test_more_and_fewer_learners_restart_nobody(train: Callable[..., Job]) -> None:
+    job = train("grows", {"us-east": 2})
     before = job.uids()
-    patch(job, regions=[{"name": "us-east", "learners": 3}])
-    trains(job, 3)
+    job.patch(regions=[{"name": "us-east", "learners": 3}])
+    job.trains(3)
     assert before.items() <= job.uids().items()
-    patch(job, regions=[{"name": "us-east", "learners": 2}])
+    job.patch(regions=[{"name": "us-east", "learners": 2}])
     until("two are left", lambda: len(job.pods("learner")) == 2, 90)
     assert job.uids() == before
     until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2", 30)
@@ -89,18 +81,59 @@ def test_more_and_fewer_learners_restart_nobody(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_suspend_takes_all_pods_and_resume_goes_on_with_the_run(
-    atoll: Installed, kube: Kubectl, namespace: str
+def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
+    train: Callable[..., Job], lab: LabCommand
 ) -> None:
-    job = apply(kube, namespace, "stops", {"us-east": 1})
-    trains(job, 1)
-    run = job.status().run  # type: ignore[union-attr]
-    patch(job, suspend=True)
+    job = train("rolls", {"us-east": 2, "eu-west": 1})
+    quorum, before, shards = 1, job.uids("learner"), job.uids("shard")
+    lab("load", "--tag", "next")
+    image = roles.name("worker", "next")
+    learner = pace(300)
+    learner["template"]["spec"]["containers"][0]["image"] = image
+    job.patch(learner=learner)
+    replaced: list[str] = []  # pods in the order in which their successors appear
+
+    def rolled() -> bool:
+        if job.status() is not None:
+            assert len(job.training()) >= quorum
+        now = job.uids("learner")
+        for name in sorted(before):
+            if now.get(name, before[name]) != before[name] and name not in replaced:
+                replaced.append(name)
+        return len(replaced) == len(before)
+
+    until("all are made anew", rolled, 300)
+    job.trains(3)
+    regions = [name.removeprefix("rolls-").rpartition("-")[0] for name in replaced]
+    assert regions == ["us-east", "us-east", "eu-west"]
+    for pod in job.pods("learner").values():
+        assert pod["spec"]["containers"][0]["image"] == image
+    assert job.uids("shard") == shards
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("storage", ["Ephemeral", "PersistentVolumeClaim"])
+def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
+    storage: str, train: Callable[..., Job], volume: Callable[[str], None]
+) -> None:
+    volume("stops-syncer-0")
+    syncer = {"shards": 1, "storage": {"type": storage, "size": "1Gi"}}
+    job = train("stops", {"us-east": 1}, syncer=syncer)
+    until("some versions", lambda: len(job.commits()) > 4, 60)
+    before = job.status()
+    job.patch(suspend=True)
     until("suspended", lambda: job.is_true("Suspended"), 90)
     assert not job.pods("learner")
-    patch(job, suspend=False)
-    trains(job, 1)
-    assert job.status().run == run  # type: ignore[union-attr]
+    if storage == "PersistentVolumeClaim":
+        until("no shard is left", lambda: not job.pods(), 60)
+    job.patch(suspend=False)
+    job.trains(1)
+    after = job.status()
+    assert before is not None
+    assert after is not None
+    assert after.run == before.run
+    assert after.commits >= before.commits
     assert job.condition("Suspended")["status"] == "False"
 
 
@@ -143,55 +176,22 @@ def test_a_finished_job_goes_after_its_time_to_live(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("moment", ["create", "scale", "delete"])
-def test_an_operator_killed_in_the_middle_converges(
-    moment: str, atoll: Installed, kube: Kubectl, namespace: str
-) -> None:
-    job = apply(kube, namespace, "torn", {"us-east": 1, "eu-west": 1})
-    if moment == "create":
-        _kill(atoll, kube)
-    trains(job, 2)
-    before = job.uids()
-    if moment == "scale":
-        patch(job, regions=[{"name": "us-east", "learners": 2}, {"name": "eu-west"}])
-        _kill(atoll, kube)
-        trains(job, 3)
-        assert before.items() <= job.uids().items()
-    if moment == "delete":
-        job.kubectl("delete", "dtj", job.name, "--wait=false")
-        _kill(atoll, kube)
-        until("nothing is left", lambda: not job.pods(), 90)
-    else:
-        assert len(job.pods("shard")) == 1
-
-
-def _kill(atoll: Installed, kube: Kubectl) -> None:
-    """End the operator at once, without a word; its Deployment starts another."""
-    kube("-n", "atoll-system", "delete", "pod", atoll.pod(), "--grace-period=0", "--force")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
 def test_at_rest_twenty_jobs_cost_no_write(atoll: Installed, kube: Kubectl, namespace: str) -> None:
-    jobs = [
-        apply(kube, namespace, f"rest-{i}", {"us-east": 1, "eu-west": 1}, suspend=True)
-        for i in range(20)
-    ]
+    wrong = pace(300)
+    wrong["template"]["spec"]["containers"][0]["args"] = ["--batch=-1"]
+    failed = apply(kube, namespace, "failed", {"us-east": 1}, learner=wrong)
+    regions = {"us-east": 1, "eu-west": 1}
+    jobs = [apply(kube, namespace, f"rest-{i}", regions, suspend=True) for i in range(19)]
     for job in jobs:
         until("suspended", lambda job=job: job.is_true("Suspended"), 60)  # type: ignore[misc]
-    _pass(5)
-    versions = _versions(kube, namespace)
-    writes = atoll.metric("atoll_operator_api_writes_total")
-    _pass(60)
-    assert atoll.metric("atoll_operator_api_writes_total") == writes
+    until("failed", lambda: failed.is_true("Failed") and not failed.pods(), 180)
+    pass_seconds(15)
+    versions, writes = _versions(kube, namespace), atoll.metric(WRITES)
+    pass_seconds(REST_SECONDS)
+    assert atoll.metric(WRITES) == writes
     assert _versions(kube, namespace) == versions
 
 
 def _versions(kube: Kubectl, namespace: str) -> dict[str, str]:
     items = kube.get("-n", namespace, "dtj")["items"]
     return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in items}
-
-
-def _pass(seconds: float) -> None:
-    began = time.monotonic()
-    until("time passes", lambda: time.monotonic() - began >= seconds, seconds + 5)

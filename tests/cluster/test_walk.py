@@ -1,8 +1,7 @@
 """The README's walk: helm install, kubectl apply, a model trained in three regions."""
 
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,31 +15,15 @@ TRAINED_SECONDS_MAX = 900
 MODELS = "/models"
 
 
-@pytest.fixture
-def volume(kube: Kubectl, namespace: str) -> Iterator[str]:
-    """A volume that every node reaches, for the example's claim."""
-    folder = Path(f"/tmp/atoll-models-{namespace}")
-    folder.mkdir()
-    folder.chmod(0o777)
-    spec = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "hostPath": {"path": str(folder)},
-        "claimRef": {"namespace": namespace, "name": "models"},
-        "storageClassName": "",
-    }
-    name = f"models-{namespace}"
-    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
-    kube("apply", "-f", "-", stdin=json.dumps({**volume, "spec": spec}))
-    yield str(folder)
-    kube("delete", "pv", name, "--wait=false")
-    shutil.rmtree(folder)
-
-
 @pytest.mark.timeout(1200)
 def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_says(
-    atoll: Installed, kube: Kubectl, namespace: str, volume: str, worker_image: str
+    atoll: Installed,
+    kube: Kubectl,
+    namespace: str,
+    volume: Callable[[str], None],
+    worker_image: str,
 ) -> None:
+    volume("models")
     job = Job(kube=kube, namespace=namespace, name="three-regions")
     job.kubectl("apply", "-f", str(EXAMPLE))
     until(

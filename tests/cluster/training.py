@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,10 @@ import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
-from cluster.kubectl import Kubectl, Object
+from cluster.kubectl import Kubectl, Object, until
 
 PORT = 7700
+TRAIN_SECONDS_MAX = 240.0
 
 
 def manifest(name: str, regions: dict[str, int], **spec: Any) -> Object:
@@ -73,26 +74,42 @@ class Job:
     def node_of(self, pod: str) -> str:
         return str(self.pods()[pod]["spec"].get("nodeName", ""))
 
-    def status(self, shard: int = 0) -> pb.StatusReply | None:
-        """What a shard says itself; None when it does not answer."""
-        for pod in self.pods("shard").values():
-            labels, address = pod["metadata"]["labels"], pod["status"].get("podIP")
-            if labels["atoll.dev/shard"] != str(shard) or not address:
-                continue
-            channel = self.channels.get(address)
-            if channel is None:
-                channel = self.channels[address] = grpc.insecure_channel(f"{address}:{PORT}")
+    def status(self) -> pb.StatusReply | None:
+        """What shard 0 says itself; None when it does not answer."""
+        for address in itertools.chain(list(self.channels), self._addresses()):
+            channel = self.channels.get(address) or grpc.insecure_channel(f"{address}:{PORT}")
             try:
                 reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=2)
             except grpc.RpcError:
+                self.channels.pop(address, None)
+                channel.close()
                 continue
+            self.channels[address] = channel
             return reply
         return None
+
+    def _addresses(self) -> Iterator[str]:
+        for pod in self.pods("shard").values():
+            address = pod["status"].get("podIP")
+            if pod["metadata"]["labels"]["atoll.dev/shard"] == "0" and address:
+                yield address
 
     def training(self) -> dict[str, str]:
         """UIDs of the pods that train, by slot."""
         reply = self.status()
         return {s.slot: s.uid for s in reply.slots if s.state == "Training"} if reply else {}
+
+    def trains(self, count: int) -> None:
+        until(f"{count} train", lambda: len(self.training()) == count, TRAIN_SECONDS_MAX)
+
+    def steps(self) -> dict[str, int]:
+        """Steps of each slot's present process."""
+        reply = self.status()
+        return {s.slot: s.t_m for s in reply.slots} if reply else {}
+
+    def patch(self, **spec: object) -> None:
+        change = json.dumps({"spec": spec})
+        self.kubectl("patch", "dtj", self.name, "--type=merge", "-p", change)
 
     def tape(self) -> list[dict[str, Any]]:
         """Everything that shard 0 has recorded, as far as its storage reaches back."""
@@ -103,6 +120,12 @@ class Job:
     def commits(self) -> list[float]:
         """The times of shard 0's commits."""
         return [each["time"] for each in self.tape() if each.get("event") == "commit"]
+
+
+def pass_seconds(seconds: float) -> None:
+    """Let a job go on: what is measured later is compared with this span."""
+    began = time.monotonic()
+    until("time passes", lambda: time.monotonic() - began >= seconds, seconds + 5)
 
 
 def largest_gap(times: list[float], since: float, until: float) -> float:

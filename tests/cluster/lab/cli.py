@@ -21,7 +21,7 @@ app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 AsJson = Annotated[bool, typer.Option("--json", help="With kubeconfigs, namespaces and pids.")]
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `status` names it.")]
+NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", help="As `status` names them.")]
 
 
 def main() -> None:
@@ -80,19 +80,21 @@ def status(as_json: AsJson = False) -> None:
 
 @app.command()
 def cut(
-    node: NodeName,
+    nodes: NodeNames,
     how: Annotated[faults.Way, typer.Option(help="Unplug it, end all of it, or only its kubelet.")],
 ) -> None:
-    """Lose a node."""
+    """Lose nodes, all at once."""
     with _alone_and_timed("cut"):
-        faults.cut(lifecycle.current().node(node), how)
+        for lost in [lifecycle.current().node(name) for name in nodes]:
+            faults.cut(lost, how)
 
 
 @app.command()
-def heal(node: NodeName) -> None:
-    """Undo every cut of a node."""
+def heal(nodes: NodeNames) -> None:
+    """Undo every cut of these nodes."""
     with _alone_and_timed("heal"):
-        faults.heal(lifecycle.current().node(node), binaries.programs())
+        for lost in [lifecycle.current().node(name) for name in nodes]:
+            faults.heal(lost, binaries.programs())
 
 
 @app.command()
@@ -101,10 +103,11 @@ def load(
         Path | None,
         typer.Argument(metavar="[FILE.oci]", help="An archive; else the images of this checkout."),
     ] = None,
+    tag: Annotated[str, typer.Option(help="Of the images of this checkout.")] = roles.TAG,
 ) -> None:
     """Import images into all nodes, for pods that start from now on."""
     with _alone_and_timed("load"):
-        lifecycle.load(lifecycle.current(), archive or images.role_archive())
+        lifecycle.load(lifecycle.current(), archive or images.role_archive(tag))
 
 
 @app.command()

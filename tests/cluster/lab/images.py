@@ -48,9 +48,9 @@ def base_archive(programs: Path) -> Path:
     return archive
 
 
-def role_archive() -> Path:
+def role_archive(tag: str = roles.TAG) -> Path:
     """Write the images of this checkout, for nodes that have those of `base_archive`."""
-    return roles.write_images(_python_layer())
+    return roles.write_images(_python_layer(), tag)
 
 
 def _pause_layer(programs: Path) -> Path:

@@ -145,7 +145,7 @@ def describe(lab: Lab) -> dict[str, Any]:
     processes = of_lab()
     return {
         "programs": str(binaries.programs()),
-        "images": [roles.NAME.format(role=role) for role in roles.COMMANDS],
+        "images": [roles.name(role) for role in roles.COMMANDS],
         "clusters": [
             {
                 "name": cluster.name,

@@ -27,7 +27,7 @@ from cluster.lab.archives import Image, digest, layer_file, write_archive, write
 from cluster.lab.layout import ROOT, SHARES, LabError, cache_folder
 from cluster.lab.processes import run
 
-NAME = "atoll.test/atoll-{role}:test"
+TAG = "test"
 COMMANDS = {"operator": "atoll", "worker": "atoll-worker", "syncer": "atoll-syncer"}
 VERSION = "3.11"  # of the Python in the image, and so of the one whose torch is shared
 PACKAGES = f"usr/local/lib/python{VERSION}/dist-packages"
@@ -47,13 +47,18 @@ def dependency_layers() -> dict[str, Path]:
     return {role: _dependency_layer(*_requirements(role)) for role in COMMANDS}
 
 
-def write_images(python: Path) -> Path:
+def name(role: str, tag: str = TAG) -> str:
+    """Name the image of a role."""
+    return f"atoll.test/atoll-{role}:{tag}"
+
+
+def write_images(python: Path, tag: str) -> Path:
     """Write the images of this checkout, but for the layers that every node has already."""
     wheel = _wheel_layer()
     dependencies = dependency_layers()
     images = [
         Image(
-            name=NAME.format(role=role),
+            name=name(role, tag),
             layers=[python, dependencies[role], wheel],
             config={"Entrypoint": [command], "Env": [PATH], "User": USER},
         )

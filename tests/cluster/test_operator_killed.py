@@ -1,0 +1,168 @@
+"""The operator is killed with -9 in the middle of every kind of change, and all comes right."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from cluster.conftest import LabCommand
+from cluster.installed import NAMESPACE, Installed
+from cluster.kubectl import Kubectl, until
+from cluster.training import Job, manifest, pace
+
+GROUPS = {"configmaps": "/api/v1", "statefulsets": "/apis/apps/v1"}
+CHANGE_SECONDS_MAX = 90.0
+
+Killed = Callable[[str], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def killed(lab: LabCommand, atoll: Installed, kube: Kubectl, namespace: str) -> Killed:
+    """Kill the operator's process as soon as something of a kind changes within the `with`."""
+
+    @contextlib.contextmanager
+    def upon(kind: str) -> Iterator[None]:
+        uid = _fresh_operator(atoll, kube)
+        with _first_change(kube, namespace, kind) as changed:
+            yield
+            changed()
+            os.kill(_process(uid), signal.SIGKILL)
+        until("the operator is back", lambda: _operator(kube)[1] == 1, 60)
+
+    return upon
+
+
+def _operator(kube: Kubectl) -> tuple[str, int, bool]:
+    """UID of the one operator's pod, its container's restarts, and whether it is Ready."""
+    pods = kube.get("-n", NAMESPACE, "pods")["items"]
+    found = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    if len(found) != 1 or not found[0]["status"].get("containerStatuses"):
+        return "", -1, False
+    (container,) = found[0]["status"]["containerStatuses"]
+    return found[0]["metadata"]["uid"], container["restartCount"], container["ready"]
+
+
+def _fresh_operator(atoll: Installed, kube: Kubectl) -> str:
+    """A pod that has not died yet: the kubelet starts its container again without waiting."""
+    old, _, _ = _operator(kube)
+    kube("-n", NAMESPACE, "delete", "pod", atoll.pod(), "--grace-period=0", "--force")
+
+    def ready() -> bool:
+        uid, _, is_ready = _operator(kube)
+        return is_ready and uid != old
+
+    until("another operator", ready, 60)
+    return _operator(kube)[0]
+
+
+def _process(uid: str) -> int:
+    """The operator in the pod with this UID, as this machine sees it."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it is no process, or has ended meanwhile
+            program = (entry / "cmdline").read_bytes()
+            if b"atoll-operator" in program and f"pod{uid}" in (entry / "cgroup").read_text():
+                return int(entry.name)
+    raise AssertionError(f"no process of pod {uid}")
+
+
+@contextlib.contextmanager
+def _first_change(kube: Kubectl, namespace: str, kind: str) -> Iterator[Callable[[], None]]:
+    """Watch a kind from now on; what is yielded returns with the first change."""
+    where = f"{GROUPS[kind]}/namespaces/{namespace}/{kind}"
+    version = json.loads(kube("get", "--raw", where))["metadata"]["resourceVersion"]
+    watch = subprocess.Popen(
+        [kube.program, f"--kubeconfig={kube.kubeconfig}", "get", "--raw",
+         f"{where}?watch=true&resourceVersion={version}"],
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    events = watch.stdout
+    assert events is not None
+
+    def wait() -> None:
+        changed, _, _ = select.select([events], [], [], CHANGE_SECONDS_MAX)
+        assert changed, f"no change of {kind} within {CHANGE_SECONDS_MAX:.0f} s"
+
+    try:
+        yield wait
+    finally:
+        watch.kill()
+        watch.wait()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_every_change_comes_to_its_end(
+    killed: Killed, cut: Callable[..., None], kube: Kubectl, namespace: str
+) -> None:
+    job = Job(kube=kube, namespace=namespace, name="torn")
+    regions = {"us-east": 1, "eu-west": 1}
+    two = [{"name": name, "learners": count} for name, count in regions.items()]
+    with killed("configmaps"):
+        kube.apply(namespace, manifest(job.name, regions, learner=pace(300)))
+    job.trains(2)
+    before, run = job.uids(), job.status().run  # type: ignore[union-attr]
+    _assert_one_of_each(job, {"us-east-0", "eu-west-0"})
+
+    with killed("statefulsets"):
+        job.patch(regions=[{**two[0], "learners": 2}, two[1]])
+    job.trains(3)
+    assert before.items() <= job.uids().items()
+    with killed("statefulsets"):
+        job.patch(regions=two)
+    until("two are left", lambda: job.uids() == before, 90)
+
+    with killed("statefulsets"):
+        job.patch(learner=pace(250))
+    until("both are new", lambda: not before.items() & job.uids("learner").items(), 200)
+    job.trains(2)
+    assert job.uids("shard").items() <= before.items()
+    _assert_one_of_each(job, {"us-east-0", "eu-west-0"})
+
+    before, node = job.uids(), job.node_of("torn-eu-west-0")
+    with killed("statefulsets"):
+        cut(node, how="power")
+    until("replaced", lambda: job.node_of("torn-eu-west-0") not in ("", node), 120)
+    job.trains(2)
+    del before["torn-eu-west-0"]
+    assert before.items() <= job.uids().items()
+
+    with killed("statefulsets"):
+        job.patch(suspend=True)
+    until("suspended", lambda: job.is_true("Suspended"), 90)
+    assert not job.pods("learner")
+    with killed("statefulsets"):
+        job.patch(suspend=False)
+    job.trains(2)
+    assert job.status().run == run  # type: ignore[union-attr]
+    _assert_one_of_each(job, {"us-east-0", "eu-west-0"})
+
+    with killed("statefulsets"):
+        job.kubectl("delete", "dtj", job.name, "--wait=false")
+    left = ("get", "all,cm,pdb,sa", "-l", f"atoll.dev/job={job.name}", "-o", "name")
+    until("nothing is left", lambda: not job.kubectl(*left), 90)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_completion_comes_to_its_end(killed: Killed, kube: Kubectl, namespace: str) -> None:
+    job = Job(kube=kube, namespace=namespace, name="ends")
+    kube.apply(namespace, manifest(job.name, {"us-east": 1}, steps=60, learner=pace(300)))
+    job.trains(1)
+    with killed("statefulsets"):
+        until("complete", lambda: job.is_true("Complete"), 120)
+    until("no pod is left", lambda: not job.pods(), 90)
+    assert job.is_true("Complete")
+
+
+def _assert_one_of_each(job: Job, slots: set[str]) -> None:
+    assert set(job.pods("learner")) == {f"{job.name}-{slot}" for slot in slots}
+    assert len(job.pods("shard")) == 1
+    budgets = job.kubectl("get", "pdb", "-l", f"atoll.dev/job={job.name}", "-o", "name").split()
+    assert len(budgets) == 3

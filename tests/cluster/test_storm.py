@@ -1,0 +1,71 @@
+"""Most nodes of a region fall silent at once: the operator holds, and says so."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from cluster.conftest import LabCommand
+from cluster.kubectl import Kubectl, until
+from cluster.training import Job, Stopwatch, pass_seconds
+
+REGION = "eu-west"
+LEARNERS = 2
+HELD_SECONDS = 45.0  # nodes are given up after 20
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "release",
+    [
+        "heal",
+        pytest.param("annotate", marks=pytest.mark.long),
+        pytest.param("taint", marks=pytest.mark.long),
+    ],
+)
+def test_the_loss_of_4_of_5_nodes_is_held_until(
+    release: str,
+    train: Callable[..., Job],
+    cut: Callable[..., None],
+    lab: LabCommand,
+    kube: Kubectl,
+) -> None:
+    job = train("storm", {"us-east": 1, REGION: LEARNERS})
+    slots = {f"{REGION}-{i}" for i in range(LEARNERS)}
+    before = job.uids()
+    homes = {job.node_of(f"storm-{slot}") for slot in slots}
+    nodes = {f"c1-{REGION}-{i}" for i in range(1, 6)}
+    spared = min(nodes - homes)
+    watch = Stopwatch()
+    cut(*sorted(nodes - {spared}), how="network")
+    watch.until("held", lambda: job.is_true("NodeLossHeld"), 60)
+    commits = len(job.commits())
+    pass_seconds(HELD_SECONDS)
+    assert job.is_true("NodeLossHeld")
+    assert "4 of 5 nodes" in job.condition("NodeLossHeld")["message"]
+    assert job.uids() == before
+    assert len(job.commits()) > commits
+    assert job.training().keys() == {"us-east-0"}
+
+    watch = Stopwatch(laps=watch.laps)
+    if release == "heal":
+        lab("heal", *sorted(nodes - {spared}))
+    elif release == "annotate":
+        job.kubectl("annotate", "dtj", job.name, "atoll.dev/release-hold=true")
+    else:
+        for node in sorted(homes):
+            kube("taint", "node", node, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
+    try:
+        watch.until("released", lambda: not job.is_true("NodeLossHeld"), 90)
+        watch.until("all train", lambda: len(job.training()) == 1 + LEARNERS, 200)
+        if release == "heal":
+            assert job.uids() == before
+        else:
+            assert {job.node_of(f"storm-{slot}") for slot in slots} == {spared}
+            assert before["storm-us-east-0"] == job.uids()["storm-us-east-0"]
+    finally:
+        for node in sorted(homes) if release == "taint" else ():
+            kube("taint", "node", node, f"{OUT_OF_SERVICE}-")
+    sys.stderr.write(f"\nstorm, {release}: {watch.laps}\n")
+    until("all is well", lambda: not job.is_true("Degraded"), 60)
