@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from cluster.lab.processes import of_lab
 from cluster.training import Job, manifest, pace
 
 COMMAND = Path(__file__).resolve().parent
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 NODES = {"us-east": 2, "eu-west": 5, "ap-south": 1}
 UP = (
     "up", "--json", "--timing", "default", "--clusters", "2",
@@ -142,41 +140,6 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
-
-
-@pytest.fixture
-def volume(kube: Kubectl, namespace: str) -> Iterator[Callable[[str], None]]:
-    """Give a claim of the namespace a volume that every node reaches.
-
-    Where the cluster has no default storage class to do so, that is a folder of this machine.
-    """
-    made: dict[str, Path] = {}
-    classes = kube.get("storageclasses")["items"]
-    provided = any(
-        each["metadata"].get("annotations", {}).get(DEFAULT_CLASS) == "true" for each in classes
-    )
-
-    def make(claim: str) -> None:
-        if provided:
-            return
-        folder = Path(tempfile.mkdtemp(prefix=f"atoll-{claim}-"))
-        folder.chmod(0o777)
-        spec = {
-            "capacity": {"storage": "10Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "hostPath": {"path": str(folder)},
-            "claimRef": {"namespace": namespace, "name": claim},
-            "storageClassName": "",
-        }
-        name = f"{claim}-{namespace}"
-        found = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
-        kube("apply", "-f", "-", stdin=json.dumps({**found, "spec": spec}))
-        made[name] = folder
-
-    yield make
-    for name, folder in made.items():
-        kube("delete", "pv", name, "--wait=false")
-        shutil.rmtree(folder)
 
 
 @pytest.fixture

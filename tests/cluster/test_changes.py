@@ -115,9 +115,8 @@ def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("storage", ["Ephemeral", "PersistentVolumeClaim"])
 def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
-    storage: str, train: Callable[..., Job], volume: Callable[[str], None]
+    storage: str, train: Callable[..., Job]
 ) -> None:
-    volume("stops-syncer-0")
     syncer = {"shards": 1, "storage": {"type": storage, "size": "1Gi"}}
     job = train("stops", {"us-east": 1}, syncer=syncer)
     until("some versions", lambda: len(job.commits()) > 4, 60)

@@ -17,13 +17,8 @@ HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
     "storage", ["PersistentVolumeClaim", pytest.param("Ephemeral", marks=pytest.mark.long)]
 )
 def test_a_shard_comes_back_on_another_node_with_the_same_run(
-    storage: str,
-    train: Callable[..., Job],
-    cut: Callable[..., None],
-    kube: Kubectl,
-    volume: Callable[[str], None],
+    storage: str, train: Callable[..., Job], cut: Callable[..., None], kube: Kubectl
 ) -> None:
-    volume("keeps-syncer-0")
     kube("cordon", REFUGE)
     try:
         job = train(

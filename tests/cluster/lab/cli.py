@@ -144,11 +144,14 @@ def _show(as_json: bool) -> None:
         typer.echo(json.dumps(described, indent=1))
         return
     for cluster in described["clusters"]:
-        typer.echo(f"{cluster['name']}  {cluster['server']}  KUBECONFIG={cluster['kubeconfig']}")
+        typer.echo(f"{cluster['name']}  {cluster['server']}")
         for node in cluster["nodes"]:
             typer.echo(
                 f"  {node['name']:20} {node['region']:12} {node['address']:14} "
                 f"{node['namespace']:12} {node['state']:12} Ready={node['ready']}"
             )
-    typer.echo(f"kubectl and helm: {described['programs']}")
     typer.echo(f"images: {' '.join(described['images'])}")
+    for cluster in described["clusters"]:
+        typer.echo(
+            f'export KUBECONFIG={cluster["kubeconfig"]} PATH="{described["programs"]}:$PATH"'
+        )

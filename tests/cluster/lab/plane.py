@@ -7,6 +7,7 @@ from cluster.lab import api
 from cluster.lab.layout import Cluster, Timing
 from cluster.lab.processes import CLUSTER_MARK, start, wait_for
 
+VOLUMES = 50
 FAST = ("--node-monitor-period=1s", "--node-monitor-grace-period=8s")
 
 COREFILE = """\
@@ -42,6 +43,7 @@ def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
         )
     )
     _start(cluster, [programs / "coredns", "-conf", corefile])
+    _offer_volumes(cluster)
 
 
 def wait_until_usable(cluster: Cluster, seconds_max: float = 60) -> None:
@@ -175,11 +177,30 @@ def _grant_dns(cluster: Cluster) -> None:
     }
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     slices = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
-    log = cluster.folder / "log" / "kube-apiserver.log"
     for path, body in (
         (f"{rbac}/clusterroles", role),
         (f"{rbac}/clusterrolebindings", binding),
         ("/api/v1/namespaces/kube-system/services", service),
         (slices, endpoints),
     ):
-        wait_for(f"creating {path}", functools.partial(api.create, cluster, path, body), 30, log)
+        _create(cluster, path, body)
+
+
+def _offer_volumes(cluster: Cluster) -> None:
+    """Offer volumes to claims that name no class: folders of this machine, as all nodes see it."""
+    for number in range(1, VOLUMES + 1):
+        folder = cluster.folder / "volumes" / str(number)
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)  # the kubelet changes no owner of a hostPath
+        spec = {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "hostPath": {"path": str(folder)},
+        }
+        volume = {"metadata": {"name": f"volume-{number}"}, "spec": spec}
+        _create(cluster, "/api/v1/persistentvolumes", volume)
+
+
+def _create(cluster: Cluster, path: str, body: api.Object) -> None:
+    log = cluster.folder / "log" / "kube-apiserver.log"
+    wait_for(f"creating {path}", functools.partial(api.create, cluster, path, body), 30, log)
