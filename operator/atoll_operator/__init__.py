@@ -1,1 +1,1 @@
-"""A manifest becomes a running job: spec and plan (pure), then one of two executors."""
+"""A manifest becomes a running job: spec, plan and conditions (pure), then one of two executors."""

@@ -4,19 +4,19 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.conditions import SERVING, Facts, Kind, Phase, decide
 from atoll_operator.spec import Job
 from atoll_protos.channels import control_options
 from atoll_protos.names import split_slot
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CALL_SECONDS_MAX = 2.0
-FINAL = ("Final", "Complete")  # states of a shard that has had its last rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,44 +101,34 @@ def status(job: Job, replies: Sequence[pb.StatusReply | None], evaluations: list
         ],
         "syncer": {
             "shards": len(replies),
-            "ready": sum(reply.state in ("Serving", *FINAL) for reply in known),
+            "ready": sum(reply.state in SERVING for reply in known),
             "epochs": [reply.epoch if reply else None for reply in replies],
         },
-        "conditions": conditions(job, replies, len(training)),
+        "conditions": [asdict(each) for each in decide(facts(job, replies, len(training)))],
     }
 
 
-def conditions(job: Job, replies: Sequence[pb.StatusReply | None], live: int) -> list[Any]:
-    """All of the CRD's conditions; a cluster's troubles cannot be had here."""
-    states = [reply.state if reply else "Unknown" for reply in replies]
-    failed = next((reply.reason for reply in replies if reply and reply.state == "Failed"), "")
-    serving = all(state in ("Serving", *FINAL) for state in states)
-    complete = states[0] == "Complete"
-    seen = states[0] != "Unknown"
-    quorum, desired = job.spec.sync.quorum, job.spec.learners
-    enough = live >= quorum
-    training = serving and enough and not complete
-    ready = "Serving" if serving else "NotServing"
-    counted = f"{live} of {desired} learners in training, quorum {quorum}"
-    return [
-        _condition("Accepted", True, "Valid", "the manifest is valid"),
-        _condition("SyncerReady", serving, ready, ", ".join(states)),
-        _condition("LearnersAvailable", enough, "Quorum" if enough else "NoQuorum", counted, seen),
-        _condition("Progressing", training, "Training" if training else "Waiting", counted, seen),
-        _condition("Degraded", live < desired and training, "LearnersMissing", counted, seen),
-        _condition("NodeLossHeld", False, "LocalMode", "this machine is the only node"),
-        _condition("SpecDrift", False, "LocalMode", "one run file for all"),
-        _condition("Suspended", False, "LocalMode", "interrupt and --resume instead"),
-        _condition("Complete", complete, "Final" if complete else "Training", "", seen),
-        _condition("Failed", bool(failed), "SyncerFailed" if failed else "NoFailure", failed, seen),
-    ]
+def facts(job: Job, replies: Sequence[pb.StatusReply | None], live: int) -> Facts:
+    """What the conditions are made from; a cluster's troubles cannot be had here."""
+    return Facts(
+        phase=phase(replies),
+        shard_states=tuple(reply.state if reply else None for reply in replies),
+        desired=job.spec.learners,
+        live=live if replies[0] else None,
+        quorum=job.spec.sync.quorum,
+    )
 
 
-def _condition(
-    kind: str, holds: bool, reason: str, message: str, seen: bool = True
-) -> dict[str, str]:
-    truth = ("True" if holds else "False") if seen else "Unknown"
-    return {"type": kind, "status": truth, "reason": reason, "message": message}
+def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
+    """Where the job stands, as the shards say."""
+    for reply in replies:
+        if reply is not None and reply.state == "Failed":
+            return Phase(kind=Kind.FAILED, reason="StoreLost", message=reply.reason)
+    registrar = replies[0]
+    if registrar is not None and registrar.state == "Complete":
+        message = f"trained to step {registrar.tick}; the model is in export"
+        return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
+    return Phase(kind=Kind.RUNNING, reason="Running", message="")
 
 
 def line(seen: Snapshot) -> str:

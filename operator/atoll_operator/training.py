@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator import plan, plots, progress, summary
+from atoll_operator.conditions import ENDED
 from atoll_operator.live import View, view_for
 from atoll_operator.local import Supervisor, check_startable, free_ports, write_json
 from atoll_operator.spec import Job
@@ -74,7 +75,7 @@ class Training:
         seen = self.poller.poll(summary.read_lines(self.out / "evaluations.jsonl"), now)
         registrar = seen.replies[0]
         state = registrar.state if registrar is not None else ""
-        final = all(reply is not None and reply.state in progress.FINAL for reply in seen.replies)
+        final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
         self.supervisor.look(now, final=final or self.complete_at is not None)
         self.status = seen.status
         write_json(self.out / "status.json", self.status)

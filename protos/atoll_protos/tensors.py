@@ -17,7 +17,6 @@ INT8_LEVELS: Final = 127  # of either sign
 INT4_LEVELS: Final = 7
 RUN: Final = 1 << 19  # elements coded at once: few calls, temporaries that stay in the cache
 SCALE_MIN: Final = torch.finfo(torch.float32).tiny  # below it 1 / scale is infinite
-SCALE_MAX: Final = torch.finfo(torch.float32).max / 128  # above it a level may decode to infinity
 
 FLOATS: Final[Mapping[pb.Encoding, torch.dtype]] = {
     pb.F32: torch.float32,
@@ -75,8 +74,8 @@ def encode(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:
     """f32[n] as bytes. Integer encodings: f32 scales of all blocks, then the values.
 
     int8 has blocks of 256 and levels -127..127; int4 blocks of 64, levels -7..7, two in a byte
-    (the even element in the low half). Values that are not finite stay so, or make their block's
-    scale so: `encoded_is_finite` finds them.
+    (the even element in the low half). A value that is not finite stays so, or makes all of its
+    block so: whoever takes the norm of what is decoded finds it.
     """
     data = bytearray(encoded_size(values.numel(), encoding))
     encode_span(values, encoding, values.numel(), 0, data)
@@ -142,28 +141,6 @@ def decode_span(
             part.copy_(_unpacked(rest[begin // 2 : -(-stop // 2)])[: part.numel()])
         _scale(part, scales[begin // block :], block)
     return out
-
-
-def is_finite(values: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite; one pass without temporaries."""
-    return _within(values, torch.finfo(values.dtype).max)
-
-
-def encoded_is_finite(
-    data: bytearray | memoryview, encoding: pb.Encoding, element_count: int
-) -> bool:
-    """Whether encoded values are all finite: in integer encodings only scales can be otherwise."""
-    if encoding in FLOATS:
-        return is_finite(from_bytes(data, FLOATS[encoding]))
-    block = INT8_BLOCK if encoding == pb.INT8 else INT4_BLOCK
-    return _within(_split(data, element_count, block)[0], SCALE_MAX)
-
-
-def _within(values: torch.Tensor, limit: float) -> bool:
-    if values.numel() == 0:
-        return True
-    least, most = torch.aminmax(values)  # both NaN if any value is
-    return bool(least >= -limit) and bool(most <= limit)
 
 
 def _split(

@@ -104,8 +104,9 @@ class SyncerService(rpc.SyncerServicer):
             await self._receive(number, context)
         except FrameError as error:
             log.warning("bad transfer", session=number, slot=session.slot, reason=str(error))
-            shard = self.driver.shard
-            self.driver.feed(shard.transfer_rejected(number, str(error), self.driver.now()))
+            if not port.ended:  # else the rules have refused its head already
+                shard = self.driver.shard
+                self.driver.feed(shard.transfer_rejected(number, str(error), self.driver.now()))
         finally:
             writer.cancel()
 

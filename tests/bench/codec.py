@@ -51,9 +51,6 @@ def main() -> None:
         data = tensors.encode(values, encoding)
         case(f"{wire} encode", partial(tensors.encode, values, encoding), 4 * count + len(data))
         case(f"{wire} decode", partial(tensors.decode, data, encoding, out), 4 * count + len(data))
-        if encoding in tensors.FLOATS:  # else it reads the scales only
-            finite = partial(tensors.encoded_is_finite, data, encoding, count)
-            case(f"{wire} is finite", finite, len(data))
     data = tensors.encode(values, pb.BF16)
     case("xxh3_64", partial(xxhash.xxh3_64_intdigest, data), len(data))
     case("sha256", partial(tensors.digest, tensors.from_bytes(data, torch.uint8)), len(data))

@@ -6,23 +6,25 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube import phase, status
-from atoll_operator.kube.conditions import (
+from atoll_operator.conditions import (
     TYPES,
     Condition,
     Facts,
+    Kind,
+    Phase,
     decide,
     merged,
     rejected,
     transitions,
 )
-from atoll_operator.kube.phase import Before, Kind, Phase
+from atoll_operator.kube import phase, status
+from atoll_operator.kube.phase import Before
 from atoll_operator.spec import Job
 from atoll_protos.names import ExitCode
 from unit.cluster_values import job, learner, reply
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
-FACTS = Facts(phase=RUNNING, shards=2, shard_states=("Serving", "Serving"), desired=3, live=3)
+FACTS = Facts(phase=RUNNING, shard_states=("Serving", "Serving"), desired=3, live=3)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import progress
+from atoll_operator.conditions import TYPES
 from atoll_operator.spec import Job, parse
 
 MANIFEST = """
@@ -19,10 +20,7 @@ spec:
   syncer: {region: a, shards: 2}
   sync: {fragments: 4, period: 8, quorum: 2}
 """
-TYPES = (
-    *("Accepted", "SyncerReady", "LearnersAvailable", "Progressing", "Degraded"),
-    *("NodeLossHeld", "SpecDrift", "Suspended", "Complete", "Failed"),
-)
+FIELDS = {"type", "status", "reason", "message"}
 
 
 def job() -> Job:
@@ -43,16 +41,18 @@ def reply(
     )
 
 
-def truth(status: Any) -> dict[str, str]:
-    return {each["type"]: each["status"] for each in status["conditions"]}
+def said(status: Any) -> dict[str, str]:
+    return {each["type"]: f"{each['status']}/{each['reason']}" for each in status["conditions"]}
 
 
 def test_every_condition_is_there_from_the_first_look() -> None:
     first = progress.status(job(), [None, None], [])
-    assert tuple(truth(first)) == TYPES
-    assert truth(first)["Complete"] == truth(first)["LearnersAvailable"] == "Unknown"
+    assert tuple(said(first)) == TYPES
+    assert said(first)["SyncerReady"] == "Unknown/NoAnswer"
+    assert said(first)["LearnersAvailable"] == "Unknown/SyncerSilent"
+    assert said(first)["Complete"] == "False/NotComplete"
     assert first["progress"]["step"] is None
-    assert all(each["reason"] for each in first["conditions"])
+    assert all(each.keys() == FIELDS and each["reason"] for each in first["conditions"])
 
 
 def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
@@ -62,23 +62,25 @@ def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
     assert status["progress"]["estimatedRemainingSeconds"] == 15
     assert status["progress"]["metrics"] == [{"name": "outer_loss", "value": "1.2500"}]
     assert status["progress"]["loss"] == pytest.approx(2.0)
-    assert truth(status)["Progressing"] == "True"
+    assert said(status)["SyncerReady"] == "True/Serving"
+    assert said(status)["Progressing"] == "True/Training"
 
 
 def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_value() -> None:
     status = progress.status(job(), [reply(), None], [])
     assert status["progress"]["step"] is None
     assert status["progress"]["estimatedRemainingSeconds"] is None
-    assert truth(status)["SyncerReady"] == "False"
+    assert said(status)["SyncerReady"] == "Unknown/NoAnswer"
+    assert said(status)["Progressing"] == "False/WaitingForSyncer"
     assert status["syncer"] == {"shards": 2, "ready": 1, "epochs": [3, None]}
 
 
 @pytest.mark.parametrize(
     ("training", "available", "degraded"),
     [
-        (("a-0", "a-1", "b-0"), "True", "False"),
-        (("a-0", "b-0"), "True", "True"),
-        (("a-0",), "False", "False"),
+        (("a-0", "a-1", "b-0"), "True/Quorum", "False/AllWell"),
+        (("a-0", "b-0"), "True/Quorum", "True/LearnersMissing"),
+        (("a-0",), "False/TooFew", "True/LearnersMissing"),
     ],
 )
 def test_learners_are_counted_by_region_and_against_the_quorum(
@@ -87,19 +89,22 @@ def test_learners_are_counted_by_region_and_against_the_quorum(
     replies = [reply(training=training), reply(training=training)]
     status = progress.status(job(), replies, [])
     assert status["learnersLive"] == len(training)
-    assert truth(status)["LearnersAvailable"] == available
-    assert truth(status)["Degraded"] == degraded
+    assert said(status)["LearnersAvailable"] == available
+    assert said(status)["Degraded"] == degraded
     live = {each["name"]: each["live"] for each in status["regions"]}
     assert live["a"] + live["b"] == len(training)
 
 
 def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
-    done = truth(progress.status(job(), [reply("Complete"), reply("Final")], []))
-    assert (done["Complete"], done["Progressing"], done["Failed"]) == ("True", "False", "False")
+    ended = said(progress.status(job(), [reply("Final"), reply("Final")], []))
+    assert (ended["Progressing"], ended["Complete"]) == ("True/Exporting", "False/NotComplete")
+    done = said(progress.status(job(), [reply("Complete"), reply("Final")], []))
+    assert (done["Complete"], done["Failed"]) == ("True/Trained", "False/NotFailed")
+    assert {done[kind] for kind in TYPES[1:5]} == {"False/Complete"}
     lost = reply("Failed")
     lost.reason = "its store is empty"
     failed = progress.status(job(), [reply(), lost], [])
-    assert truth(failed)["Failed"] == "True"
+    assert said(failed)["Failed"] == "True/StoreLost"
     assert failed["conditions"][-1]["message"] == "its store is empty"
 
 

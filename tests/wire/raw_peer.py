@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from atoll_protos.run import Region, RunFile, Sync, Wire
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 SECONDS_MAX = 90.0
+SEED = 0.5  # every parameter of version 0, unless a test wants another
 RUN_FILE = RunFile(
     job="wire",
     regions=(Region(name="here", learners=3),),
@@ -54,24 +55,25 @@ class ShardUnderTest:
             return reply
 
 
-def shard_command(folder: Path, endpoint: str) -> list[str]:
-    """The command of a shard whose files lie in `folder`."""
+def shard_command(folder: Path, endpoint: str, *more: str) -> list[str]:
+    """The command of a shard whose files lie in `folder`, with `more` flags."""
     (folder / "run.json").write_text(RUN_FILE.to_json())
     places = {name: str(folder / name) for name in ("store", "export")}
     flags = {"run-file": str(folder / "run.json"), "tape": str(folder / "tape.jsonl"), **places}
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    return [sys.executable, "-P", "-m", "atoll_syncer", "--listen", endpoint, "--new", *words]
+    program = [sys.executable, "-P", "-m", "atoll_syncer", "--new"]
+    return [*program, "--listen", endpoint, *words, *more]
 
 
 @contextmanager
-def shard(folder: Path) -> Iterator[ShardUnderTest]:
-    """Starts one, and waits until it answers."""
+def shard(folder: Path, *more: str) -> Iterator[ShardUnderTest]:
+    """Starts one, with `more` flags, and waits until it answers."""
     (port,) = free_ports(1)
     endpoint, log = f"127.0.0.1:{port}", folder / "shard.log"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            shard_command(folder, endpoint), stdout=output, stderr=output, env=environment
+            shard_command(folder, endpoint, *more), stdout=output, stderr=output, env=environment
         )
     try:
         with grpc.insecure_channel(endpoint) as channel:
@@ -145,14 +147,38 @@ class Peer:
             await self.call.write(pb.ToShard(model=self.layout.to_model()))
         await self.until("send_seed")
 
-    def frames(self, fragment: int, value: float = 0.5) -> list[bytes]:
-        """A seed of one slice, all elements the same."""
-        part = self.layout.slice(0, fragment)
-        values = torch.full((part.element_count,), value)
-        data = bytes(tensors.byte_view(values))
+    def values(self, fragment: int, value: float = SEED) -> torch.Tensor:
+        """Of one slice, all elements the same."""
+        return torch.full((self.layout.slice(0, fragment).element_count,), value)
+
+    def frames(self, fragment: int, value: float = SEED) -> list[bytes]:
+        """A seed of one slice."""
+        data = bytes(tensors.byte_view(self.values(fragment, value)))
         seed = pb.Seed(slice=fragment)
         head = pb.Transfer(seed=seed, byte_count=len(data), encoding=pb.F32)
         return list(transfer_frames(fragment + 1, head, data))
+
+    async def report(self, t_m: int) -> None:
+        """So many steps have been done, all on version 0 with its usual values."""
+        since = pb.Counters(steps=t_m, tokens=t_m)
+        slices = [
+            pb.SliceProgress(slice=n, since=since, digest=tensors.digest(self.values(n))[:16])
+            for n in range(RUN_FILE.sync.fragments)
+        ]
+        report = pb.Report(t_m=t_m, step_seconds=1.0, slices=slices, training=True)
+        await self.call.write(pb.ToShard(report=report))
+
+    async def offer(self, call: pb.Call, steps: int, value: float) -> None:
+        """The answer to a Call on version 0: the same difference for every element."""
+        data = bytes(tensors.byte_view(self.values(call.slice, value)))
+        offer = pb.Offer(
+            slice=call.slice,
+            capture=steps,
+            counters=pb.Counters(steps=steps, tokens=steps),
+            base_digest=tensors.digest(self.values(call.slice)),
+        )
+        head = pb.Transfer(offer=offer, byte_count=len(data), encoding=pb.F32)
+        await self.send(list(transfer_frames(RUN_FILE.sync.fragments + 1, head, data)))
 
     async def send(self, frames: list[bytes]) -> None:
         """Write frames to the bulk stream; the shard may end it before the last."""
@@ -178,3 +204,15 @@ async def peer(
         yield one
         if one.bulk_channel is not None:
             await one.bulk_channel.close()
+
+
+async def until(look: Callable[[], bool]) -> None:
+    """Wait for it, in a thread."""
+    deadline = time.monotonic() + SECONDS_MAX
+
+    def wait() -> None:
+        while not look():
+            assert time.monotonic() < deadline, "it does not come"
+            time.sleep(0.05)
+
+    await asyncio.to_thread(wait)

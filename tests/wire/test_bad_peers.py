@@ -3,7 +3,6 @@
 import asyncio
 import math
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.frames import Kind, encode_frame, transfer_frames
 from atoll_protos.layout import TensorSpec
-from wire.raw_peer import SECONDS_MAX, Peer, ShardUnderTest, peer, shard, shard_command
+from wire.raw_peer import SECONDS_MAX, Peer, ShardUnderTest, peer, shard, shard_command, until
 
 OTHER_MODEL = (
     TensorSpec(name="a", shape=(8, 8), dtype="float32", merge="rda"),
@@ -171,15 +170,3 @@ def test_a_port_in_use_is_one_line_that_names_it(served: ShardUnderTest, tmp_pat
     last = done.stderr.strip().splitlines()[-1]
     assert served.endpoint in last
     assert ";" in last  # a remedy follows
-
-
-async def until(look: Callable[[], bool]) -> None:
-    """Wait for it, in a thread."""
-    deadline = time.monotonic() + SECONDS_MAX
-
-    def wait() -> None:
-        while not look():
-            assert time.monotonic() < deadline, "it does not come"
-            time.sleep(0.05)
-
-    await asyncio.to_thread(wait)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from atoll_operator.kube.conditions import FALSE, TRUE, WARNINGS, Condition
+from atoll_operator.conditions import FALSE, TRUE, WARNINGS, Condition
 from atoll_operator.kube.names import GROUP, VERSION
 
 COMPONENT = "atoll-operator"

@@ -2,39 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.conditions import Kind, Phase
 from atoll_operator.kube.observe import Pod
 from atoll_operator.spec import Job, StorageType
 from atoll_protos.names import PERMANENT_EXITS, ExitCode
 
 EVALUATION_SECONDS_MAX = 120.0
-
-
-class Kind(StrEnum):
-    """What the operator does with a job."""
-
-    REJECTED = "Rejected"
-    RUNNING = "Running"
-    SUSPENDED = "Suspended"
-    FINISHING = "Finishing"  # the model is exported; the evaluator has its last word
-    COMPLETE = "Complete"
-    FAILED = "Failed"
-
-    @property
-    def over(self) -> bool:
-        """Nothing runs any more."""
-        return self in (Kind.COMPLETE, Kind.FAILED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """With the reason and message of its condition."""
-
-    kind: Kind
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube import conditions, observe, phase
+from atoll_operator import conditions
+from atoll_operator.conditions import Kind, Phase
+from atoll_operator.kube import observe, phase
 from atoll_operator.kube.children import Object, syncer_region
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.names import (
@@ -17,7 +19,6 @@ from atoll_operator.kube.names import (
     shard_name,
 )
 from atoll_operator.kube.observe import Pod, Workload
-from atoll_operator.kube.phase import Kind, Phase
 from atoll_operator.kube.placement import Placement
 from atoll_operator.spec import Job
 

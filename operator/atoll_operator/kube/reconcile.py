@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from atoll_operator.kube import conditions, observe, phase, placement, readings, rollout, sessions
+from atoll_operator import conditions
+from atoll_operator.conditions import Kind
+from atoll_operator.kube import observe, phase, placement, readings, rollout, sessions
 from atoll_operator.kube.api import KINDS, Api, jobs_path, path
 from atoll_operator.kube.children import Family, Object, Owner, Wanted, key_of, syncer_region
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, Annotation
 from atoll_operator.kube.observe import Pod
-from atoll_operator.kube.phase import Kind
 from atoll_operator.kube.queue import Key
 from atoll_operator.kube.readings import Sight
 from atoll_operator.kube.reflector import Nodes

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from atoll_operator.conditions import Kind
 from atoll_operator.kube import events, placement, readings, rollout, sessions
 from atoll_operator.kube import status as statuses
 from atoll_operator.kube.api import LEASES, Api, path
@@ -12,7 +13,6 @@ from atoll_operator.kube.memory import Replacement
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE, learner_set
 from atoll_operator.kube.observe import Pod
-from atoll_operator.kube.phase import Kind
 from atoll_operator.kube.readings import Sight
 from atoll_operator.kube.reflector import Nodes
 from atoll_operator.kube.speaker import Speaker

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator.kube import conditions, events, phase, readings
+from atoll_operator import conditions
+from atoll_operator.conditions import Kind
+from atoll_operator.kube import events, phase, readings
 from atoll_operator.kube import status as statuses
 from atoll_operator.kube.api import Api, NotFoundError
 from atoll_operator.kube.children import Object
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.phase import Kind
 from atoll_operator.kube.readings import Sight
 from atoll_operator.kube.settings import Settings
 from atoll_operator.spec import StorageType
@@ -62,7 +63,6 @@ class Speaker:
         moved = sight.memory.tick_at or sight.now
         return conditions.Facts(
             phase=sight.phase,
-            shards=job.spec.syncer.shards,
             shard_states=tuple(reply.state if reply else None for reply in sight.replies),
             shard_problems=tuple(shard_problems),
             desired=job.spec.learners,

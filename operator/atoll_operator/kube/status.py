@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.conditions import SERVING
 from atoll_operator.kube.observe import Pod
 from atoll_operator.spec import Job
 from atoll_protos.names import split_slot
@@ -39,10 +40,7 @@ def body(view: View) -> dict[str, Any]:
     spec = view.job.spec
     live = training(view)
     shards = spec.syncer.shards
-    ready = sum(
-        reply is not None and reply.state in ("Serving", "Final", "Complete")
-        for reply in view.replies
-    )
+    ready = sum(reply is not None and reply.state in SERVING for reply in view.replies)
     found: dict[str, Any] = {
         "learnersDesired": spec.learners,
         "quorum": spec.sync.quorum,

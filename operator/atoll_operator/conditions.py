@@ -1,10 +1,9 @@
-"""The ten conditions, all present from the first pass; pure."""
+"""The ten conditions, of both executors, all present from the first pass; pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
-
-from atoll_operator.kube.phase import Kind, Phase
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 TYPES: Final = (
@@ -12,6 +11,34 @@ TYPES: Final = (
     "NodeLossHeld", "SpecDrift", "Suspended", "Complete", "Failed",
 )  # fmt: skip
 WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed"})
+ENDED: Final = frozenset({"Final", "Complete"})  # shards that ask nothing more of learners
+SERVING: Final = frozenset({"Serving", *ENDED})
+STALLED_SECONDS: Final = 120.0
+
+
+class Kind(StrEnum):
+    """What the operator does with a job."""
+
+    REJECTED = "Rejected"
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    FINISHING = "Finishing"  # the model is exported; the evaluator has its last word
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+    @property
+    def over(self) -> bool:
+        """Nothing runs any more."""
+        return self in (Kind.COMPLETE, Kind.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """With the reason and message of its condition."""
+
+    kind: Kind
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +56,7 @@ class Facts:
     """What the conditions are made from. `live` is None when the registrar cannot be asked."""
 
     phase: Phase
-    shards: int
-    shard_states: tuple[str | None, ...]  # as Status says; None: no answer for 15 s
+    shard_states: tuple[str | None, ...]  # as Status says; None: no answer
     shard_problems: tuple[str, ...] = ()
     desired: int = 0
     live: int | None = None
@@ -47,11 +73,6 @@ class Facts:
     def ended(self) -> bool:
         """Every shard has had its last rounds."""
         return all(state in ENDED for state in self.shard_states)
-
-
-ENDED: Final = frozenset({"Final", "Complete"})  # nothing more is asked of learners
-SERVING: Final = frozenset({"Serving", "Final", "Complete"})
-STALLED_SECONDS: Final = 120.0
 
 
 def decide(facts: Facts) -> tuple[Condition, ...]:

@@ -1,0 +1,86 @@
+"""`--metrics-port` of a real shard: what a scrape shows of a seed, a commit and a bad peer."""
+
+import asyncio
+import subprocess
+import urllib.request
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from atoll_operator.local import free_ports
+from wire.raw_peer import SECONDS_MAX, peer, shard, shard_command, until
+
+STEPS = 6  # enough for both slices to be due
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Every sample by its name without the prefix, and its label."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        families = text_string_to_metric_families(reply.read().decode())
+    found = {}
+    for sample in (sample for family in families for sample in family.samples):
+        label = "".join(f" {value}" for value in sample.labels.values())
+        found[sample.name.removeprefix("atoll_syncer_") + label] = sample.value
+    return found
+
+
+def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+
+    async def scenario() -> None:
+        async with (
+            peer(served.endpoint, "here-0") as learner,
+            peer(served.endpoint, "here-1") as bad,
+        ):
+            await learner.ready_to_seed()
+            for fragment in (0, 1):
+                await learner.send(learner.frames(fragment))
+            await until(lambda: served.status.state == "Serving")
+            for t_m in range(STEPS):
+                await learner.report(t_m)
+            await learner.offer(await learner.until("call"), STEPS - 1, 0.01)
+            await until(lambda: served.status.commits == 1)
+            assert (await bad.join()).HasField("welcome")
+            await bad.send(bad.frames(0))  # a seed that nobody asked for
+            await bad.until("end")
+            await until(lambda: scrape(port)["slots Lost"] == 1)
+            check(scrape(port))
+
+    def check(seen: dict[str, float]) -> None:
+        said = served.status
+        gauges = {"epoch": 1, "tick": said.tick, "sessions": 1, "slots Training": 1}
+        counters = {
+            "commits_total": 1,
+            "offers_total merged": 1,
+            "offers_total rejected": 1,
+            "refusals_total BAD_TRANSFER": 1,
+            "received_bytes_total": said.bytes_received,
+            "quorum_seconds_count": 1,
+            "commit_seconds_count": 1,
+            "merge_seconds_count": 3,  # two seeds and a commit
+            "store_seconds_count": 3,
+        }
+        wanted = {**gauges, **counters}
+        assert {name: seen.get(name) for name in wanted} == wanted
+        assert min(said.tick, said.bytes_received, seen["sent_bytes_total"]) > 0
+
+    with shard(tmp_path, "--metrics-port", str(port)) as served:
+        before = scrape(port)
+        assert before["commits_total"] == before["sessions"] == before["received_bytes_total"] == 0
+        asyncio.run(scenario())
+
+
+def test_a_metrics_port_in_use_is_one_line_that_names_the_flag(tmp_path: Path) -> None:
+    metrics, other = tmp_path / "first", tmp_path / "second"
+    metrics.mkdir()
+    other.mkdir()
+    (port,) = free_ports(1)
+    with shard(metrics, "--metrics-port", str(port)):
+        command = shard_command(other, "127.0.0.1:0", "--metrics-port", str(port))
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        )
+    assert done.returncode == 64
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"--metrics-port: {port} cannot be bound: ")
+    assert "; " in last  # a remedy follows
