@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import atoll_protos.v1.atoll_pb2 as pb
+
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 TYPES: Final = (
     "Accepted", "SyncerReady", "LearnersAvailable", "Progressing", "Degraded",
@@ -67,12 +69,21 @@ class Facts:
     stalled_seconds: float = 0.0
     ephemeral: bool = False
     pods_left: int = 0
-    export_trouble: str = ""
+    troubles: tuple[str, ...] = ()  # with storage, which shards try again, in words
 
     @property
     def ended(self) -> bool:
         """Every shard has had its last rounds."""
         return all(state in ENDED for state in self.shard_states)
+
+
+def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """What shards that serve try again."""
+    return tuple(
+        f"shard {reply.shard}: {reply.reason}"
+        for reply in replies
+        if reply is not None and reply.reason and reply.state in SERVING
+    )
 
 
 def decide(facts: Facts) -> tuple[Condition, ...]:
@@ -159,7 +170,9 @@ def _progressing(facts: Facts) -> Condition:
     if facts.phase.kind is Kind.FINISHING:
         return Condition(type=kind, status=TRUE, reason=facts.phase.reason)
     if facts.ended:
-        return Condition(type=kind, status=TRUE, reason="Exporting", message=facts.export_trouble)
+        return Condition(
+            type=kind, status=TRUE, reason="Exporting", message="; ".join(facts.troubles)
+        )
     if facts.live is None:
         return Condition(type=kind, status=UNKNOWN, reason="SyncerSilent")
     if not all(state in SERVING for state in facts.shard_states):
@@ -179,6 +192,9 @@ def _degraded(facts: Facts) -> Condition:
     if facts.losses or facts.shard_problems:
         said = "; ".join((*facts.shard_problems, *facts.losses))
         return Condition(type="Degraded", status=TRUE, reason="PodsMissing", message=said[:2000])
+    if facts.troubles:
+        said = "; ".join(facts.troubles)
+        return Condition(type="Degraded", status=TRUE, reason="StoreTrouble", message=said[:2000])
     if facts.live is None:
         return Condition(type="Degraded", status=UNKNOWN, reason="SyncerSilent")
     if facts.live < facts.desired and not facts.ended:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.conditions import SERVING, Facts, Kind, Phase, decide
+from atoll_operator.conditions import SERVING, Facts, Kind, Phase, decide, troubles
 from atoll_operator.spec import Job
 from atoll_protos.channels import control_options
 from atoll_protos.names import split_slot
@@ -116,6 +116,7 @@ def facts(job: Job, replies: Sequence[pb.StatusReply | None], live: int) -> Fact
         desired=job.spec.learners,
         live=live if replies[0] else None,
         quorum=job.spec.sync.quorum,
+        troubles=troubles(replies),
     )
 
 

@@ -92,6 +92,7 @@ class Driver:
         self.replies: dict[int, asyncio.Future[Any]] = {}
         self.bytes_received = 0  # of bulk frames, in this process
         self.bytes_sent = 0
+        self.troubles: list[str] = []  # of work that is tried again, the store being as it is
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
         self._disk = ThreadPoolExecutor(1, "log")
@@ -375,17 +376,22 @@ class Driver:
 
     async def _until_stored(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         """Rule 23: trouble with the store delays and is said once."""
-        said = ""
-        while True:
-            try:
-                return await self._in_thread(pool, work)
-            except (StoreFull, StoreUnavailable) as error:
-                trouble = "full" if isinstance(error, StoreFull) else "unavailable"
-                self.metrics.store_troubles.labels(trouble).inc()
-                if str(error) != said:
-                    said = str(error)
-                    log.error("the store does not take it; trying again", trouble=said)
-                await asyncio.sleep(RETRY_SECONDS)
+        said: list[str] = []
+        try:
+            while True:
+                try:
+                    return await self._in_thread(pool, work)
+                except (StoreFull, StoreUnavailable) as error:
+                    trouble = "full" if isinstance(error, StoreFull) else "unavailable"
+                    self.metrics.store_troubles.labels(trouble).inc()
+                    if str(error) not in said:
+                        said.append(str(error))
+                        self.troubles.append(str(error))
+                        log.error("the store does not take it; trying again", trouble=str(error))
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            for trouble in said:
+                self.troubles.remove(trouble)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)

@@ -58,6 +58,7 @@ def test_what_cannot_be_seen_is_unknown() -> None:
         ({"live": 0}, "Progressing", "False/WaitingForLearners"),
         ({"live": 2}, "Degraded", "True/LearnersMissing"),
         ({"losses": ("x waits",)}, "Degraded", "True/PodsMissing"),
+        ({"troubles": ("shard 1: full",)}, "Degraded", "True/StoreTrouble"),
         ({"shard_states": ("Serving", "Starting")}, "SyncerReady", "False/Starting"),
         ({"shard_states": ("Serving", "Starting")}, "Progressing", "False/WaitingForSyncer"),
         ({"stalled_seconds": 300.0}, "Progressing", "False/Stalled"),

@@ -74,7 +74,7 @@ class Speaker:
             stalled_seconds=sight.now - moved,
             ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
             pods_left=sum(pod.role == LEARNER_ROLE for pod in sight.pods),
-            export_trouble="; ".join(r.reason for r in sight.replies if r is not None and r.reason),
+            troubles=conditions.troubles(sight.replies),
         )
 
     async def write(
