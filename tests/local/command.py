@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
+TINY = TESTS.parent / "examples" / "tiny.yaml"
+TWO_LEARNERS = (
+    *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
+    *("--set", "spec.evaluator="),
+)
 RUN_SECONDS_MAX = 240.0
 LOG_CHARACTERS = 2000
 

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 from atoll_operator import cli
 from atoll_protos.errors import SpecError
 from local.background import running
-from local.command import TESTS, json_lines
+from local.command import TINY, json_lines
 
-TINY = TESTS.parent / "examples" / "tiny.yaml"
 SHORT = ("--set", "spec.steps=30", "--set", "spec.evaluator=")
 
 

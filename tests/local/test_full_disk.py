@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from local.background import running
-from local.test_kills import TINY, TWO_LEARNERS
+from local.command import TINY, TWO_LEARNERS
 
 
 def test_an_export_that_fails_is_tried_again_and_said(tmp_path: Path) -> None:

@@ -7,13 +7,7 @@ from pathlib import Path
 
 from atoll_operator.summary import conserve, merged_by_tape
 from local.background import running
-from local.command import TESTS, commits, json_lines, tapes
-
-TINY = TESTS.parent / "examples" / "tiny.yaml"
-TWO_LEARNERS = (
-    *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
-    *("--set", "spec.evaluator="),
-)
+from local.command import TINY, TWO_LEARNERS, commits, json_lines, tapes
 
 
 def learners_lines(out: Path) -> list[dict[str, object]]:

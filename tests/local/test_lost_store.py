@@ -9,9 +9,8 @@ import pytest
 
 from atoll_operator.summary import conserve
 from local.background import Running, running
-from local.command import TESTS, commits, json_lines, tapes
+from local.command import TINY, commits, json_lines, tapes
 
-TINY = TESTS.parent / "examples" / "tiny.yaml"
 TWO_LEARNERS = (
     *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
     *("--set", "spec.evaluator="),

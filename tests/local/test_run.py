@@ -10,9 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from atoll_operator.summary import conserve, merged_by_tape
-from local.command import TESTS, commits, json_lines, run_atoll, tapes
+from local.command import TINY, commits, json_lines, run_atoll, tapes
 
-TINY = TESTS.parent / "examples" / "tiny.yaml"
 STEPS = 100
 NATS_MIN = 1.5
 TAPE_FIELDS = {
