@@ -75,6 +75,8 @@ class Running:
 def running(job: Path, out: Path, *arguments: str) -> Iterator[Running]:
     """Start it; what still runs at the end is interrupted."""
     atoll = Path(sys.executable).with_name("atoll")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it would be inherited
     process = subprocess.Popen(
         [atoll, "run", job, "--out", out, "--output", "lines", *arguments],
         stdout=subprocess.PIPE,
