@@ -55,11 +55,12 @@ def test_the_learner_of_a_lost_node_is_replaced_elsewhere_and_the_others_go_on(
         "the replacement is counted",
         lambda: atoll.metric("atoll_operator_node_replacement_seconds_count") == counted + 1, 20,
     )  # fmt: skip
-    lab("heal", node)
-    until("ready again", lambda: kube.node_is_ready(node), 90)
-    if how == "network":
+    if how == "network":  # it comes back before its kubelet, which would end it at once
+        cut(node, how="kubelet")
+        lab("heal", node, "--only", "network")
         until("the old container is refused", lambda: _refused(job) > 0, 60)
-    until("the old container is gone", lambda: uids[pod] not in _running(kube, node), 120)
+    lab("heal", node)
+    until("the old container is gone", lambda: _is_gone(kube, node, uids[pod]), 120)
     _assert_that_nothing_of_the_old_container_was_merged(job, slot)
 
 
@@ -68,10 +69,10 @@ def _refused(job: Job) -> int:
     return reply.refused_zombies if reply else 0
 
 
-def _running(kube: Kubectl, node: str) -> set[str]:
-    """UIDs of the pods of which containers run on a node, as its kubelet sees them."""
-    found = kube.get("--raw", f"/api/v1/nodes/{node}/proxy/runningpods/")
-    return {pod["metadata"]["uid"] for pod in found["items"] or []}
+def _is_gone(kube: Kubectl, node: str, uid: str) -> bool:
+    """Whether a node's kubelet answers, and no container of that pod runs there."""
+    asked = kube.attempt("get", "--raw", f"/api/v1/nodes/{node}/proxy/runningpods/")
+    return asked.returncode == 0 and uid not in asked.stdout
 
 
 def _assert_that_nothing_of_the_old_container_was_merged(job: Job, slot: str) -> None:

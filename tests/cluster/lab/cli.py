@@ -90,11 +90,16 @@ def cut(
 
 
 @app.command()
-def heal(nodes: NodeNames) -> None:
-    """Undo every cut of these nodes."""
+def heal(
+    nodes: NodeNames,
+    only: Annotated[
+        faults.Way | None, typer.Option(help="Undo but this; else every cut is undone.")
+    ] = None,
+) -> None:
+    """Get nodes back."""
     with _alone_and_timed("heal"):
         for lost in [lifecycle.current().node(name) for name in nodes]:
-            faults.heal(lost, binaries.programs())
+            faults.heal(lost, binaries.programs(), only)
 
 
 @app.command()

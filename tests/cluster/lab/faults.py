@@ -37,9 +37,12 @@ def cut(lost: Node, how: Way) -> None:
     wait_for(f"{wanted} of {lost.name} gone", lambda: _gone(pids), 10, lost.folder / "log")
 
 
-def heal(lost: Node, programs: Path) -> None:
-    """Undo every cut of a node; one that is well stays as it is."""
-    network.heal(lost)
+def heal(lost: Node, programs: Path, only: Way | None = None) -> None:
+    """Undo every cut of a node, or one way alone; one that is well stays as it is."""
+    if only in (None, "network"):
+        network.heal(lost)
+    if only == "network":
+        return
     pid = boot_process(lost.short)
     if pid is None:
         cgroups.remove(lost.cgroup)  # of the containers that died with it
