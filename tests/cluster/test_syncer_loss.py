@@ -22,7 +22,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     kube("cordon", REFUGE)
     try:
         job = train(
-            "keeps", {"eu-west": 2},
+            "keeps", {"us-east": 0, "eu-west": 2},
             syncer={"region": "us-east", "shards": 1, "storage": {"type": storage, "size": "1Gi"}},
         )  # fmt: skip
     finally:
