@@ -77,23 +77,22 @@ def _first_change(kube: Kubectl, namespace: str, kind: str) -> Iterator[Callable
     """Watch a kind from now on; what is yielded returns with the first change."""
     where = f"{GROUPS[kind]}/namespaces/{namespace}/{kind}"
     version = json.loads(kube("get", "--raw", where))["metadata"]["resourceVersion"]
-    watch = subprocess.Popen(
+    with subprocess.Popen(
         [kube.program, f"--kubeconfig={kube.kubeconfig}", "get", "--raw",
          f"{where}?watch=true&resourceVersion={version}"],
         stdout=subprocess.PIPE,
-    )  # fmt: skip
-    events = watch.stdout
-    assert events is not None
+    ) as watch:  # fmt: skip
+        events = watch.stdout
+        assert events is not None
 
-    def wait() -> None:
-        changed, _, _ = select.select([events], [], [], CHANGE_SECONDS_MAX)
-        assert changed, f"no change of {kind} within {CHANGE_SECONDS_MAX:.0f} s"
+        def wait() -> None:
+            changed, _, _ = select.select([events], [], [], CHANGE_SECONDS_MAX)
+            assert changed, f"no change of {kind} within {CHANGE_SECONDS_MAX:.0f} s"
 
-    try:
-        yield wait
-    finally:
-        watch.kill()
-        watch.wait()
+        try:
+            yield wait
+        finally:
+            watch.kill()
 
 
 @pytest.mark.long
