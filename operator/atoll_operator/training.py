@@ -88,13 +88,19 @@ class Training:
             self.complete_at = now
         if self.chaos and now - self.chaos_at >= CHAOS_SECONDS and not final:
             self.chaos_at = now
-            child = random.choice([c for c in self.supervisor.children if c.process])
-            self.view.say(f"chaos: kill -9 {child.planned.name}")
-            self.supervisor.kill(child)
+            self._kill_one()
         if self.complete_at is None:
             return False
         left = all(child.done for child in self.supervisor.of("learner", "evaluator"))
         return left or now - self.complete_at >= LEAVING_SECONDS_MAX
+
+    def _kill_one(self) -> None:
+        """Any process, if one runs: after a while of this, all may wait for their next start."""
+        running = [child for child in self.supervisor.children if child.process]
+        if running:
+            child = random.choice(running)
+            self.view.say(f"chaos: kill -9 {child.planned.name}")
+            self.supervisor.kill(child)
 
     def _check_children(self) -> None:
         """A process that was given up stops nobody else, unless the job needs it."""

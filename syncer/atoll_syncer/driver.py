@@ -1,20 +1,21 @@
-"""Performs a shard's effects: one thread appends to the log, one merges, the loop does the rest."""
+"""Performs a shard's effects: a thread appends to the log, one merges, the loop does the rest."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.layout import Layout, from_model
+from atoll_protos.names import ExitCode
 from atoll_syncer import export
 from atoll_syncer.arrivals import Arrived, TransferError
+from atoll_syncer.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.effects import (
     Accept,
     Append,
@@ -40,15 +41,12 @@ from atoll_syncer.log import Committed, Entry, Reign, Seeded
 from atoll_syncer.metrics import Metrics
 from atoll_syncer.shard import Shard
 from atoll_syncer.slices import Collector
-from atoll_syncer.store import Store, StoreError, StoreFull, StoreMissing, StoreUnavailable
+from atoll_syncer.store import Store, StoreError
 from atoll_syncer.takeover import Heartbeat
 from atoll_syncer.tape import Tape as TapeFile
 from atoll_syncer.turn import HEARTBEAT_SECONDS
 from atoll_syncer.values import Making, Outcome, Values
 
-RETRY_SECONDS = 1.0  # a full disk or an unreachable store delays trailers and stops no learner
-
-T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -92,13 +90,9 @@ class Driver:
         self.replies: dict[int, asyncio.Future[Any]] = {}
         self.bytes_received = 0  # of bulk frames, in this process
         self.bytes_sent = 0
-        self.troubles: list[str] = []  # of work that is tried again, the store being as it is
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
-        self._disk = ThreadPoolExecutor(1, "log")
-        self._merger = ThreadPoolExecutor(1, "merge")
-        self._examiner = ThreadPoolExecutor(1, "examine")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.background = Background(metrics, self._failed)
         self._timer = asyncio.Event()
         self._token = 0
         self._collector = Collector(store)
@@ -114,20 +108,19 @@ class Driver:
             effects = self.shard.start(self.now())
             self._allocate(self.shard.layout)
             assert self.values is not None
-            lost = await self._in_thread(
-                self._merger,
+            lost = await self.background.run(
+                Thread.MERGE,
                 lambda: self.values.restore(self.shard.history, self.store),  # type: ignore[union-attr]
             )
             for fragment, trouble in lost.items():
                 log.error("committed data is lost", slice=fragment, trouble=str(trouble))
-                kind = "missing" if isinstance(trouble, StoreMissing) else "corrupt"
-                self.metrics.store_troubles.labels(kind).inc()
+                self.metrics.store_troubles.labels(trouble.kind).inc()
             effects += self.shard.lost(set(lost), self.now())
         else:
             effects = self.shard.start(self.now())
-        self._spawn(self._append_entries())
-        self._spawn(self._keep_time())
-        self._spawn(self._keep_beating())
+        self.background.spawn(self._append_entries())
+        self.background.spawn(self._keep_time())
+        self.background.spawn(self._keep_beating())
         self.feed(effects)
 
     async def stop(self) -> None:
@@ -136,10 +129,7 @@ class Driver:
             await asyncio.wait_for(self._entries.join(), 2.0)
         except TimeoutError:
             log.warning("stopped with unwritten entries", count=self._entries.qsize())
-        for task in self._tasks:
-            task.cancel()
-        self._disk.shutdown(wait=False, cancel_futures=True)
-        self._merger.shutdown(wait=False, cancel_futures=True)
+        self.background.stop()
         self._write_tape({"event": "end", "epoch": self.shard.state.epoch})
         self.tape.close()
 
@@ -173,7 +163,9 @@ class Driver:
         values = self.values
         assert values is not None, "a transfer was accepted without a layout"
         try:
-            arrived = await self._in_thread(self._examiner, lambda: values.examine(head, payload))
+            arrived = await self.background.run(
+                Thread.EXAMINE, lambda: values.examine(head, payload)
+            )
         except TransferError as error:
             self.feed(self.shard.transfer_rejected(session, str(error), self.now()))
             return
@@ -205,16 +197,16 @@ class Driver:
             case Tape(record):
                 self._write_tape(record)
             case Ask(request):
-                self._spawn(self._ask(request))
+                self.background.spawn(self._ask(request))
             case Exit() if not self.exit.done():
                 self.exit.set_result(effect)
             case SetModel(model):
                 sync = self.shard.sync
                 self._allocate(from_model(model, sync.fragments, self.shard.run_file.shards))
             case WritePart():
-                self._spawn(self._write_part())
+                self.background.spawn(self._write_part())
             case WriteIndex(parts):
-                self._spawn(self._write_index(parts))
+                self.background.spawn(self._write_index(parts))
             case Stage() | Drop() | Merge() | StoreSeed() | StoreHeld():
                 self._perform_on_values(effect)
 
@@ -236,13 +228,13 @@ class Driver:
                 values.drop(effect)
             case Merge():
                 making = values.begin_merge(effect, history.run, history.epoch)
-                self._spawn(self._merge(making))
+                self.background.spawn(self._merge(making))
             case StoreSeed():
                 makings = values.begin_seed(effect, history.run, history.epoch)
-                self._spawn(self._seed(makings, effect.session))
+                self.background.spawn(self._seed(makings, effect.session))
             case StoreHeld():
                 making = values.begin_held(effect, history.run, history.epoch)
-                self._spawn(self._merge(making))
+                self.background.spawn(self._merge(making))
 
     def _allocate(self, layout: Layout | None) -> None:
         assert layout is not None, "a layout was announced"
@@ -265,9 +257,11 @@ class Driver:
 
     async def _make(self, making: Making) -> Outcome:
         with self.metrics.merge_seconds.time():
-            await self._in_thread(self._merger, making.compute)
+            await self.background.run(Thread.MERGE, making.compute)
         with self.metrics.store_seconds.time():
-            return await self._until_stored(self._merger, lambda: making.write(self.store))
+            return await self.background.until_stored(
+                Thread.MERGE, lambda: making.write(self.store)
+            )
 
     async def _append_entries(self) -> None:
         while True:
@@ -285,7 +279,7 @@ class Driver:
             self._entries.task_done()
 
     async def _append(self, entry: Entry) -> None:
-        await self._until_stored(self._disk, lambda: self.journal.append(entry))
+        await self.background.until_stored(Thread.LOG, lambda: self.journal.append(entry))
         if self.values is not None:
             match entry:
                 case Seeded():
@@ -300,13 +294,13 @@ class Driver:
             sweep = isinstance(entry, Reign)
             collect = self._collector.sweep if sweep else self._collector.advance
             arguments = (live, epoch) if sweep else (live,)
-            await self._until_stored(self._merger, lambda: collect(*arguments))
+            await self.background.until_stored(Thread.MERGE, lambda: collect(*arguments))
 
     async def _write_part(self) -> None:
         values, run = self.values, self.shard.history.run
         assert values is not None, "final without values"
-        part = await self._until_stored(
-            self._merger,
+        part = await self.background.until_stored(
+            Thread.MERGE,
             lambda: export.write_part(self.export_folder, run, values.shard, values.bases()),
         )
         self.feed(self.shard.part_written(part.file, part.digest))
@@ -315,8 +309,8 @@ class Driver:
         values, run = self.values, self.shard.history.run
         assert values is not None, "final without values"
         files = [export.Part(file=file, digest=digest) for _, file, digest in parts]
-        await self._until_stored(
-            self._merger,
+        await self.background.until_stored(
+            Thread.MERGE,
             lambda: export.assemble(self.export_folder, run, values.layout, files),
         )
         self.feed(self.shard.exported())
@@ -362,7 +356,7 @@ class Driver:
                 learners=tuple(each.join.instance for each in self.shard.sessions.values()),
             )
             try:
-                if await self._in_thread(self._disk, partial(self._beat, beat)):
+                if await self.background.run(Thread.LOG, partial(self._beat, beat)):
                     self.feed(self.shard.deposed(self.now()))
                     return
             except StoreError as error:
@@ -374,36 +368,6 @@ class Driver:
         self.journal.beat(beat)
         return False
 
-    async def _until_stored(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        """Rule 23: trouble with the store delays and is said once."""
-        said: list[str] = []
-        try:
-            while True:
-                try:
-                    return await self._in_thread(pool, work)
-                except (StoreFull, StoreUnavailable) as error:
-                    trouble = "full" if isinstance(error, StoreFull) else "unavailable"
-                    self.metrics.store_troubles.labels(trouble).inc()
-                    if str(error) not in said:
-                        said.append(str(error))
-                        self.troubles.append(str(error))
-                        log.error("the store does not take it; trying again", trouble=str(error))
-                    await asyncio.sleep(RETRY_SECONDS)
-        finally:
-            for trouble in said:
-                self.troubles.remove(trouble)
-
-    async def _in_thread(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a bug ends this process", exc_info=task.exception())
-            if not self.exit.done():
-                self.exit.set_result(Exit(70, f"{task.exception()!r}"))
+    def _failed(self, error: BaseException) -> None:
+        if not self.exit.done():
+            self.exit.set_result(Exit(ExitCode.BUG, f"{error!r}"))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -21,17 +20,6 @@ class Delta(Protocol):
 
         The caller only reads the result, and only until the next call with the same scratch.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A difference that is an f32[n] tensor already."""
-
-    values: torch.Tensor
-
-    def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
-        """See Delta."""
-        return self.values[span.start : span.stop]
 
 
 class Scratch:

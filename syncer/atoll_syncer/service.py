@@ -87,7 +87,7 @@ class SyncerService(rpc.SyncerServicer):
         reply = status(self.driver.shard.state, self.driver.now())
         reply.bytes_received = self.driver.bytes_received
         reply.bytes_sent = self.driver.bytes_sent
-        reply.reason = reply.reason or "; ".join(sorted(set(self.driver.troubles)))
+        reply.reason = reply.reason or "; ".join(sorted(set(self.driver.background.troubles)))
         return reply
 
     async def bulk(self, request_iterator: Any, context: Any) -> None:

@@ -51,6 +51,28 @@ def test_a_learner_and_then_a_shard_are_killed_and_the_run_goes_on(tmp_path: Pat
     assert totals["merged"] > 0.7 * totals["trained"]
 
 
+def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    slow = "podOverrides: {args: ['--batch=2', '--context=32', '--step-milliseconds-min=400']}"
+    long_enough = (  # for one kill, 20 s after the start, and a new start
+        *("--set", f"spec.regions=[{{name: us-east, {slow}}}, {{name: eu-west, {slow}}}]"),
+        *("--set", "spec.steps=56", "--set", "spec.syncer.shards=1", "--set", "spec.evaluator="),
+    )
+    with running(TINY, out, "--chaos", *long_enough) as run:
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    killed = {line.split()[-1] for line in stderr.splitlines() if line.startswith("chaos: kill -9")}
+    assert killed
+    assert all(f"{name} ended (SIGKILL) and is started again" in stderr for name in killed)
+    rows = json.loads((out / "processes.json").read_text())
+    names = {row.get("slot", f"shard-{row.get('shard')}"): row["restarts"] for row in rows}
+    assert {name for name, restarts in names.items() if restarts} == killed
+    for path in (*out.glob("learners/*.jsonl"), *out.glob("syncer/*.jsonl")):
+        assert json_lines(path)[-1]["event"] == "end"  # the last start's: the killed are back
+    assert json.loads((out / "summary.json").read_text())["result"] == "Complete"
+    check_law(out)
+
+
 def test_an_interrupted_run_stops_in_seconds_and_resume_is_the_same_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     steps = ("--set", "spec.steps=80")

@@ -1,6 +1,6 @@
-"""A learner: the training process with symbolic parameters, and its transport's edge."""
+"""A learner's process: the production rules of its transport, and the edge around them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -19,24 +19,13 @@ from atoll_worker.effects import (
     SendSeed,
 )
 from atoll_worker.exchange import Exchange
-from atoll_worker.messages import (
-    Adopt,
-    Boundary,
-    Capture,
-    Fail,
-    Finished,
-    Proceed,
-    Start,
-    Tick,
-)
-from sim.clock import Process
+from atoll_worker.messages import Boundary
 from sim.network import Connection
-from sim.symbols import Difference, Key, Theta, Value, Work, seed_value
+from sim.symbols import Difference, Key, Value, seed_value
+from sim.training_process import LINK_SECONDS, TrainingProcess
 
 if TYPE_CHECKING:
     from sim.world import World
-
-LINK_SECONDS = 0.0005
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,54 +37,22 @@ class Line:
     report: pb.ToShard | None = None  # the mailbox in which the latest wins
 
 
-@dataclass(slots=True, kw_only=True)
-class Region:
-    """A capture region of the shared memory, with its counter."""
-
-    counter: int = 0
-    theta: Theta | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Training:
-    """The training process' memory."""
-
-    t_m: int = 0
-    tokens: int = 0
-    cursor: int = 0
-    blocked_seconds: float = 0.0
-    start: Start | None = None
-    begun: bool = False
-    proceed: bool = False
-    finished: bool = False
-    waits_since: float | None = None  # in step(), in lock-step
-    step_seconds: float = 0.0
-    inbox: list[Any] = field(default_factory=list)
-    bases: dict[Key, tuple[Value, int]] = field(default_factory=dict)  # and t_m at adoption
-
-
-class LearnerProcess(Process):
+class LearnerProcess(TrainingProcess):
     """One process start of a slot; both its processes live and die together here."""
 
     def __init__(self, world: "World", slot: str, uid: str, instance: str) -> None:
-        super().__init__(world.sim, instance)
-        self.world, self.slot, self.uid, self.instance = world, slot, uid, instance
-        self.rng = world.sim.random(f"learner {instance}")
         self.exchange = Exchange(
             run_file=world.run_file, layout=world.layout, slot=slot, uid=uid, instance=instance
         )
         keys = sorted(self.exchange.slices)
+        super().__init__(world, slot, instance, keys)
+        self.uid, self.instance = uid, instance
         self.lines = [Line() for _ in range(world.run_file.shards)]
-        self.regions = {key: Region() for key in keys}
         self.seen_counters = dict.fromkeys(keys, 0)
         self.bases: dict[Key, Value] = {}
         self.candidates: dict[tuple[int, int, int], tuple[pb.Publish, Value]] = {}
-        self.placed: dict[Key, tuple[pb.Publish, Value]] = {}
-        self.training = Training()
         self.exit_code: int | None = None
         self.timer_at = float("inf")
-        self.slowness = 1.0
-        self.hiccup_seconds = 0.0  # of the next step
 
     @property
     def incarnation(self) -> int:
@@ -113,67 +70,7 @@ class LearnerProcess(Process):
                 line.connection.end_died(0)
         self.world.watchers.tell("learner_ended", self)
 
-    # ------------------------------------------------------------ training process
-
-    def obey(self, command: Any) -> None:
-        """A command arrives; while the training process waits it acts at once."""
-        training = self.training
-        training.inbox.append(command)
-        if not training.begun:
-            self.work_while_waiting()
-            if training.start is not None and not training.begun:
-                training.begun = True
-                training.cursor = training.start.cursor
-                self.begin_step()
-        elif training.waits_since is not None:
-            self.work_while_waiting()
-            self.go_on()
-
-    def work_while_waiting(self) -> None:
-        """More work at the same boundary."""
-        adopted, captured = self.drain()
-        if adopted or captured:
-            self.say_boundary(adopted, captured, again=True)
-
-    def begin_step(self) -> None:
-        """The next step, with noise."""
-        seconds = self.world.scenario.step_seconds[self.slot] * self.slowness
-        seconds = seconds * self.rng.uniform(0.8, 1.25) + self.hiccup_seconds
-        self.hiccup_seconds = 0.0
-        self.training.step_seconds = seconds
-        self.after(seconds, self.finish_step)
-
-    def finish_step(self) -> None:
-        """`learner.step()`: count, adopt, capture, report; in lock-step wait."""
-        training = self.training
-        training.t_m += 1
-        training.tokens += self.world.scenario.tokens_per_step
-        training.cursor += 1
-        training.proceed = False
-        self.world.watchers.tell("stepped", self)
-        adopted, captured = self.drain()
-        self.say_boundary(adopted, captured, again=False)
-        if self.world.run_file.sync.lockstep:
-            training.waits_since = self.sim.now
-            self.go_on()
-        else:
-            self.training.blocked_seconds = 0.0
-            self.end_or_step()
-
-    def go_on(self) -> None:
-        """In lock-step: return from step() once Proceed has come."""
-        training = self.training
-        if training.waits_since is not None and (training.proceed or training.finished):
-            training.blocked_seconds = self.sim.now - training.waits_since
-            training.waits_since = None
-            self.end_or_step()
-
-    def end_or_step(self) -> None:
-        """`while not learner.finished`."""
-        if not self.training.finished:
-            self.begin_step()
-        elif self.world.scenario.leaves_when_finished:
-            self.leave("finished")
+    # ------------------------------------------------------------ its end
 
     def leave(self, reason: str) -> None:
         """Leave the job in peace."""
@@ -188,66 +85,15 @@ class LearnerProcess(Process):
 
         self.after(0.2, hang_up)
 
-    def drain(self) -> tuple[list[tuple[int, int, int]], list[Key]]:
-        """Adopt, then capture, at a boundary (replica.py)."""
-        training = self.training
-        inbox, training.inbox = training.inbox, []
-        adopted: list[tuple[int, int, int]] = []
-        captures: dict[Key, None] = {}
-        for command in inbox:
-            self.world.watchers.tell("commanded", self, command)
-            match command:
-                case Adopt(shard=shard, fragment=fragment, number=number):
-                    publish, value = self.placed[shard, fragment]
-                    training.bases[shard, fragment] = value, training.t_m
-                    adopted.append((shard, fragment, number))
-                    self.sim.note(self.name, f"adopts {shard}/{fragment} v{number}")
-                    self.world.watchers.tell("adopted", self, (shard, fragment), publish, value)
-                case Capture(slices=slices):
-                    captures.update(dict.fromkeys(slices))
-                case Start():
-                    training.start = command
-                case Proceed():
-                    training.proceed = True
-                case Finished():
-                    training.finished = True
-                    self.sim.note(self.name, "is finished")
-                case Fail(exit_code=code, reason=reason):
-                    self.exit_code = code
-                    self.after(0.0, lambda: self.fail(reason))
-                case Tick():
-                    pass
-        for key in captures:
-            base, since = training.bases[key]
-            work = None
-            if training.t_m > since:
-                work = Work(self.slot, self.incarnation, key, since + 1, training.t_m)
-            self.regions[key].theta = Theta(base, work)
-            self.regions[key].counter += 2
-        return adopted, list(captures)
-
-    def fail(self, reason: str) -> None:
+    def fail(self, code: int, reason: str) -> None:
         """The job refuses this process."""
-        self.kill(f"exit {self.exit_code}: {reason}")
-        self.world.learner_exited(self)
+        self.exit_code = code
 
-    def say_boundary(
-        self, adopted: list[tuple[int, int, int]], captured: list[Key], *, again: bool
-    ) -> None:
-        """Tell the transport process, over the link."""
-        training = self.training
-        boundary = Boundary(
-            t_m=training.t_m,
-            tokens=0 if again else self.world.scenario.tokens_per_step,
-            loss=1.0,
-            step_seconds=0.0 if again else training.step_seconds,
-            blocked_seconds=0.0 if again else training.blocked_seconds,
-            cursor=training.cursor,
-            adopted=tuple(adopted),
-            captured=tuple(captured),
-            again=again,
-        )
-        self.after(LINK_SECONDS, lambda: self.hear_boundary(boundary))
+        def end() -> None:
+            self.kill(f"exit {code}: {reason}")
+            self.world.learner_exited(self)
+
+        self.after(0.0, end)
 
     # ------------------------------------------------------------ transport process
 

@@ -1,5 +1,6 @@
 """The durable side of a shard's process: its log's queue, and symbols in place of tensors."""
 
+import abc
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 1.0
 
 
-class ShardStorage(Process):
+class ShardStorage(Process, abc.ABC):
     """As driver.py: one thread appends to the log, one merges; trouble delays, nothing more."""
 
     def __init__(
@@ -39,9 +40,9 @@ class ShardStorage(Process):
         self.replies: dict[int, Callable[[Any], None]] = {}
         self.live: set[str] = set()
 
+    @abc.abstractmethod
     def feed(self, effects: list[Effect]) -> None:
         """Perform what the rules answer."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ the log
 

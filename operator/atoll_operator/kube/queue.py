@@ -37,8 +37,6 @@ class Queue:
     running: dict[Key, float] = field(default_factory=dict)  # begun at
     ended: dict[Key, float] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    passes: int = 0
-    errors: int = 0
 
     def add(self, key: Key, delay: float = 0.0) -> None:
         """Ask for a pass, no later than in `delay` seconds."""
@@ -77,11 +75,9 @@ class Queue:
         return max(0.01, min(waits, default=RESYNC_SECONDS))
 
     async def _pass(self, key: Key) -> None:
-        self.passes += 1
         try:
             again = await self.reconcile(key)
         except Exception as error:  # the top of the loop: logged once, tried again
-            self.errors += 1
             self.failures[key] = self.failures.get(key, 0) + 1
             delay = backoff(self.failures[key] - 1, random.random())
             text = f"{type(error).__name__}: {error}"
