@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import ExitCode
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 TYPES: Final = (
@@ -16,6 +17,11 @@ WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed"})
 ENDED: Final = frozenset({"Final", "Complete"})  # shards that ask nothing more of learners
 SERVING: Final = frozenset({"Serving", *ENDED})
 STALLED_SECONDS: Final = 120.0
+FAILURES: Final[Mapping[int, str]] = {
+    ExitCode.BAD_INPUT: "BadInput",
+    ExitCode.OTHER_JOB: "OtherRun",
+}
+STORE_LOST: Final = "StoreLost"
 
 
 class Kind(StrEnum):

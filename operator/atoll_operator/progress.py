@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.conditions import SERVING, Facts, Kind, Phase, decide, troubles
+from atoll_operator.conditions import SERVING, STORE_LOST, Facts, Kind, Phase, decide, troubles
 from atoll_operator.spec import Job
 from atoll_protos.channels import control_options
 from atoll_protos.names import split_slot
@@ -120,11 +120,18 @@ def facts(job: Job, replies: Sequence[pb.StatusReply | None], live: int) -> Fact
     )
 
 
+def failed(status: Any, reason: str, message: str) -> Any:
+    """The last status of a job that cannot go on."""
+    why = Phase(kind=Kind.FAILED, reason=reason, message=message)
+    found = decide(Facts(phase=why, shard_states=()))
+    return {**status, "conditions": [asdict(each) for each in found]}
+
+
 def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
     """Where the job stands, as the shards say."""
     for reply in replies:
         if reply is not None and reply.state == "Failed":
-            return Phase(kind=Kind.FAILED, reason="StoreLost", message=reply.reason)
+            return Phase(kind=Kind.FAILED, reason=STORE_LOST, message=reply.reason)
     registrar = replies[0]
     if registrar is not None and registrar.state == "Complete":
         message = f"trained to step {registrar.tick}; the model is in export"

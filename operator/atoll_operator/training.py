@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator import plan, plots, progress, summary
-from atoll_operator.conditions import ENDED
+from atoll_operator.conditions import ENDED, FAILURES, STORE_LOST
 from atoll_operator.live import View, view_for
 from atoll_operator.local import Supervisor, check_startable, free_ports, write_json
 from atoll_operator.spec import Job
@@ -43,11 +43,11 @@ class Output(StrEnum):
 
 
 class JobFailedError(Exception):
-    """The job cannot go on; `bad_input` when a process refused what it was given."""
+    """The job cannot go on: the reason of its condition, and what happened."""
 
-    def __init__(self, reason: str, *, bad_input: bool = False) -> None:
-        super().__init__(reason)
-        self.bad_input = bad_input
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Training:
         self.view.show(seen, now)
         for reply in seen.replies:
             if reply is not None and reply.state == "Failed":
-                raise JobFailedError(reply.reason)
+                raise JobFailedError(STORE_LOST, reply.reason)
         self._check_children()
         if state == "Complete" and self.complete_at is None:
             self.complete_at = now
@@ -110,8 +110,13 @@ class Training:
         if not shards and len(learners) - len(lost) >= self.quorum:
             return
         first = (shards or lost)[0]
-        reason = f"{first.planned.name}: {first.trouble}"
-        raise JobFailedError(reason, bad_input=first.exit_code == ExitCode.BAD_INPUT)
+        reason = FAILURES.get(first.exit_code or 0, "ProcessFailed")
+        raise JobFailedError(reason, f"{first.planned.name}: {first.trouble}")
+
+    def fail(self, error: JobFailedError) -> None:
+        """The last status says why."""
+        self.status = progress.failed(self.status, error.reason, str(error))
+        write_json(self.out / "status.json", self.status)
 
 
 def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = False) -> Exit:
@@ -137,7 +142,7 @@ def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = Fa
     begun = time.monotonic()
     with terminated_like_interrupted():
         try:
-            code, reason = _outcome(training.run, view)
+            code, reason = _outcome(training)
         finally:
             supervisor.stop()
     summarised = summary.summarise(
@@ -173,14 +178,16 @@ def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
     return new
 
 
-def _outcome(run: Callable[[], None], view: View) -> tuple[Exit, str]:
+def _outcome(training: Training) -> tuple[Exit, str]:
     try:
-        with view:
-            run()
+        with training.view:
+            training.run()
     except JobFailedError as error:
-        if error.bad_input:
+        training.fail(error)
+        bad_input = error.reason == FAILURES[ExitCode.BAD_INPUT]
+        if bad_input:
             sys.stderr.write(f"{error}\n")
-        return (Exit.BAD_INPUT if error.bad_input else Exit.FAILED), f"failed ({error})"
+        return (Exit.BAD_INPUT if bad_input else Exit.FAILED), f"failed ({error})"
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, "interrupted, go on with --resume"
     return Exit.COMPLETE, "complete"

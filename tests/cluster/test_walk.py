@@ -32,6 +32,9 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     for pod in job.pods().values():  # nothing of Kubernetes can be asked from inside
         volumes = json.dumps(pod["spec"]["volumes"])
         assert "serviceAccountToken" not in volumes, pod["metadata"]["name"]
+    (shard,) = job.pods("shard")
+    where = f"/api/v1/namespaces/{namespace}/pods/{shard}:9090/proxy/metrics"
+    assert "atoll_syncer_" in kube("get", "--raw", where)
     until("complete", lambda: job.is_true("Complete"), TRAINED_SECONDS_MAX)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
     status = job.get()["status"]

@@ -1,5 +1,6 @@
 """Bad input is one line that names the field and the remedy; who is healthy goes on."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,24 @@ def test_validate_says_that_all_is_well() -> None:
     assert "valid" in result.output
 
 
+def failed_because(out: Path) -> str:
+    """The reason of the condition Failed, which must be True."""
+    (failed,) = (
+        each
+        for each in json.loads((out / "status.json").read_text())["conditions"]
+        if each["type"] == "Failed"
+    )
+    assert failed["status"] == "True"
+    return str(failed["reason"])
+
+
 def test_data_that_cannot_be_read_ends_the_run_as_bad_input(tmp_path: Path) -> None:
     container = '[{args: ["--data", "/no/such/file"]}]'
     change = ("--set", f"spec.learner.template.spec.containers={container}")
     with running(TINY, tmp_path / "out", *SHORT, *change) as run:
         code, stderr = run.finish()
     assert code == 2
+    assert failed_because(tmp_path / "out") == "BadInput"
     assert "/no/such/file matches no file; correct the path" in stderr
 
 
@@ -95,4 +108,5 @@ def test_a_script_that_always_fails_is_given_up(tmp_path: Path) -> None:
     with running(TINY, tmp_path / "out", *SHORT, *change) as run:
         code, stderr = run.finish()
     assert code == 1
+    assert failed_because(tmp_path / "out") == "ProcessFailed"
     assert "ValueError: 17" in stderr

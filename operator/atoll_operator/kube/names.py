@@ -10,6 +10,7 @@ CHILDREN_MANAGER: Final = "atoll-children"
 STATUS_MANAGER: Final = "atoll-status"
 
 SHARD_PORT: Final = 7700
+METRICS_PORT: Final = 9090  # of shards
 SHARD_ROLE, LEARNER_ROLE, EVALUATOR_ROLE = "shard", "learner", "evaluator"
 RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.conditions import Kind, Phase
+from atoll_operator.conditions import FAILURES, STORE_LOST, Kind, Phase
 from atoll_operator.kube.observe import Pod
 from atoll_operator.spec import Job, StorageType
 from atoll_protos.names import PERMANENT_EXITS, ExitCode
@@ -91,9 +91,9 @@ def _complete(
     return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
 
 
-REASONS = {
-    ExitCode.BAD_INPUT: ("BadInput", "mend what its log names, then start another job"),
-    ExitCode.OTHER_JOB: ("OtherRun", "give every pod the same model and manifest"),
+REMEDIES = {
+    ExitCode.BAD_INPUT: "mend what its log names, then start another job",
+    ExitCode.OTHER_JOB: "give every pod the same model and manifest",
 }
 
 
@@ -102,14 +102,14 @@ def _failure(
 ) -> Phase | None:
     for pod in pods:
         if pod.exit_code in PERMANENT_EXITS:
-            reason, remedy = REASONS[ExitCode(pod.exit_code)]
+            code = ExitCode(pod.exit_code)
             said = f": {pod.exit_message}" if pod.exit_message else ""
-            message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {remedy}"
-            return Phase(kind=Kind.FAILED, reason=reason, message=message[:2000])
+            message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {REMEDIES[code]}"
+            return Phase(kind=Kind.FAILED, reason=FAILURES[code], message=message[:2000])
     if registrar is not None and registrar.state == "Failed":
         remedy = "restore a checkpoint, or start another job"
         message = f"{registrar.reason}; {remedy}"
-        return Phase(kind=Kind.FAILED, reason="StoreLost", message=message)
+        return Phase(kind=Kind.FAILED, reason=STORE_LOST, message=message)
     deadline = job.spec.active_deadline_seconds
     if deadline is not None and (before.running_seconds or 0) >= deadline and not job.spec.suspend:
         message = f"spec.activeDeadlineSeconds of {deadline} have passed; start another job"

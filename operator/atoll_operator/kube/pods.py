@@ -10,6 +10,7 @@ from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     HOSTNAME_FIELD,
     LEARNER_ROLE,
+    METRICS_PORT,
     POD_INDEX_LABEL,
     RUN_FILE,
     RUN_FOLDER,
@@ -70,13 +71,17 @@ def shard(job: Job, frame: Frame, number: int, uid: str, claim: str) -> dict[str
         {"name": Env.STORE, "value": f"{folder}/commits"},
         {"name": Env.TAPE, "value": f"{folder}/tape.jsonl"},
         {"name": Env.EXPORT, "value": export},
+        {"name": Env.METRICS_PORT, "value": str(METRICS_PORT)},
     ]
     pod = _pod(job, frame, job.spec.syncer.template, env)
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
     source = {"persistentVolumeClaim": {"claimName": claim}} if durable else {"emptyDir": {}}
     _add_volume(pod["spec"], "atoll-data", source, DATA_FOLDER)
     container = pod["spec"]["containers"][0]
-    container.setdefault("ports", [{"name": "grpc", "containerPort": SHARD_PORT}])
+    ports = {"grpc": SHARD_PORT, "metrics": METRICS_PORT}
+    container.setdefault(
+        "ports", [{"name": name, "containerPort": port} for name, port in ports.items()]
+    )
     probe = {"grpc": {"port": SHARD_PORT}, "timeoutSeconds": 5}
     container.setdefault("readinessProbe", {**probe, "periodSeconds": 3})
     container.setdefault("livenessProbe", {**probe, "periodSeconds": 10, "failureThreshold": 9})
