@@ -109,6 +109,7 @@ def test_kubernetes_alone_does_not_replace_a_stateful_sets_pod(
     cut: Cut, kube: Kubectl, namespace: str, worker_image: str
 ) -> None:
     spec = pod_spec(worker_image, SERVE)
+    spec["terminationGracePeriodSeconds"] = 30  # as usual: with 0 its object would just go
     spec["nodeSelector"] = {"topology.kubernetes.io/region": LOST}
     spec["tolerations"] = [
         {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute",
