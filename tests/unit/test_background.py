@@ -52,6 +52,25 @@ def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(metric
     assert troubles(metrics) == {"full": 2, "unavailable": 1}
 
 
+def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
+    told: list[list[str]] = []
+
+    async def scenario() -> None:
+        threads = Background(metrics, no_bug)
+        work = failing(StoreFull)
+
+        def looking() -> str:
+            told.append(list(threads.troubles))
+            return work()
+
+        await threads.until_stored(Thread.MERGE, looking)
+        told.append(list(threads.troubles))
+        threads.stop()
+
+    asyncio.run(scenario())
+    assert told == [[], ["objects/x: it cannot be had; wait"], []]
+
+
 def test_what_no_patience_mends_is_raised(metrics: Metrics) -> None:
     async def scenario() -> None:
         threads = Background(metrics, no_bug)
