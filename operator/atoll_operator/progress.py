@@ -1,7 +1,6 @@
 """What the shards say, as one view in the shape of the CRD's status."""
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,10 +9,10 @@ from typing import Any
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.conditions import SERVING, STORE_LOST, Facts, Kind, Phase, decide, troubles
+from atoll_operator.conditions import STORE_LOST, Facts, Kind, Phase, decide, troubles
 from atoll_operator.spec import Job
+from atoll_operator.status import View, body, training
 from atoll_protos.channels import control_options
-from atoll_protos.names import split_slot
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CALL_SECONDS_MAX = 2.0
@@ -40,8 +39,8 @@ class Poller:
             for port in ports
         ]
 
-    def poll(self, evaluations: list[Any], now: float) -> Snapshot:
-        """One look; `evaluations` are the lines of evaluations.jsonl."""
+    def poll(self, now: float) -> Snapshot:
+        """One look."""
         replies = self._replies()
         counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
         before, self._counted = self._counted, (now, counted)
@@ -51,7 +50,7 @@ class Poller:
         return Snapshot(
             job=self.job,
             replies=replies,
-            status=status(self.job, replies, evaluations),
+            status=status(self.job, replies),
             bytes_per_second=rate,
         )
 
@@ -65,56 +64,21 @@ class Poller:
         return replies
 
 
-def status(job: Job, replies: Sequence[pb.StatusReply | None], evaluations: list[Any]) -> Any:
+def status(job: Job, replies: Sequence[pb.StatusReply | None]) -> Any:
     """The CRD's status; what cannot be seen is Unknown or absent, never the last value."""
-    known = [reply for reply in replies if reply is not None]
-    registrar = replies[0]
-    slots = {slot.slot: slot for slot in registrar.slots} if registrar else {}
-    training = [slot for slot in slots.values() if slot.state == "Training"]
-    losses = [slot.loss for slot in training if math.isfinite(slot.loss)]
-    step = min((reply.tick for reply in known), default=0) if len(known) == len(replies) else None
-    total = job.spec.steps
-    rate = min((reply.ticks_per_second for reply in known), default=0.0)
-    remaining = (total - step) / rate if total and step is not None and rate > 0 else None
-    metrics = [{"name": "outer_loss", "value": f"{each['loss']:.4f}"} for each in evaluations[-1:]]
-    return {
-        "run": known[0].run if known else "",
-        "learnersDesired": job.spec.learners,
-        "learnersLive": len(training),
-        "quorum": job.spec.sync.quorum,
-        "progress": {
-            "step": step,
-            "tokens": sum(slot.tokens for slot in slots.values()),
-            "loss": sum(losses) / len(losses) if losses else None,
-            "progressPercentage": min(100, 100 * step // total) if total and step else 0,
-            "estimatedRemainingSeconds": None if remaining is None else max(0, round(remaining)),
-            "metrics": metrics,
-            "lastUpdatedTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        },
-        "regions": [
-            {
-                "name": region.name,
-                "learners": region.learners,
-                "live": sum(split_slot(slot.slot)[0] == region.name for slot in training),
-            }
-            for region in job.spec.regions
-        ],
-        "syncer": {
-            "shards": len(replies),
-            "ready": sum(reply.state in SERVING for reply in known),
-            "epochs": [reply.epoch if reply else None for reply in replies],
-        },
-        "conditions": [asdict(each) for each in decide(facts(job, replies, len(training)))],
-    }
+    asked_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    found = body(View(job=job, replies=replies, asked_at=asked_at))
+    return {**found, "conditions": [asdict(each) for each in decide(facts(job, replies))]}
 
 
-def facts(job: Job, replies: Sequence[pb.StatusReply | None], live: int) -> Facts:
+def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
     """What the conditions are made from; a cluster's troubles cannot be had here."""
+    live = training(replies)
     return Facts(
         phase=phase(replies),
         shard_states=tuple(reply.state if reply else None for reply in replies),
         desired=job.spec.learners,
-        live=live if replies[0] else None,
+        live=None if live is None else len(live),
         quorum=job.spec.sync.quorum,
         troubles=troubles(replies),
     )
@@ -141,21 +105,18 @@ def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
 
 def line(seen: Snapshot) -> str:
     """The whole job in one line."""
-    status = seen.status
-    current = status["progress"]
-    loss = "-" if current["loss"] is None else f"{current['loss']:.3f}"
-    held_out = current["metrics"][0]["value"] if current["metrics"] else "-"
-    left = current["estimatedRemainingSeconds"]
+    current = seen.status.get("progress", {})
+    left = current.get("estimatedRemainingSeconds")
     grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
     rate = seen.bytes_per_second
     parts = (
-        f"tick {current['step'] or 0} of {seen.job.spec.steps or '?'}",
-        f"learners {status['learnersLive']}/{status['learnersDesired']}",
-        f"quorum {status['quorum']}",
+        f"tick {current.get('step', 0)} of {seen.job.spec.steps or '?'}",
+        f"learners {seen.status['columns']['learners']}",
+        f"quorum {seen.status['quorum']}",
         f"grace {grace:.2f} s",
         "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
-        f"loss {loss}",
-        f"held out {held_out}",
+        f"loss {current.get('loss', '-')}",
+        f"held out {current['metrics'][0]['value'] if 'metrics' in current else '-'}",
         f"ETA {'-' if left is None else f'{left} s'}",
     )
     return "  ".join(parts)

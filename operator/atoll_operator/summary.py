@@ -118,7 +118,7 @@ def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[
     participants = sum(len(line["participants"]) for line in commits)
     return {
         "result": result,
-        "steps": status["progress"]["step"],
+        "steps": status.get("progress", {}).get("step"),
         "tokens": totals,
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
         "participation": participants / (len(commits) * max(1, len(learners))) if commits else 0.0,

@@ -72,7 +72,7 @@ class Training:
 
     def turn(self, now: float) -> bool:
         """Look after the processes and the status once; says whether all is over."""
-        seen = self.poller.poll(summary.read_lines(self.out / "evaluations.jsonl"), now)
+        seen = self.poller.poll(now)
         registrar = seen.replies[0]
         state = registrar.state if registrar is not None else ""
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
@@ -138,7 +138,7 @@ def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = Fa
         view=view,
         chaos=chaos,
     )
-    training.status = progress.status(job, [None] * len(ports), [])
+    training.status = progress.status(job, [None] * len(ports))
     begun = time.monotonic()
     with terminated_like_interrupted():
         try:

@@ -99,6 +99,8 @@ def test_the_status_says_complete_in_every_condition_of_the_api(out: Path) -> No
     assert truth["Failed"] == truth["Progressing"] == "False"
     assert truth.keys() >= {"Accepted", "SyncerReady", "LearnersAvailable", "Degraded"}
     assert status["progress"]["step"] >= STEPS
+    metrics = {each["name"]: each["value"] for each in status["progress"]["metrics"]}
+    assert metrics["outer_loss"] == f"{json_lines(out / 'evaluations.jsonl')[-1]['loss']:.4f}"
 
 
 def test_pictures_and_an_export_in_hugging_face_layout_are_there(out: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator import status
 from atoll_operator.conditions import (
     TYPES,
     Condition,
@@ -17,11 +18,11 @@ from atoll_operator.conditions import (
     rejected,
     transitions,
 )
-from atoll_operator.kube import phase, status
+from atoll_operator.kube import phase, readings
 from atoll_operator.kube.phase import Before
 from atoll_operator.spec import Job
 from atoll_protos.names import ExitCode
-from unit.cluster_values import job, learner, reply
+from unit.cluster_values import job, learner, reply, shard
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
 FACTS = Facts(phase=RUNNING, shard_states=("Serving", "Serving"), desired=3, live=3)
@@ -171,8 +172,8 @@ def test_what_this_version_cannot_do_is_not_accepted(change: str, field: str) ->
 
 def body(*replies: pb.StatusReply | None) -> dict[str, Any]:
     view = status.View(
-        job=job(), pods=[learner("us-east-0", "n")], replies=replies, asked_at=NOW,
-        replaced={"us-east": 1}, served=("us-east", "eu-west"),
+        job=job(), replies=replies, asked_at=NOW,
+        ready={"us-east": 1, "eu-west": 0}, replaced={"us-east": 1},
     )  # fmt: skip
     return status.body(view)
 
@@ -193,6 +194,17 @@ def test_progress_is_the_lowest_step_and_the_mean_loss() -> None:
     assert found["regions"][0] == {
         "name": "us-east", "learners": 2, "ready": 1, "replaced": 1, "live": 1, "lost": 1,
     }  # fmt: skip
+
+
+def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:
+    pods = [
+        learner("us-east-0", "n"),
+        learner("us-east-1", "n", ready=False),
+        learner("eu-west-0", "m", terminating=True),
+        learner("ap-south-0", "o"),
+        shard(0, "n"),
+    ]
+    assert readings.ready_by_region(pods, ("us-east", "eu-west")) == {"us-east": 1, "eu-west": 0}
 
 
 def test_without_a_registrar_there_is_no_progress_and_no_count() -> None:

@@ -1,7 +1,7 @@
 """What one pass knows of a job, and small readings of it; pure."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,6 +134,18 @@ def counts(sight: Sight) -> dict[str, int]:
         count, uid = live.replaced.get(pod.ordinal, (0, ""))
         found[pod.name] = count - 1 if uid == pod.uid else count
     return found
+
+
+def ready_by_region(pods: Sequence[Pod], regions: Sequence[str]) -> dict[str, int]:
+    """Pods of learners that are Ready."""
+    return {
+        region: sum(
+            pod.ready and not pod.terminating
+            for pod in pods
+            if pod.region == region and pod.role == LEARNER_ROLE
+        )
+        for region in regions
+    }
 
 
 def replaced_by_region(sight: Sight) -> dict[str, int]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from atoll_operator import status as statuses
 from atoll_operator.conditions import Kind
 from atoll_operator.kube import events, placement, readings, rollout, sessions
-from atoll_operator.kube import status as statuses
 from atoll_operator.kube.api import LEASES, Api, path
 from atoll_operator.kube.memory import Replacement
 from atoll_operator.kube.metrics import Metrics
@@ -115,7 +115,7 @@ class Repair:
         if sight.phase.kind is not Kind.RUNNING or sight.registrar is None:
             return
         job = sight.job
-        training = {s.slot for s in sight.registrar.slots if s.state == statuses.TRAINING}
+        training = {slot.slot for slot in statuses.training(sight.replies) or ()}
         live = {
             r.name: sight.workloads.get(learner_set(job.name, r.name)) for r in job.spec.regions
         }
@@ -136,14 +136,11 @@ class Repair:
 
     def measure(self, sight: Sight) -> None:
         """Replacements that train or serve again."""
+        training = {slot.uid for slot in statuses.training(sight.replies) or ()}
         for key, each in list(sight.memory.replacements.items()):
             if each.role == LEARNER_ROLE:
                 new = [p for p in sight.pods if p.name == each.name and p.uid != each.old_uid]
-                slots = sight.registrar.slots if sight.registrar else []
-                done = any(
-                    slot.uid == pod.uid and slot.state == statuses.TRAINING
-                    for pod in new for slot in slots
-                )  # fmt: skip
+                done = any(pod.uid in training for pod in new)
             else:
                 new = [p for p in sight.pods if p.role == each.role and p.uid != each.old_uid]
                 done = bool(new) and all(p.ready for p in new)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator import conditions
+from atoll_operator import status as statuses
 from atoll_operator.conditions import Kind
 from atoll_operator.kube import events, phase, readings
-from atoll_operator.kube import status as statuses
 from atoll_operator.kube.api import Api, NotFoundError
 from atoll_operator.kube.children import Object
 from atoll_operator.kube.memory import Memory
@@ -36,14 +36,14 @@ class Speaker:
         if over:
             body = {k: v for k, v in old.items() if k not in ("conditions", "observedGeneration")}
         else:
+            served = [r.name for r in sight.job.spec.regions if self.settings.serves(r.name)]
             body = statuses.body(
                 statuses.View(
                     job=sight.job,
-                    pods=sight.pods,
                     replies=sight.replies,
                     asked_at=sight.memory.asked_at or sight.wall,
+                    ready=readings.ready_by_region(sight.pods, served),
                     replaced=readings.replaced_by_region(sight),
-                    served=[r.name for r in sight.job.spec.regions if self.settings.serves(r.name)],
                     idle=sight.phase.kind is not Kind.RUNNING and not sight.pods,
                 )
             )
@@ -53,10 +53,7 @@ class Speaker:
         await self.write(sight.raw, sight.memory, found, body, now=sight.now, wall=sight.wall)
 
     def _facts(self, sight: Sight) -> conditions.Facts:
-        job, registrar = sight.job, sight.registrar
-        live = None
-        if registrar is not None:
-            live = sum(slot.state == statuses.TRAINING for slot in registrar.slots)
+        job, live = sight.job, statuses.training(sight.replies)
         shard_problems, losses = readings.problems(sight)
         steps = job.spec.steps or 0
         behind = [str(r.shard) for r in sight.replies if r is not None and r.steps != steps]
@@ -66,7 +63,7 @@ class Speaker:
             shard_states=tuple(reply.state if reply else None for reply in sight.replies),
             shard_problems=tuple(shard_problems),
             desired=job.spec.learners,
-            live=live,
+            live=None if live is None else len(live),
             quorum=job.spec.sync.quorum,
             losses=tuple(losses),
             held=tuple(each.message for each in sight.placement.held),

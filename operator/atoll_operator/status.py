@@ -1,13 +1,12 @@
-"""The status of a job: progress and counts as the data plane sees them; pure."""
+"""The status of a job under either executor: progress and counts as the shards see them; pure."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.conditions import SERVING
-from atoll_operator.kube.observe import Pod
 from atoll_operator.spec import Job
 from atoll_protos.names import split_slot
 
@@ -19,26 +18,27 @@ class View:
     """What one status is made from. `replies` are at most 15 s old, None where there is none."""
 
     job: Job
-    pods: Sequence[Pod]
     replies: Sequence[pb.StatusReply | None]
     asked_at: str  # RFC 3339, when the replies came
-    replaced: Mapping[str, int]  # by region
-    served: Sequence[str]  # regions
+    ready: Mapping[str, int] = field(default_factory=dict)  # pods, by region that is served here
+    replaced: Mapping[str, int] = field(default_factory=dict)  # pods, by region
     idle: bool = False  # nothing runs, and nothing is to
 
 
-def training(view: View) -> list[pb.SlotStatus] | None:
+def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | None:
     """The slots in training, as the registrar says; None when it cannot be asked."""
-    registrar = view.replies[0] if view.replies else None
+    registrar = replies[0] if replies else None
     if registrar is None:
-        return [] if view.idle else None
+        return None
     return [slot for slot in registrar.slots if slot.state == TRAINING]
 
 
 def body(view: View) -> dict[str, Any]:
     """All but conditions, times and generation. What cannot be seen is absent."""
     spec = view.job.spec
-    live = training(view)
+    live = training(view.replies)
+    if live is None and view.idle:
+        live = []
     shards = spec.syncer.shards
     ready = sum(reply is not None and reply.state in SERVING for reply in view.replies)
     found: dict[str, Any] = {
@@ -71,10 +71,9 @@ def body(view: View) -> dict[str, Any]:
 def _region(
     view: View, name: str, learners: int, live: Sequence[pb.SlotStatus] | None
 ) -> dict[str, Any]:
-    own = [pod for pod in view.pods if pod.region == name and pod.role == "learner"]
     found: dict[str, Any] = {"name": name, "learners": learners}
-    if name in view.served:
-        found["ready"] = sum(pod.ready and not pod.terminating for pod in own)
+    if name in view.ready:
+        found["ready"] = view.ready[name]
         found["replaced"] = view.replaced.get(name, 0)
     registrar = view.replies[0] if view.replies else None
     if live is not None and registrar is not None:
