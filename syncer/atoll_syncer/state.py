@@ -61,7 +61,7 @@ class State:
     recovery: Recovery | None = None
     failed: str = ""
     told_tick: int = 0  # the last that everybody heard of
-    evaluation: pb.Evaluation = field(default_factory=pb.Evaluation)
+    evaluation: pb.Evaluation | None = None  # the newest
     late: int = 0
     refused_zombies: int = 0
 

@@ -46,6 +46,15 @@ def test_each_slot_says_state_incarnation_owner_and_how_long_it_was_silent() -> 
     assert (said.run, said.epoch, said.steps) == (RUN, 1, 100)
 
 
+def test_an_evaluation_is_said_once_there_is_one() -> None:
+    one, _ = begun("a-0")
+    assert not status(one.state, one.now).HasField("evaluation")
+    observer = one.join("", instance="eye", observer=True)
+    message = pb.ToShard(evaluation=pb.Evaluation(tick=50, loss=1.25))
+    one.feed(one.shard.message(observer, message, one.now))
+    assert status(one.state, one.now).evaluation.loss == 1.25
+
+
 def test_a_slot_that_left_says_its_reason_rule_6() -> None:
     one, (session,) = begun("a-0")
     message = pb.ToShard(leave=pb.Leave(reason="SIGTERM"))
