@@ -11,7 +11,7 @@ from cluster.training import Job, Stopwatch, pass_seconds
 
 REGION = "eu-west"
 LEARNERS = 2
-HELD_SECONDS = 45.0  # nodes are given up after 20
+HELD_SECONDS = 25.0  # more than until nodes are given up, less than until Kubernetes evicts pods
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
