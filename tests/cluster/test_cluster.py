@@ -1,5 +1,7 @@
 """The clusters that every other test of this folder stands on are real, and break as real ones."""
 
+import os
+import signal
 import subprocess
 import tarfile
 import time
@@ -117,6 +119,14 @@ def test_clusters_reach_each_other_by_node_port(
             # Its rules come some moments after its pods are Ready.
             words = ("-n", namespace, "exec", "row-0", "--", "python3", "-c", _fetch(url))
             until(url, lambda: "200" in here.attempt(*words).stdout, 20)  # noqa: B023
+
+
+def test_a_kubelet_that_ends_by_itself_is_started_again(lab: LabCommand, kube: Kubectl) -> None:
+    name = "c1-eu-west-2"
+    before = lab.node(name)["pids"]["kubelet"]
+    os.kill(before, signal.SIGTERM)  # it exits; a kubelet that is cut gets SIGKILL
+    until("another kubelet", lambda: lab.node(name)["pids"].get("kubelet", before) != before, 20)
+    until("Ready", lambda: kube.node_is_ready(name), 30)
 
 
 @pytest.mark.parametrize(("how", "region"), [*zip(WAYS, NODES, strict=True)])

@@ -16,6 +16,7 @@ from cluster.lab.processes import NODE_MARK, run, start
 
 COMMAND = Path(__file__).resolve().parent.parent / "__main__.py"
 PAUSE = "atoll.test/pause:1"
+RESTART_SECONDS = 1.0
 
 OWN_FOLDERS = (  # of which every node has its own
     "/var/lib/kubelet",
@@ -78,7 +79,8 @@ def power_on(node: Node, programs: Path) -> None:
 def be_init(lab: Lab, node: Node, programs: Path) -> None:
     """Be pid 1: set up the machine, keep its daemons, adopt orphans. Never returns.
 
-    A daemon that ends stays dead until SIGUSR1 asks for it again.
+    A daemon that was killed stays dead until SIGUSR1 asks for it again. One that ends by itself
+    is started again: a kubelet does so when containerd listens already, but is not ready yet.
     """
     assert os.getpid() == 1, "only for the first process of a pid namespace"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGUSR1})
@@ -97,19 +99,24 @@ def be_init(lab: Lab, node: Node, programs: Path) -> None:
         while not asked:
             asked = signal.sigwait({signal.SIGCHLD, signal.SIGUSR1}) == signal.SIGUSR1
             ended = _reap()
+            failed = [n for n, pid in running.items() if pid in ended and os.WIFEXITED(ended[pid])]
             running = {name: pid for name, pid in running.items() if pid not in ended}
+            if failed:
+                time.sleep(RESTART_SECONDS)
+            running |= {name: _start_daemon(node, daemons[name]) for name in failed}
 
 
-def _reap() -> set[int]:
-    ended: set[int] = set()
+def _reap() -> dict[int, int]:
+    """Wait status by pid of all that have ended."""
+    ended: dict[int, int] = {}
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
         if pid == 0:
             return ended
-        ended.add(pid)
+        ended[pid] = status
 
 
 def _mount(node: Node) -> None:

@@ -46,7 +46,7 @@ def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
     _offer_volumes(cluster)
 
 
-def wait_until_usable(cluster: Cluster, seconds_max: float = 60) -> None:
+def wait_until_usable(cluster: Cluster, seconds_max: float = 120) -> None:
     """Wait until every node is Ready and pods can be made."""
     log = cluster.folder / "log"
 
