@@ -84,8 +84,10 @@ def test_more_and_fewer_learners_restart_nobody(train: Callable[..., Job]) -> No
 def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
     train: Callable[..., Job], lab: LabCommand
 ) -> None:
-    job = train("rolls", {"us-east": 2, "eu-west": 1})
-    quorum, before, shards = 1, job.uids("learner"), job.uids("shard")
+    quorum = 2
+    sync = {"fragments": 4, "period": 16, "overlap": 2, "quorum": quorum}
+    job = train("rolls", {"us-east": 2, "eu-west": 1}, sync=sync)
+    before, shards = job.uids("learner"), job.uids("shard")
     lab("load", "--tag", "next")
     image = roles.name("worker", "next")
     learner = pace(300)
@@ -94,8 +96,9 @@ def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
     replaced: list[str] = []  # pods in the order in which their successors appear
 
     def rolled() -> bool:
-        if job.status() is not None:
-            assert len(job.training()) >= quorum
+        reply = job.status()
+        assert reply is not None
+        assert reply.live >= quorum
         now = job.uids("learner")
         for name in sorted(before):
             if now.get(name, before[name]) != before[name] and name not in replaced:

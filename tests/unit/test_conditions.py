@@ -17,6 +17,7 @@ from atoll_operator.conditions import (
     merged,
     rejected,
     transitions,
+    troubles,
 )
 from atoll_operator.kube import phase, readings
 from atoll_operator.kube.phase import Before
@@ -194,6 +195,12 @@ def test_progress_is_the_lowest_step_and_the_mean_loss() -> None:
     assert found["regions"][0] == {
         "name": "us-east", "learners": 2, "ready": 1, "replaced": 1, "live": 1, "lost": 1,
     }  # fmt: skip
+
+
+def test_only_a_shard_that_serves_has_trouble_to_tell() -> None:
+    full = pb.StatusReply(shard=1, state="Final", reason="no room")
+    waits = pb.StatusReply(shard=0, state="Starting", reason="no run has started yet")
+    assert troubles([waits, full, None]) == ("shard 1: no room",)
 
 
 def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:

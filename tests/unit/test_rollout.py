@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observe import Workload
 from atoll_operator.kube.queue import backoff
-from atoll_operator.kube.rollout import next_to_restart, shards_to_hold
+from atoll_operator.kube.rollout import counted, next_to_restart, shards_to_hold
 from unit.cluster_values import learner
 
 REGIONS = ("us-east", "eu-west")
@@ -59,3 +60,18 @@ def test_back_off_grows_from_one_second_to_a_minute(chance: float) -> None:
     assert waits == sorted(waits)
     assert 1.0 <= waits[0] <= 1.0
     assert 30.0 <= waits[-1] <= 60.0
+
+
+def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
+    slots = [
+        pb.SlotStatus(slot=f"us-east-{i}", uid=f"uid-us-east-{i}", state="Training")
+        for i in range(4)
+    ]
+    slots.append(pb.SlotStatus(slot="eu-west-0", uid="elsewhere", state="Training"))
+    pods = [
+        learner("us-east-0", "n"),
+        learner("us-east-1", "n", terminating=True),
+        learner("us-east-2", "n", uid="anew"),
+    ]  # and the pod of us-east-3 has just been deleted
+    found = counted(slots, pods, lambda region: region == "us-east")
+    assert found == {"us-east-0", "eu-west-0"}

@@ -115,15 +115,16 @@ class Repair:
         if sight.phase.kind is not Kind.RUNNING or sight.registrar is None:
             return
         job = sight.job
-        training = {slot.slot for slot in statuses.training(sight.replies) or ()}
+        slots = statuses.training(sight.replies) or []
+        own = [pod for pod in sight.pods if pod.role == LEARNER_ROLE]
+        training = rollout.counted(slots, own, self.speaker.settings.serves)
         live = {
             r.name: sight.workloads.get(learner_set(job.name, r.name)) for r in job.spec.regions
         }
         wanted = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
         learners = [
-            pod for pod in sight.pods
-            if pod.role == LEARNER_ROLE
-            and pod.region in wanted
+            pod for pod in own
+            if pod.region in wanted
             and pod.node not in sight.placement.lost
             and pod.ordinal < next(r.learners for r in job.spec.regions if r.name == pod.region)
         ]  # fmt: skip

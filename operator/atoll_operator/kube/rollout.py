@@ -1,8 +1,25 @@
 """A new pod template reaches the learners region by region, keeping the quorum; pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observe import Pod, Workload
+from atoll_protos.names import split_slot
+
+
+def counted(
+    slots: Sequence[pb.SlotStatus], pods: Sequence[Pod], serves: Callable[[str], bool]
+) -> frozenset[str]:
+    """Slots in training that will stay so: the syncer sees a deleted pod train on for a while.
+
+    Of a region that is served here, the slot's own pod must be there and not be terminating.
+    """
+    here = {pod.slot: pod.uid for pod in pods if not pod.terminating}
+    return frozenset(
+        each.slot
+        for each in slots
+        if not serves(split_slot(each.slot)[0]) or here.get(each.slot) == each.uid
+    )
 
 
 def next_to_restart(
