@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from atoll_operator import plan
-from atoll_operator.spec import Job, parse
-from atoll_operator.training import Exit, Output, train
+from atoll_operator.api.spec import Job, parse
+from atoll_operator.local import plan
+from atoll_operator.local.run import Exit, Output, train
 from atoll_protos.errors import SpecError
 
 app = typer.Typer(

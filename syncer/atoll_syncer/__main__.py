@@ -87,10 +87,10 @@ def read_history(flags: argparse.Namespace, pod: str) -> Any:
 
     Raises SupersededError when it never will be.
     """
-    from atoll_syncer.journal import Journal
-    from atoll_syncer.log import History
-    from atoll_syncer.store import FileStore
-    from atoll_syncer.turn import wait_for_turn
+    from atoll_syncer.model.log import History
+    from atoll_syncer.storage.journal import Journal
+    from atoll_syncer.storage.store import FileStore
+    from atoll_syncer.storage.turn import wait_for_turn
 
     store = FileStore(Path(flags.store))
     store.open()
@@ -108,10 +108,10 @@ async def serve(flags: argparse.Namespace) -> int:
     from atoll_syncer.driver import Driver
     from atoll_syncer.metrics import Metrics
     from atoll_syncer.registrar_client import RegistrarClient
+    from atoll_syncer.rules.shard import Shard
     from atoll_syncer.service import add_services, make_server
-    from atoll_syncer.shard import Shard
-    from atoll_syncer.tape import Tape
-    from atoll_syncer.turn import SupersededError
+    from atoll_syncer.storage.tape import Tape
+    from atoll_syncer.storage.turn import SupersededError
 
     log: Any = structlog.get_logger()
     run_file = read_run_file(flags.run_file)

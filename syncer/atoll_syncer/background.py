@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 
 from atoll_syncer.metrics import Metrics
-from atoll_syncer.store import StoreFull, StoreUnavailable
+from atoll_syncer.storage.store import StoreFull, StoreUnavailable
 
 RETRY_SECONDS = 1.0  # a full disk or an unreachable store delays trailers and stops no learner
 

@@ -13,10 +13,9 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.layout import Layout, from_model
 from atoll_protos.names import ExitCode
-from atoll_syncer import export
-from atoll_syncer.arrivals import Arrived, TransferError
 from atoll_syncer.background import RETRY_SECONDS, Background, Thread
-from atoll_syncer.effects import (
+from atoll_syncer.metrics import Metrics
+from atoll_syncer.model.effects import (
     Accept,
     Append,
     Ask,
@@ -36,16 +35,17 @@ from atoll_syncer.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.journal import DeposedError, Journal
-from atoll_syncer.log import Committed, Entry, Reign, Seeded
-from atoll_syncer.metrics import Metrics
-from atoll_syncer.shard import Shard
-from atoll_syncer.slices import Collector
-from atoll_syncer.store import Store, StoreError
-from atoll_syncer.takeover import Heartbeat
-from atoll_syncer.tape import Tape as TapeFile
-from atoll_syncer.turn import HEARTBEAT_SECONDS
-from atoll_syncer.values import Making, Outcome, Values
+from atoll_syncer.model.log import Committed, Entry, Reign, Seeded
+from atoll_syncer.numbers.arrivals import Arrived, TransferError
+from atoll_syncer.numbers.values import Making, Outcome, Values
+from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage import export
+from atoll_syncer.storage.journal import DeposedError, Journal
+from atoll_syncer.storage.store import Store, StoreError
+from atoll_syncer.storage.takeover import Heartbeat
+from atoll_syncer.storage.tape import Tape as TapeFile
+from atoll_syncer.storage.turn import HEARTBEAT_SECONDS
+from atoll_syncer.storage.versions import Collector
 
 log = structlog.get_logger()
 

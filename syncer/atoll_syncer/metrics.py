@@ -3,9 +3,9 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.effects import Drop, Effect, EndSession, Tape
-from atoll_syncer.state import State
-from atoll_syncer.status import status
+from atoll_syncer.model.effects import Drop, Effect, EndSession, Tape
+from atoll_syncer.model.state import State
+from atoll_syncer.rules.status import status
 
 PREFIX = "atoll_syncer"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

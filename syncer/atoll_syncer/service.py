@@ -13,7 +13,7 @@ import atoll_protos.v1.atoll_pb2_grpc as rpc
 from atoll_protos.channels import BULK_METHOD, SESSION_METADATA, server_options
 from atoll_protos.frames import Assembler, FrameError, transfer_frames
 from atoll_syncer.driver import Driver
-from atoll_syncer.status import status
+from atoll_syncer.rules.status import status
 
 JOIN_SECONDS_MAX = 20.0
 

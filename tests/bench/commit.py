@@ -24,11 +24,11 @@ from atoll_protos.layout import Layout  # noqa: E402
 from atoll_protos.run import Merge as MergeKind  # noqa: E402
 from atoll_protos.run import Sync, Wire  # noqa: E402
 from atoll_protos.wire import ENCODINGS  # noqa: E402
-from atoll_syncer.effects import Merge, Stage, StoreSeed  # noqa: E402
-from atoll_syncer.journal import Journal  # noqa: E402
-from atoll_syncer.log import Begun, Participant  # noqa: E402
-from atoll_syncer.store import FileStore  # noqa: E402
-from atoll_syncer.values import Outcome, Values  # noqa: E402
+from atoll_syncer.model.effects import Merge, Stage, StoreSeed  # noqa: E402
+from atoll_syncer.model.log import Begun, Participant  # noqa: E402
+from atoll_syncer.numbers.values import Outcome, Values  # noqa: E402
+from atoll_syncer.storage.journal import Journal  # noqa: E402
+from atoll_syncer.storage.store import FileStore  # noqa: E402
 from bench.merge import model  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 

@@ -19,9 +19,9 @@ from atoll_protos import tensors  # noqa: E402
 from atoll_protos.layout import Layout, TensorSpec, build_layout  # noqa: E402
 from atoll_protos.run import Merge, Sync, Wire  # noqa: E402
 from atoll_protos.wire import ENCODINGS  # noqa: E402
-from atoll_syncer.arrivals import Arrived, examine, slice_norms  # noqa: E402
-from atoll_syncer.commit import State, advance, recipe, round_master  # noqa: E402
-from atoll_syncer.merge import Scratch  # noqa: E402
+from atoll_syncer.numbers.arrivals import Arrived, examine, slice_norms  # noqa: E402
+from atoll_syncer.numbers.commit import State, advance, recipe, round_master  # noqa: E402
+from atoll_syncer.numbers.merge import Scratch  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
 

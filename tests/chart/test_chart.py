@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.kube.api import KINDS
+from atoll_operator.kube.edges.api import KINDS
 from cluster.lab import binaries, lifecycle
 
 CHART = Path(__file__).resolve().parents[2] / "helm/atoll"

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from atoll_operator import rules
+from atoll_operator.api import rules
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.lab import roles
 from cluster.training import Job, manifest, pace, pass_seconds
-from unit.cluster_values import MANIFEST
-from unit.test_crd import REFUSED
+from unit.api.test_crd import REFUSED
+from unit.kube.cluster_values import MANIFEST
 
 WRITES = "atoll_operator_api_writes_total"
 REST_SECONDS = 300.0

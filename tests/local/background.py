@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from atoll_operator.summary import read_lines
+from atoll_operator.local.summary import read_lines
 from local.command import LOG_CHARACTERS
 
 SECONDS_MAX = 200.0

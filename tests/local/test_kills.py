@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from atoll_operator.summary import conserve, merged_by_tape
+from atoll_operator.local.summary import conserve, merged_by_tape
 from local.background import running
 from local.command import TINY, TWO_LEARNERS, commits, json_lines, tapes
 

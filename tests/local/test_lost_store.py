@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.summary import conserve
+from atoll_operator.local.summary import conserve
 from local.background import Running, running
 from local.command import TINY, commits, json_lines, tapes
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from atoll_operator.summary import conserve, merged_by_tape
+from atoll_operator.local.summary import conserve, merged_by_tape
 from local.command import TINY, commits, json_lines, run_atoll, tapes
 
 STEPS = 100

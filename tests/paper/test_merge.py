@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_syncer.merge import (
+from atoll_syncer.numbers.merge import (
     BLOCK_ELEMENTS,
     Scratch,
     norm,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atoll_syncer.outer import Outer, nesterov_step
+from atoll_syncer.numbers.outer import Outer, nesterov_step
 
 torch.set_num_threads(1)
 

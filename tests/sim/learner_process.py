@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.effects import (
+from atoll_worker.link.messages import Boundary
+from atoll_worker.rules.effects import (
     Command,
     Dial,
     Discard,
@@ -18,8 +19,7 @@ from atoll_worker.effects import (
     SendOffer,
     SendSeed,
 )
-from atoll_worker.exchange import Exchange
-from atoll_worker.messages import Boundary
+from atoll_worker.rules.exchange import Exchange
 from sim.network import Connection
 from sim.symbols import Difference, Key, Value, seed_value
 from sim.training_process import LINK_SECONDS, TrainingProcess

@@ -5,13 +5,13 @@ import random
 from collections.abc import Callable, Sequence
 
 from atoll_protos.frames import Buffer
-from atoll_syncer.store import StoreMissing, StoreUnavailable, object_name
+from atoll_syncer.storage.store import StoreMissing, StoreUnavailable, object_name
 
 Watcher = Callable[[str, bytes], None]
 
 
 class MemoryStore:
-    """See atoll_syncer.store.Store. It outlives the processes that use it."""
+    """See atoll_syncer.storage.store.Store. It outlives the processes that use it."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

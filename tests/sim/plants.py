@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer import calls, joining, log, offers, recovering, recovery, runs, seeding
-from atoll_syncer.effects import Append, Drop, Effect, Merge
-from atoll_syncer.log import Committed, Taken
-from atoll_syncer.rounds import Round
-from atoll_syncer.shard import Shard
-from atoll_syncer.state import State
-from atoll_syncer.ticks import Clock
-from atoll_worker import adoption, slices
-from atoll_worker.messages import Adopt, Start
+from atoll_syncer.model import log, recovery
+from atoll_syncer.model.clock import Clock
+from atoll_syncer.model.effects import Append, Drop, Effect, Merge
+from atoll_syncer.model.log import Committed, Taken
+from atoll_syncer.model.round import Round
+from atoll_syncer.model.state import State
+from atoll_syncer.rules import calls, joining, offers, recovering, runs, seeding
+from atoll_syncer.rules.shard import Shard
+from atoll_worker.link.messages import Adopt, Start
+from atoll_worker.rules import adoption, slices
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
 from sim.shard_process import ShardProcess

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.effects import (
+from atoll_syncer.model.effects import (
     Accept,
     Append,
     Ask,
@@ -23,10 +23,10 @@ from atoll_syncer.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.log import Entry, History, Reign
-from atoll_syncer.shard import Shard
-from atoll_syncer.store import StoreUnavailable
-from atoll_syncer.takeover import Heartbeat, Turn, View, decide
+from atoll_syncer.model.log import Entry, History, Reign
+from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage.store import StoreUnavailable
+from atoll_syncer.storage.takeover import Heartbeat, Turn, View, decide
 from sim.memory_store import MemoryStore
 from sim.network import Connection
 from sim.shard_storage import RETRY_SECONDS, ShardStorage

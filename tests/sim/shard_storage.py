@@ -5,11 +5,11 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from atoll_syncer.effects import Effect, Merge, Reply
-from atoll_syncer.journal import DeposedError, Journal
-from atoll_syncer.log import Committed, Entry, History, Seeded
-from atoll_syncer.shard import Shard
-from atoll_syncer.store import StoreMissing, StoreUnavailable
+from atoll_syncer.model.effects import Effect, Merge, Reply
+from atoll_syncer.model.log import Committed, Entry, History, Seeded
+from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage.journal import DeposedError, Journal
+from atoll_syncer.storage.store import StoreMissing, StoreUnavailable
 from sim.clock import Process
 from sim.memory_store import MemoryStore
 from sim.symbols import Difference, Value, merge

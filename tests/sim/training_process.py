@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.messages import (
+from atoll_worker.link.messages import (
     Adopt,
     Boundary,
     Capture,

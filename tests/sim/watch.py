@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.effects import Effect, Merge
-from atoll_syncer.log import Entry
+from atoll_syncer.model.effects import Effect, Merge
+from atoll_syncer.model.log import Entry
 from sim.symbols import Difference, Key, Value
 
 if TYPE_CHECKING:

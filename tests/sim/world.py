@@ -6,8 +6,8 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.log import from_document
-from atoll_syncer.store import LOG, OBJECTS
+from atoll_syncer.model.log import from_document
+from atoll_syncer.storage.store import LOG, OBJECTS
 from sim.clock import Simulation
 from sim.learner_process import LearnerProcess, Line
 from sim.memory_store import MemoryStore

@@ -15,7 +15,7 @@ import grpc
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local import free_ports
+from atoll_operator.local.supervisor import free_ports
 from atoll_protos import channels, tensors
 from atoll_protos.frames import transfer_frames
 from atoll_protos.layout import Layout, TensorSpec, build_layout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from atoll_operator.local import free_ports
+from atoll_operator.local.supervisor import free_ports
 from wire.raw_peer import SECONDS_MAX, peer, shard, shard_command, until
 
 STEPS = 6  # enough for both slices to be due

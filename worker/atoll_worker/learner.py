@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
-from atoll_worker.messages import Boundary
-from atoll_worker.rates import Followers, Scheduler
-from atoll_worker.replica import Replica, Work, open_replica
+from atoll_worker.link.messages import Boundary
 from atoll_worker.settings import Settings, resolve
-from atoll_worker.staging import Scalar
-from atoll_worker.termination import Termination
+from atoll_worker.training.rates import Followers, Scheduler
+from atoll_worker.training.replica import Replica, Work, open_replica
+from atoll_worker.training.staging import Scalar
+from atoll_worker.training.termination import Termination
 
 POLL_SECONDS = 0.2  # how soon a wait sees SIGTERM
 

@@ -14,11 +14,11 @@ from torch import nn
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 from atoll_worker.learner import POLL_SECONDS, reason_of
-from atoll_worker.link import Evaluated
-from atoll_worker.messages import Boundary
-from atoll_worker.replica import Replica, open_replica
+from atoll_worker.link.messages import Boundary
+from atoll_worker.link.socket import Evaluated
 from atoll_worker.settings import Settings, resolve
-from atoll_worker.termination import Termination
+from atoll_worker.training.replica import Replica, open_replica
+from atoll_worker.training.termination import Termination
 
 log = structlog.get_logger()
 

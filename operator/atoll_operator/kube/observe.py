@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atoll_operator.kube import pods as templates
 from atoll_operator.kube.names import POD_INDEX_LABEL, Annotation
+from atoll_operator.kube.plan import pods as templates
 from atoll_protos.names import Label, slot_name
 
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator import conditions
-from atoll_operator.conditions import Kind, Phase
-from atoll_operator.kube import observe, phase
-from atoll_operator.kube.children import Object, syncer_region
+from atoll_operator.api import conditions
+from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.spec import Job
+from atoll_operator.kube import observe
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.names import (
     LEARNER_ROLE,
@@ -19,8 +19,9 @@ from atoll_operator.kube.names import (
     shard_name,
 )
 from atoll_operator.kube.observe import Pod, Workload
-from atoll_operator.kube.placement import Placement
-from atoll_operator.spec import Job
+from atoll_operator.kube.plan import phase
+from atoll_operator.kube.plan.children import Object, syncer_region
+from atoll_operator.kube.plan.nodes import Placement
 
 
 @dataclass(slots=True, kw_only=True)

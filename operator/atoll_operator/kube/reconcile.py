@@ -10,23 +10,25 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from atoll_operator import conditions
-from atoll_operator.conditions import Kind
-from atoll_operator.kube import observe, phase, placement, readings, rollout, sessions
-from atoll_operator.kube.api import KINDS, Api, jobs_path, path
-from atoll_operator.kube.children import Family, Object, Owner, Wanted, key_of, syncer_region
+from atoll_operator.api import conditions
+from atoll_operator.api.conditions import Kind
+from atoll_operator.api.spec import Job, StorageType, from_object
+from atoll_operator.kube import observe, readings
+from atoll_operator.kube.edges.api import KINDS, Api, jobs_path, path
+from atoll_operator.kube.edges.queue import Key
+from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, Annotation
 from atoll_operator.kube.observe import Pod
-from atoll_operator.kube.queue import Key
+from atoll_operator.kube.plan import nodes as placement
+from atoll_operator.kube.plan import phase, rollout, sessions
+from atoll_operator.kube.plan.children import Family, Object, Owner, Wanted, key_of, syncer_region
 from atoll_operator.kube.readings import Sight
-from atoll_operator.kube.reflector import Nodes
 from atoll_operator.kube.repair import Repair
 from atoll_operator.kube.settings import Settings
 from atoll_operator.kube.speaker import Speaker
-from atoll_operator.kube.syncers import Syncers
-from atoll_operator.spec import Job, StorageType, from_object
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
@@ -174,16 +176,16 @@ class Reconciler:
         judged = sessions.judge(
             sight.pods, sight.registrar, sight.absent, memory.silent_seconds(sight.now)
         )
-        nodes = self.nodes.look(sight.now)
+        known = self.nodes.look(sight.now)
         sight.placement = placement.decide(
             placement.Seen(
                 pods=[readings.homed(pod, job) for pod in sight.pods],
-                nodes=nodes,
+                nodes=known,
                 dead=judged.dead,
                 unseen=judged.unseen,
                 counts=readings.counts(sight),
                 failure=job.spec.failure,
-                region_nodes=self._region_nodes(job, nodes),
+                region_nodes=self._region_nodes(job, known),
                 released=Annotation.RELEASE_HOLD
                 in (sight.raw["metadata"].get("annotations") or {}),
                 settling=memory.settling(job.spec.failure.node_loss_seconds, sight.now),

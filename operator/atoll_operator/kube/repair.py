@@ -5,18 +5,20 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator import status as statuses
-from atoll_operator.conditions import Kind
-from atoll_operator.kube import events, placement, readings, rollout, sessions
-from atoll_operator.kube.api import LEASES, Api, path
+from atoll_operator.api import status as statuses
+from atoll_operator.api.conditions import Kind
+from atoll_operator.kube import readings
+from atoll_operator.kube.edges.api import LEASES, Api, path
+from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Replacement
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE, learner_set
 from atoll_operator.kube.observe import Pod
+from atoll_operator.kube.plan import events, rollout, sessions
+from atoll_operator.kube.plan import nodes as placement
 from atoll_operator.kube.readings import Sight
-from atoll_operator.kube.reflector import Nodes
 from atoll_operator.kube.speaker import Speaker
-from atoll_operator.kube.syncers import Syncers
 from atoll_protos.names import ExitCode
 
 log = structlog.get_logger()

@@ -6,14 +6,14 @@ import time
 
 import structlog
 
-from atoll_operator.kube import api, handlers, reflector, web
+from atoll_operator.kube.edges import api, handlers, http, watches
+from atoll_operator.kube.edges.queue import Key, Queue
+from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.queue import Key, Queue
 from atoll_operator.kube.reconcile import Reconciler
 from atoll_operator.kube.repair import Repair
 from atoll_operator.kube.settings import Settings
 from atoll_operator.kube.speaker import Speaker
-from atoll_operator.kube.syncers import Syncers
 
 PASS_SECONDS_MAX = 120.0
 WATCH_SILENCE_SECONDS_MAX = 420.0  # longer than one watch
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     server, syncers, metrics = await api.connect(), Syncers(), Metrics()
-    nodes = reflector.Nodes(region_label=settings.region_label)
+    nodes = watches.Nodes(region_label=settings.region_label)
     speaker = Speaker(api=server, settings=settings, metrics=metrics)
     repair = Repair(api=server, syncers=syncers, nodes=nodes, metrics=metrics, speaker=speaker)
     reconciler = Reconciler(
@@ -60,10 +60,10 @@ async def serve(settings: Settings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    runner = await web.serve(settings.http_port, live, ready, metrics.registry)
+    runner = await http.serve(settings.http_port, live, ready, metrics.registry)
     parts = [
-        asyncio.create_task(reflector.follow(server, api.NODES, nodes, nodes_changed)),
-        asyncio.create_task(reflector.follow(server, api.LEASES, nodes, lambda: None)),
+        asyncio.create_task(watches.follow(server, api.NODES, nodes, nodes_changed)),
+        asyncio.create_task(watches.follow(server, api.LEASES, nodes, lambda: None)),
         asyncio.create_task(queue.run()),
         asyncio.create_task(handlers.run(feed, settings, handlers.Heard())),
     ]

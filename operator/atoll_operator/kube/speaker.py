@@ -4,18 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator import conditions
-from atoll_operator import status as statuses
-from atoll_operator.conditions import Kind
-from atoll_operator.kube import events, phase, readings
-from atoll_operator.kube.api import Api, NotFoundError
-from atoll_operator.kube.children import Object
+from atoll_operator.api import conditions
+from atoll_operator.api import status as statuses
+from atoll_operator.api.conditions import Kind
+from atoll_operator.api.spec import StorageType
+from atoll_operator.kube import readings
+from atoll_operator.kube.edges.api import Api, NotFoundError
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.plan import events, phase
+from atoll_operator.kube.plan.children import Object
 from atoll_operator.kube.readings import Sight
 from atoll_operator.kube.settings import Settings
-from atoll_operator.spec import StorageType
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 

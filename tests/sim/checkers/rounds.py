@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.effects import Drop, Effect, Merge, Send, Stage
-from atoll_syncer.log import Committed, Entry
-from atoll_worker.messages import Tick
+from atoll_syncer.model.effects import Drop, Effect, Merge, Send, Stage
+from atoll_syncer.model.log import Committed, Entry
+from atoll_worker.link.messages import Tick
 from sim.symbols import Difference
 from sim.watch import Watcher
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.effects import Append, Effect, Merge
-from atoll_syncer.log import Begun, Committed, Entry, Owned, RunStarted, Seeded, Taken
+from atoll_syncer.model.effects import Append, Effect, Merge
+from atoll_syncer.model.log import Begun, Committed, Entry, Owned, RunStarted, Seeded, Taken
 from sim.symbols import Key, Value, seed_value
 from sim.watch import Watcher
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.effects import Effect, Send
-from atoll_syncer.log import Committed, Entry, Reign, Seeded
+from atoll_syncer.model.effects import Effect, Send
+from atoll_syncer.model.log import Committed, Entry, Reign, Seeded
 from sim.symbols import Key, Value, Work
 from sim.watch import Watcher
 

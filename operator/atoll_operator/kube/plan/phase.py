@@ -1,0 +1,117 @@
+"""Where a job stands: rejected, suspended, running, complete or failed; pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.conditions import FAILURES, STORE_LOST, Kind, Phase
+from atoll_operator.api.spec import Job, StorageType
+from atoll_operator.kube.observe import Pod
+from atoll_protos.names import PERMANENT_EXITS, ExitCode
+
+EVALUATION_SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What an earlier pass has written: Complete and Failed stay."""
+
+    complete: Mapping[str, str] | None = None  # the condition, when True
+    failed: Mapping[str, str] | None = None
+    running_seconds: float | None = None  # since startTime
+
+
+def unsupported(job: Job) -> tuple[str, str] | None:
+    """(field, remedy) of what this version accepts in a manifest but cannot do."""
+    spec = job.spec
+    if spec.learner.hosts != 1:
+        return "spec.learner.hosts", "this version runs learners of one pod; use 1"
+    if spec.syncer.storage.type is StorageType.OBJECT_STORE:
+        return "spec.syncer.storage.type", "use PersistentVolumeClaim or Ephemeral"
+    if spec.checkpoint is not None:
+        return "spec.checkpoint", "this version writes no checkpoints; remove it"
+    if spec.export is not None and not spec.export.url.startswith("file:///"):
+        return "spec.export.url", "use file:///FOLDER, a folder that spec.syncer.template mounts"
+    if spec.export is None and spec.syncer.shards > 1:
+        return "spec.export", "several shards need file:///FOLDER, mounted by spec.syncer.template"
+    return None
+
+
+def export_url(job: Job) -> str:
+    """Where the final model outlives the shards' pods; empty: nowhere."""
+    if job.spec.export is not None:
+        return job.spec.export.url
+    durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
+    return f"pvc://{job.name}-syncer-0" if durable else ""
+
+
+def decide(
+    job: Job,
+    before: Before,
+    pods: Sequence[Pod],
+    registrar: pb.StatusReply | None,
+    final_seconds: float | None,
+) -> Phase:
+    """`final_seconds`: since this operator first saw the registrar's Complete."""
+    refused = unsupported(job)
+    if before.complete is not None:
+        return _kept(Kind.COMPLETE, before.complete)
+    if before.failed is not None:
+        return _kept(Kind.FAILED, before.failed)
+    if refused is not None:
+        field, remedy = refused
+        return Phase(kind=Kind.REJECTED, reason="NotSupported", message=f"{field}: {remedy}")
+    if registrar is not None and registrar.state == "Complete":
+        return _complete(job, registrar, pods, final_seconds or 0.0)
+    failure = _failure(job, before, pods, registrar)
+    if failure is not None:
+        return failure
+    if job.spec.suspend:
+        return Phase(kind=Kind.SUSPENDED, reason="Suspended", message="spec.suspend is true")
+    return Phase(kind=Kind.RUNNING, reason="Running", message="")
+
+
+def _kept(kind: Kind, condition: Mapping[str, str]) -> Phase:
+    return Phase(kind=kind, reason=condition["reason"], message=condition.get("message", ""))
+
+
+def _complete(
+    job: Job, registrar: pb.StatusReply, pods: Sequence[Pod], final_seconds: float
+) -> Phase:
+    place = export_url(job)
+    kept = (
+        f"the model is at {place}" if place else "no model was kept, for spec.export is not given"
+    )
+    message = f"trained to step {registrar.tick}; {kept}"
+    evaluators = [pod for pod in pods if pod.role == "evaluator"]
+    measured = any(pod.exit_code == ExitCode.FINAL for pod in evaluators)
+    waits = job.spec.evaluator is not None and not measured and bool(evaluators)
+    if waits and final_seconds < EVALUATION_SECONDS_MAX:
+        return Phase(kind=Kind.FINISHING, reason="Evaluating", message="the last evaluation runs")
+    return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
+
+
+REMEDIES = {
+    ExitCode.BAD_INPUT: "mend what its log names, then start another job",
+    ExitCode.OTHER_JOB: "give every pod the same model and manifest",
+}
+
+
+def _failure(
+    job: Job, before: Before, pods: Sequence[Pod], registrar: pb.StatusReply | None
+) -> Phase | None:
+    for pod in pods:
+        if pod.exit_code in PERMANENT_EXITS:
+            code = ExitCode(pod.exit_code)
+            said = f": {pod.exit_message}" if pod.exit_message else ""
+            message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {REMEDIES[code]}"
+            return Phase(kind=Kind.FAILED, reason=FAILURES[code], message=message[:2000])
+    if registrar is not None and registrar.state == "Failed":
+        remedy = "restore a checkpoint, or start another job"
+        message = f"{registrar.reason}; {remedy}"
+        return Phase(kind=Kind.FAILED, reason=STORE_LOST, message=message)
+    deadline = job.spec.active_deadline_seconds
+    if deadline is not None and (before.running_seconds or 0) >= deadline and not job.spec.suspend:
+        message = f"spec.activeDeadlineSeconds of {deadline} have passed; start another job"
+        return Phase(kind=Kind.FAILED, reason="DeadlineExceeded", message=message)
+    return None

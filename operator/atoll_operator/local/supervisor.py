@@ -1,0 +1,217 @@
+"""Local mode: supervised processes in place of pods (the second executor)."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll_operator.local.plan import Planned
+from atoll_protos.errors import SpecError
+from atoll_protos.names import PERMANENT_EXITS, Env, ExitCode
+
+BACKOFF_SECONDS = (0.5, 30.0)
+STEADY_SECONDS = 60.0  # a process that ran so long starts its back-off afresh
+STOP_SECONDS = 8.0
+FAILURES_MAX = 5  # exits with an error in a row, not kills, before it is given up
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """One planned process and its present start. Times are monotonic seconds."""
+
+    planned: Planned
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    instance: str = ""
+    restarts: int = -1
+    started_at: float = 0.0
+    start_at: float = 0.0
+    attempt: int = 0
+    failures: int = 0
+    exit_code: int | None = None  # of the last start
+    trouble: str = ""  # why it is not started again
+
+    @property
+    def done(self) -> bool:
+        """Ended well, or given up."""
+        return self.process is None and (bool(self.trouble) or self.exit_code == ExitCode.FINAL)
+
+
+class Supervisor:
+    """Starts what is planned, again with back-off when it ends, and stops it all."""
+
+    def __init__(self, planned: Iterable[Planned], out: Path, say: Callable[[str], None]) -> None:
+        self.out, self.say = out, say
+        self.children = [
+            Child(planned=each, log=out / "logs" / f"{each.name}.log") for each in planned
+        ]
+
+    def look(self, now: float, *, final: bool) -> bool:
+        """Start what is due and note what has ended; says whether anything changed.
+
+        Until the job is `final`, a learner that ended well has only been told to stop.
+        """
+        changed = False
+        for child in self.children:
+            if child.process is not None and (code := child.process.poll()) is not None:
+                self._ended(child, code, now)
+                changed = True
+            wanted = not child.done or (not final and not child.trouble)
+            if child.process is None and wanted and now >= child.start_at:
+                self._start(child, now)
+                changed = True
+        if changed:
+            self._write()
+        return changed
+
+    def of(self, *roles: str) -> list[Child]:
+        """The processes in these roles."""
+        return [child for child in self.children if child.planned.role in roles]
+
+    def kill(self, child: Child) -> None:
+        """kill -9, as `--chaos` does."""
+        if child.process is not None:
+            child.process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM to learners first, then to shards; SIGKILL to what does not end in time."""
+        for role in ("learner", "evaluator", "shard"):
+            running = [child.process for child in self.of(role) if child.process is not None]
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_SECONDS
+            for process in running:
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        for child in self.children:
+            child.process = None
+        self._write()
+
+    def _start(self, child: Child, now: float) -> None:
+        planned = child.planned
+        child.restarts += 1
+        # A shard's pod is the run folder: its next process is no stranger to its log (rule 20).
+        pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
+        child.instance = f"{pod}-{os.urandom(4).hex()}"
+        command = [word for word in planned.command if word != "--new" or child.restarts == 0]
+        child.log.parent.mkdir(parents=True, exist_ok=True)
+        with child.log.open("ab") as log:
+            child.process = subprocess.Popen(
+                [*_ended_with_us(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=planned.folder or None,
+                env={**environment(planned), Env.UID: pod, Env.INSTANCE: child.instance},
+                start_new_session=True,  # Ctrl-C is ours to pass on
+            )
+        child.started_at, child.exit_code = now, None
+
+    def _ended(self, child: Child, code: int, now: float) -> None:
+        child.process, child.exit_code = None, code
+        steady = now - child.started_at > STEADY_SECONDS
+        child.attempt = 0 if steady else child.attempt + 1
+        failed = code > 0 and code not in (ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED)
+        child.failures = child.failures + 1 if failed and not steady else int(failed)
+        low, high = BACKOFF_SECONDS
+        child.start_at = now + min(high, low * 2 ** max(0, child.attempt - 1))
+        if code in PERMANENT_EXITS or child.failures >= FAILURES_MAX:
+            child.trouble = last_words(child.log) or "it said nothing"
+            self.say(f"{child.planned.name} is given up (exit code {code}): {child.trouble}")
+        elif code != ExitCode.FINAL:
+            self.say(f"{child.planned.name} ended ({_exit(code)}) and is started again")
+
+    def _write(self) -> None:
+        rows = [
+            {
+                "role": child.planned.role,
+                ("shard" if child.planned.role == "shard" else "slot"): _name(child.planned),
+                "pid": child.process.pid if child.process else None,
+                "instance": child.instance,
+                "restarts": child.restarts,
+            }
+            for child in self.children
+        ]
+        write_json(self.out / "processes.json", rows)
+
+
+def environment(planned: Planned) -> dict[str, str]:
+    """Its variables; this environment comes first in PATH: `python` has Atoll, as in an image."""
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    return {**os.environ, "PATH": path, **planned.env}
+
+
+def check_startable(planned: Iterable[Planned]) -> None:
+    """SpecError for a template's folder or command that is not there: no restart mends it."""
+    for each in planned:
+        word, folder = each.command[0], Path(each.folder or ".")
+        field = f"spec.{each.role}.template"
+        if not folder.is_dir():
+            raise SpecError(field, f"workingDir {folder} is no folder", "mend workingDir")
+        found = folder / word if os.path.dirname(word) else word
+        if shutil.which(found, path=environment(each)["PATH"]) is None:
+            raise SpecError(field, f"there is no command {word}", "mend command, or install it")
+
+
+def _exit(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _ended_with_us() -> list[str]:
+    """Where the system can: SIGTERM for a child whose parent dies, so that none is left over."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
+
+
+def _name(planned: Planned) -> str | int:
+    if planned.role == "shard":
+        return int(planned.name.removeprefix("shard-"))
+    return planned.name
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Loopback ports that nobody has at the moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(each.getsockname()[1] for each in sockets)
+
+
+def last_words(path: Path) -> str:
+    """Why a process ended, from the last line of its log."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    last = lines[-1] if lines else ""
+    try:
+        line = json.loads(last)
+    except ValueError:
+        return last
+    if not isinstance(line, dict):
+        return last
+    if {"field", "problem", "remedy"} <= line.keys():
+        return f"{line['field']}: {line['problem']}; {line['remedy']}"
+    words = line.get("reason") or line.get("exception") or line.get("event") or last
+    return str(words).strip().splitlines()[-1]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file at once."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,72 @@
+"""One attempt to merge one slice: who is called, what is complete, when it closes (rules 10-12)."""
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from atoll_syncer.model.log import Participant
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """An open or merging round. Times are monotonic seconds."""
+
+    slice: int
+    due: int
+    base: int
+    opened_at: float
+    called: dict[str, float] = field(default_factory=dict)  # slot: when
+    complete: dict[str, Participant] = field(default_factory=dict)
+    quorum_at: float | None = None
+    grace_seconds: float = 0.0
+    last: bool = False
+    deadline: float | None = None  # of a last round
+    closed_at: float | None = None
+    reason: str = ""
+
+    @property
+    def participants(self) -> tuple[Participant, ...]:
+        """The complete offers in slot order: a replay gives the same bits (rule 12)."""
+        return tuple(self.complete[slot] for slot in sorted(self.complete))
+
+    def add(self, offer: Participant, quorum: int, grace_seconds: float, now: float) -> None:
+        """A complete offer; the K-th starts the grace."""
+        self.complete[offer.slot] = offer
+        if self.quorum_at is None and len(self.complete) >= quorum:
+            self.quorum_at, self.grace_seconds = now, grace_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a round closes now, and why."""
+
+    close: bool
+    reason: str
+
+
+def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> Decision:
+    """Rule 11: all awaited are complete, or K are and the grace has passed since the K-th.
+
+    `awaited` are those whose offers may still come and count: called, Training, not TooSlow.
+    A last round closes with whatever is complete when nobody is awaited, or at its deadline.
+    """
+    missing = sorted(awaited - round_.complete.keys())
+    if round_.last:
+        if not missing:
+            return Decision(True, "last round: all complete")
+        assert round_.deadline is not None, "a last round has a deadline"
+        if now >= round_.deadline:
+            return Decision(True, f"last round: deadline, without {', '.join(missing)}")
+        return Decision(False, f"last round waits for {', '.join(missing)}")
+    if len(round_.complete) < quorum:
+        return Decision(False, f"{len(round_.complete)} of {quorum} for the quorum")
+    if not missing:
+        return Decision(True, "all complete")
+    assert round_.quorum_at is not None, "the K-th offer was noted"
+    if now >= round_.quorum_at + round_.grace_seconds:
+        return Decision(True, f"grace over, without {', '.join(missing)}")
+    return Decision(False, f"grace, waits for {', '.join(missing)}")
+
+
+def weight(steps: int, tokens: int) -> float:
+    """w = tokens^2 / steps: quantity times quality (2604.21428; ALGORITHM.md, section 3)."""
+    return tokens * tokens / steps

@@ -1,0 +1,149 @@
+"""The arithmetic of one commit: merge, outer step, rounding; in a shard and in a replay."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.layout import Layout, Slice
+from atoll_protos.run import Merge, Sync, Wire
+from atoll_protos.wire import ENCODINGS
+from atoll_syncer.numbers.arrivals import SCALE_ELEMENTS, Arrived
+from atoll_syncer.numbers.merge import (
+    BLOCK_ELEMENTS,
+    Scratch,
+    blocks,
+    radial_directional,
+    weighted_mean,
+)
+from atoll_syncer.numbers.outer import Outer, nesterov_step
+
+DIFFERENCE_WIRES = (Wire.INT8, Wire.INT4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What turns a slice's state and offers into the next version."""
+
+    spans: tuple[range, ...]  # one for each piece
+    radial: tuple[bool, ...]  # for each piece: RDA, else weighted mean
+    outer: Outer
+    wire_down: Wire
+
+    @property
+    def element_count(self) -> int:
+        """Elements of the slice."""
+        return self.spans[-1].stop
+
+    @property
+    def sum_elements(self) -> int:
+        """What a Scratch for this slice must hold."""
+        longest = (len(s) for s, radial in zip(self.spans, self.radial, strict=True) if radial)
+        return max(BLOCK_ELEMENTS, *longest, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A slice between two commits. A commit writes to `master` and `momentum`, never to `base`."""
+
+    master: torch.Tensor  # f32[n]
+    momentum: torch.Tensor  # f32[n]
+    base: torch.Tensor  # bf16[n], or f32[n] on an f32 wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A new base, and on an integer wire its encoded difference to the one before (rule 17)."""
+
+    base: torch.Tensor
+    difference: bytearray | None = None
+
+
+def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
+    """The recipe of one slice."""
+    return Recipe(
+        spans=tuple(range(p.offset, p.offset + p.element_count) for p in owned.pieces),
+        radial=tuple(
+            sync.merge is Merge.RADIAL_DIRECTIONAL and layout.tensors[p.tensor].merge == "rda"
+            for p in owned.pieces
+        ),
+        outer=Outer(learning_rate=sync.outer_learning_rate, momentum=sync.outer_momentum),
+        wire_down=sync.wire_down,
+    )
+
+
+def round_master(master: torch.Tensor, wire_down: Wire) -> torch.Tensor:
+    """A base that is not the sum of differences: the master in the base's type."""
+    return torch.empty_like(master, dtype=tensors.base_dtype(wire_down)).copy_(master)
+
+
+def advance(
+    state: State,
+    offers: Sequence[Arrived],
+    weights: Sequence[float],
+    recipe: Recipe,
+    scratch: Scratch,
+) -> Published:
+    """Merge the offers, in the order given, into the next version.
+
+    One pass over the slice, block by block: merge, outer step and rounding meet in the cache.
+    Without offers (a last round that nobody could join: rule 27) nothing moves.
+    """
+    if not offers:
+        return Published(base=state.base)
+    exact = recipe.wire_down not in DIFFERENCE_WIRES
+    base = torch.empty_like(state.base)
+    for block, delta in _merged(offers, weights, recipe, scratch):
+        part = slice(block.start, block.stop)
+        nesterov_step(state.master[part], state.momentum[part], delta, recipe.outer)
+        if exact:
+            base[part].copy_(state.master[part])
+    if exact:
+        return Published(base=base)
+    return Published(base=base, difference=_add_difference(state, base, recipe.wire_down, scratch))
+
+
+def _merged(
+    offers: Sequence[Arrived], weights: Sequence[float], recipe: Recipe, scratch: Scratch
+) -> Iterator[tuple[range, torch.Tensor]]:
+    deltas = [offer.values for offer in offers]
+    for number, (span, radial) in enumerate(zip(recipe.spans, recipe.radial, strict=True)):
+        if radial:
+            norms = [offer.norms[number] for offer in offers]
+            yield from radial_directional(deltas, weights, norms, span, scratch)
+        else:
+            yield from weighted_mean(deltas, weights, span, scratch)
+
+
+def _add_difference(
+    state: State, base: torch.Tensor, wire_down: Wire, scratch: Scratch
+) -> bytearray:
+    """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded."""
+    encoding = ENCODINGS[wire_down]
+    whole = bytearray(tensors.encoded_size(base.numel(), encoding))
+    for block in blocks(range(base.numel())):
+        part = slice(block.start, block.stop)
+        old = scratch.sums[: len(block)].copy_(state.base[part])
+        decoded = scratch.decoded[: len(block)]
+        encoded = tensors.encode(torch.sub(state.master[part], old, out=decoded), encoding)
+        base[part].copy_(old.add_(tensors.decode(encoded, encoding, decoded)))
+        _place(whole, encoded, block, base.numel(), encoding)
+    return whole
+
+
+def _place(
+    whole: bytearray, part: bytearray, block: range, element_count: int, encoding: pb.Encoding
+) -> None:
+    """Copy the encoded block to where it lies in the encoded slice: all scales come first."""
+    scale = SCALE_ELEMENTS[encoding]
+
+    def scale_bytes(elements: int) -> int:
+        return 4 * -(-elements // scale)
+
+    first, size = scale_bytes(block.start), scale_bytes(len(block))
+    whole[first : first + size] = memoryview(part)[:size]
+    before = tensors.encoded_size(block.start, encoding) - first  # levels of earlier blocks
+    first = scale_bytes(element_count) + before
+    whole[first : first + len(part) - size] = memoryview(part)[size:]

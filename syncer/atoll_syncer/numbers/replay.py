@@ -1,0 +1,74 @@
+"""Recomputing commits bit for bit from the tape and recorded offers (rule 29)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from atoll_protos import tensors
+from atoll_protos.layout import Layout
+from atoll_protos.run import Sync
+from atoll_syncer.model.effects import Merge, Stage, StoreHeld, StoreSeed
+from atoll_syncer.model.log import Committed, Participant
+from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.numbers.values import Making, Values
+
+Recorded = Callable[[int, Participant], Arrived]  # a slice's offer of a participant
+
+
+class ReplayError(Exception):
+    """A recomputed version has another digest than the one that was published."""
+
+
+def from_tape(line: Mapping[str, Any]) -> Committed:
+    """The commit that a line of the tape with the event "commit" tells of.
+
+    Raises KeyError and TypeError for any other line.
+    """
+    same = {name: line[name] for name in ("slice", "epoch", "digest", "base", "tick", "due")}
+    return Committed(
+        **same,
+        number=line["version"],
+        object="",
+        reason=line["reason"],
+        last=line["last"],
+        recovered=line.get("recovered", False),
+        participants=tuple(Participant(**each) for each in line["participants"]),
+    )
+
+
+class Replay:
+    """One shard's versions, made anew from its seeds by the code that made them."""
+
+    def __init__(self, layout: Layout, shard: int, sync: Sync) -> None:
+        self.values = Values.allocate(layout, shard, sync)
+
+    def seed(self, seeds: Iterable[Arrived]) -> list[str]:
+        """Version 0 of all slices, given by fragment; returns the digests."""
+        for fragment, seed in enumerate(seeds):
+            self.values.keep(0, fragment, seed)
+        makings = self.values.begin_seed(StoreSeed(0), "", 0)
+        return [self._finish(fragment, making) for fragment, making in enumerate(makings)]
+
+    def commit(self, committed: Committed, recorded: Recorded) -> None:
+        """The version that an entry or a tape line names; raises ReplayError when it differs."""
+        fragment = committed.slice
+        for p in committed.participants:
+            name = Stage(p.slot, p.incarnation, fragment, p.capture)
+            self.values.stage(name, recorded(fragment, p))
+        making = self.values.begin_merge(Merge(fragment, committed.participants), "", 0)
+        self._check(committed, self._finish(fragment, making))
+
+    def recover(self, committed: Committed, held: Arrived) -> None:
+        """A version taken back from a learner (rule 22); raises ReplayError when it differs."""
+        self.values.keep(0, committed.slice, held)
+        making = self.values.begin_held(StoreHeld(committed.slice, 0, committed.number), "", 0)
+        self._check(committed, self._finish(committed.slice, making))
+
+    def _finish(self, fragment: int, making: Making) -> str:
+        making.compute()
+        self.values.committed(fragment)
+        return tensors.digest(self.values.bases()[fragment])
+
+    def _check(self, committed: Committed, found: str) -> None:
+        if found != committed.digest:
+            name = f"slice {committed.slice} version {committed.number}"
+            raise ReplayError(f"{name}: digest {found}, published {committed.digest}")

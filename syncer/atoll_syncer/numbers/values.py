@@ -1,0 +1,248 @@
+"""The tensors of one shard: masters, momentum, bases, staged offers; their objects on disk."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.frames import Buffer
+from atoll_protos.layout import Layout
+from atoll_protos.run import Sync
+from atoll_protos.wire import ENCODINGS
+from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
+from atoll_syncer.model.log import History
+from atoll_syncer.numbers.arrivals import Arrived, examine
+from atoll_syncer.numbers.commit import Published, Recipe, State, advance, recipe, round_master
+from atoll_syncer.numbers.merge import Scratch
+from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
+from atoll_syncer.storage.versions import Origin, read_slice, write_slice
+
+OfferName = tuple[str, int, int, int]  # slot, incarnation, slice, capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A base in memory, with its difference to the version before."""
+
+    number: int
+    base: torch.Tensor
+    difference: bytearray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """What a Publish carries. `data` stays what it is, whatever is committed meanwhile."""
+
+    encoding: pb.Encoding
+    difference: bool
+    data: Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class SliceValues:
+    """One slice's memory. `coming` is a version until its entry is durable and it is the head."""
+
+    fragment: int
+    recipe: Recipe
+    master: torch.Tensor  # f32[n]
+    momentum: torch.Tensor  # f32[n]
+    head: Version | None = None
+    coming: Version | None = None
+
+
+class Making:
+    """One version in the making: `compute` once, then `write` until the store takes it.
+
+    Both are heavy and belong in a thread. The slice's masters are its own meanwhile: another
+    version of the slice begins only when this one is committed.
+    """
+
+    def __init__(self, part: SliceValues, origin: Origin, make: Callable[[], Published]) -> None:
+        self.origin = origin
+        self._part = part
+        self._make: Callable[[], Published] | None = make
+
+    def compute(self) -> None:
+        """Make the version in memory."""
+        assert self._make is not None, "computed already"
+        made = self._make()
+        self._make = None  # and with it the offers
+        self._part.coming = Version(
+            number=self.origin.number, base=made.base, difference=made.difference
+        )
+
+    def write(self, store: Store) -> "Outcome":
+        """Make the version durable. Raises StoreFull and StoreUnavailable: call again."""
+        part, coming = self._part, self._part.coming
+        assert coming is not None, "compute() first"
+        state = State(master=part.master, momentum=part.momentum, base=coming.base)
+        digest, name = write_slice(store, self.origin, state, part.recipe.wire_down)
+        return Outcome(slice=part.fragment, number=coming.number, digest=digest, object=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A version on the disk that no entry names yet; `digest` is its base's."""
+
+    slice: int
+    number: int
+    digest: str
+    object: str
+
+
+class Values:
+    """All slices of one shard.
+
+    Not for several threads, but for what says so: `examine`, `Making` and payloads' data.
+    """
+
+    def __init__(self, layout: Layout, shard: int, slices: Mapping[int, SliceValues]) -> None:
+        self.layout = layout
+        self.shard = shard
+        self.slices = slices
+        self._offers: dict[OfferName, Arrived] = {}
+        self._kept: dict[tuple[int, int], Arrived] = {}  # session, slice
+        self._scratch = Scratch(max(part.recipe.sum_elements for part in slices.values()))
+        self._scratch_lock = threading.Lock()
+
+    @classmethod
+    def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "Values":
+        """Memory for every slice of the shard: 8 bytes an element here, bases as they come."""
+        return cls(
+            layout,
+            shard,
+            {
+                owned.fragment: SliceValues(
+                    fragment=owned.fragment,
+                    recipe=recipe(layout, owned, sync),
+                    master=torch.zeros(owned.element_count),
+                    momentum=torch.zeros(owned.element_count),
+                )
+                for owned in layout.shard_slices(shard)
+            },
+        )
+
+    @property
+    def staged_bytes(self) -> int:
+        """Memory that offers, seeds and held versions take."""
+        arrived = [*self._offers.values(), *self._kept.values()]
+        return sum(each.byte_count for each in arrived)
+
+    def examine(self, head: pb.Transfer, payload: bytearray) -> Arrived:
+        """Verify a whole transfer, in any thread. Raises TransferError."""
+        return examine(self.layout, self.shard, head, payload)
+
+    def stage(self, name: Stage, offer: Arrived) -> None:
+        """Keep an offer until it is merged or dropped."""
+        self._offers[name.slot, name.incarnation, name.slice, name.capture] = offer
+
+    def drop(self, name: Drop) -> None:
+        """Forget an offer; one that is not there was merged."""
+        self._offers.pop((name.slot, name.incarnation, name.slice, name.capture), None)
+
+    def keep(self, session: int, slice_: int, arrived: Arrived) -> None:
+        """Keep a session's seed, or the version that it held, of one slice."""
+        self._kept[session, slice_] = arrived
+
+    def forget(self, session: int) -> None:
+        """Drop what `keep` kept of a session."""
+        for key in [key for key in self._kept if key[0] == session]:
+            del self._kept[key]
+
+    def begin_merge(self, effect: Merge, run: str, epoch: int) -> Making:
+        """The head's successor; takes the offers that it merges."""
+        part = self.slices[effect.slice]
+        assert part.head is not None, f"slice {effect.slice} has no version"
+        assert part.coming is None, f"slice {effect.slice} has a commit under way"
+        offers = [
+            self._offers.pop((p.slot, p.incarnation, effect.slice, p.capture))
+            for p in effect.participants
+        ]
+        weights = [p.weight for p in effect.participants]
+        state = State(master=part.master, momentum=part.momentum, base=part.head.base)
+
+        def make() -> Published:
+            with self._scratch_lock:
+                return advance(state, offers, weights, part.recipe, self._scratch)
+
+        return Making(part, self._origin(part, part.head.number + 1, run, epoch), make)
+
+    def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> list[Making]:
+        """Version 0 of every slice, by fragment, from the seeds of one session."""
+        makings = []
+        for fragment, part in sorted(self.slices.items()):
+            seed = self._kept.pop((effect.session, fragment))
+            make = self._adopting(part, seed)
+            makings.append(Making(part, self._origin(part, 0, run, epoch), make))
+        return makings
+
+    def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> Making:
+        """A learner's version under the next number, with zero momentum (rule 22)."""
+        part = self.slices[effect.slice]
+        held = self._kept.pop((effect.session, effect.slice))
+        make = self._adopting(part, held)
+        return Making(part, self._origin(part, effect.number, run, epoch), make)
+
+    def committed(self, slice_: int) -> None:
+        """The entry that names the slice's coming version is durable."""
+        part = self.slices[slice_]
+        assert part.coming is not None, f"slice {slice_} has no commit under way"
+        part.head, part.coming = part.coming, None
+
+    def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
+        """A version for a receiver that holds number `base` bit for bit, or nothing known.
+
+        `number` is the head's, or that of the version which is about to be committed (chunks may
+        leave before the entry is durable, the trailer may not). Raises KeyError for another.
+        """
+        part = self.slices[slice_]
+        version = next(
+            (v for v in (part.coming, part.head) if v is not None and v.number == number), None
+        )
+        if version is None:
+            raise KeyError(number)
+        if version.difference is not None and base == number - 1:
+            encoding = ENCODINGS[part.recipe.wire_down]
+            return Payload(encoding=encoding, difference=True, data=version.difference)
+        encoding = pb.F32 if version.base.dtype == torch.float32 else pb.BF16
+        return Payload(encoding=encoding, difference=False, data=tensors.byte_view(version.base))
+
+    def bases(self) -> dict[int, torch.Tensor]:
+        """The head of every slice, as published: what the export is made of."""
+        heads = {fragment: part.head for fragment, part in self.slices.items()}
+        return {fragment: head.base for fragment, head in heads.items() if head is not None}
+
+    def restore(self, history: History, store: Store) -> dict[int, StoreCorrupt | StoreMissing]:
+        """Read the head of every slice back, to the bit; heavy.
+
+        Returns the slices whose object is gone or damaged, with the trouble: committed data is
+        lost there (rule 22). Raises StoreUnavailable: call again.
+        """
+        lost: dict[int, StoreCorrupt | StoreMissing] = {}
+        for fragment, head in history.heads.items():
+            part = self.slices[fragment]
+            state = State(master=part.master, momentum=part.momentum, base=part.master)
+            try:
+                base = read_slice(store, head, state, part.recipe.wire_down)
+            except (StoreCorrupt, StoreMissing) as trouble:
+                lost[fragment] = trouble
+                continue
+            part.head = Version(number=head.number, base=base)
+        return lost
+
+    def _adopting(self, part: SliceValues, arrived: Arrived) -> Callable[[], Published]:
+        """What makes a version from whole values: they are the master, the momentum is zero."""
+
+        def make() -> Published:
+            values = arrived.values
+            tensors.decode(values.data, values.encoding, part.master)
+            part.momentum.zero_()
+            return Published(base=round_master(part.master, part.recipe.wire_down))
+
+        return make
+
+    def _origin(self, part: SliceValues, number: int, run: str, epoch: int) -> Origin:
+        return Origin(run=run, shard=self.shard, slice=part.fragment, number=number, epoch=epoch)

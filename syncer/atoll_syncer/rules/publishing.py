@@ -1,0 +1,79 @@
+"""What a session holds of the heads, and what it is to get (rules 13, 17, 24)."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import DIGEST_DIGITS
+from atoll_syncer.model.effects import Effect, PublishHead
+from atoll_syncer.model.log import Head
+from atoll_syncer.model.roster import Session
+from atoll_syncer.model.state import State
+
+
+def publish(state: State, session: int, fragment: int) -> pb.Publish | None:
+    """The head as this session gets it, asked for when it is actually sent."""
+    receiver, head = state.sessions.get(session), state.history.heads.get(fragment)
+    if receiver is None or head is None or state.is_lost(fragment):
+        return None
+    message = pb.Publish(version=state.head(fragment), tick=state.clock.tick, last=head.last)
+    merged = state.history.merged.get((fragment, receiver.slot))
+    if merged is not None:
+        message.merged.incarnation = merged.incarnation
+        message.merged.base, message.merged.capture = merged.base, merged.capture
+    if receiver.slot:
+        message.lineage.extend(
+            pb.SlotMerged(
+                slot=each.slot,
+                incarnation=each.incarnation,
+                base=each.base,
+                capture=each.capture,
+                cursor=each.cursor,
+            )
+            for each in state.history.lineage(fragment)
+        )
+    return message
+
+
+def note_held(state: State, joined: Session) -> None:
+    """What a Join names of this run, and which of it are heads by their whole name."""
+    for each in joined.join.held:
+        head, version = state.history.heads.get(each.slice), each.version
+        if version.run != state.history.run:
+            continue
+        joined.claims[each.slice] = version.number, version.epoch
+        if head is not None and (version.number, version.digest) == (head.number, head.digest):
+            joined.held[each.slice] = head.number
+
+
+def note_progress(state: State, sender: Session, progress: pb.SliceProgress) -> None:
+    """What a Report says of one slice; after a loss two values may have one number."""
+    fragment, number = progress.slice, progress.held
+    sender.held.pop(fragment, None)
+    for version in (state.history.heads.get(fragment), state.history.previous.get(fragment)):
+        if version is not None and is_version(progress, version):
+            sender.held[fragment] = number
+    if number > sender.claims.get(fragment, (-1, 0))[0]:
+        sender.claims[fragment] = number, 0
+
+
+def is_version(progress: pb.SliceProgress, version: Head) -> bool:
+    """Whether what is reported as held is this value, and not only of this number."""
+    same = progress.digest == version.digest[:DIGEST_DIGITS]
+    return same and progress.held == version.number
+
+
+def what_it_lacks(state: State, joined: Session) -> list[Effect]:
+    """At a Welcome: the heads that it does not hold."""
+    return [
+        PublishHead(joined.number, fragment)
+        for fragment, head in sorted(state.history.heads.items())
+        if joined.held.get(fragment) != head.number and not state.is_lost(fragment)
+    ]
+
+
+def all_to(state: State, session: int) -> list[Effect]:
+    """Every head to one session."""
+    return [PublishHead(session, fragment) for fragment in sorted(state.history.heads)]
+
+
+def to_all(state: State, fragment: int) -> list[Effect]:
+    """One slice's head to every session."""
+    return [PublishHead(number, fragment) for number in state.welcomed]

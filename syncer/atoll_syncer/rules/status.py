@@ -1,0 +1,76 @@
+"""What a shard sees, as the Status call tells it."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.model.roster import Slot
+from atoll_syncer.model.state import State
+from atoll_syncer.rules import recovering
+
+
+def status(state: State, now: float) -> pb.StatusReply:
+    """The shard's state; bytes are the edge's to fill in."""
+    rounds = [each for each in state.rounds.values() if each.closed_at is None]
+    does, reason = _state(state, now)
+    return pb.StatusReply(
+        run=state.history.run,
+        shard=state.number,
+        epoch=state.history.epoch,
+        state=does,
+        reason=reason,
+        tick=state.clock.tick,
+        steps=state.run_file.steps or 0,
+        slots=[_slot(state, slot, now) for _, slot in sorted(state.slots.items())],
+        commits=state.history.commits,
+        quorum=state.sync.quorum,
+        live=len(state.training(now)),
+        grace_seconds=max((each.grace_seconds for each in rounds), default=0.0),
+        registrar=state.registrar,
+        ticks_per_second=state.ticks_per_second,
+        evaluation=state.evaluation,
+        final_shards=[str(number) for number in sorted(state.history.finals)],
+        late=state.late,
+        refused_zombies=state.refused_zombies,
+        recovered=state.history.recovered,
+    )
+
+
+def _state(state: State, now: float) -> tuple[str, str]:
+    if state.failed:
+        return "Failed", state.failed
+    if state.complete:
+        return "Complete", ""
+    if state.recovery is not None:
+        return "Recovering", recovering.why(state, now)
+    if state.history.ended:
+        return "Final", ""
+    if not state.history.run:
+        return "Starting", "no run has started yet"
+    if not state.history.heads:
+        return "Seeding", "waits for a learner's first values"
+    return ("Serving", "") if state.serving else ("Starting", "waits for the registrar")
+
+
+def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
+    taken = state.history.taken.get(slot.name)
+    owned = state.history.owned.get(slot.name)
+    report = slot.report
+    return pb.SlotStatus(
+        slot=slot.name,
+        state=slot.state(now),
+        incarnation=taken.incarnation if taken else 0,
+        uid=taken.uid if taken else "",
+        instance=taken.instance if taken else "",
+        t_m=report.t_m,
+        step_seconds=report.step_seconds,
+        loss=report.loss,
+        tokens=slot.tokens_before + report.tokens,
+        seconds_since_report=now - slot.reported_at,
+        seconds_since_adoption=now - slot.adopted_at,
+        too_slow=state.is_too_slow(slot),
+        cursor=report.cursor,
+        busy_share=report.busy_share,
+        blocked_seconds=report.blocked_seconds,
+        owner_uid=owned.uid if owned else "",
+        owner_word=owned.word if owned else 0,
+        reason=slot.left,
+        finished=report.finished,
+    )

@@ -1,0 +1,70 @@
+"""Files that appear whole: written under a temporary name, hashed, synced, then renamed."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from atoll_protos.frames import Buffer
+from atoll_syncer.storage.store import StoreCorrupt, storage_errors, sync_folder
+
+READ_BYTES = 4 << 20
+
+
+class WholeFile:
+    """A file being written; `digest` is the sha256 of what was written so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """sha256, hexadecimal."""
+        return self._digest.hexdigest()
+
+    def write(self, data: Buffer) -> None:
+        """Append."""
+        self._file.write(data)
+        self._digest.update(data)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[WholeFile]:
+    """Write `path` so that it is durable at the end, and until then what it was before.
+
+    Raises StoreFull and StoreUnavailable.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                yield WholeFile(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left of their whole files; whoever writes one tries again."""
+    with storage_errors(folder):
+        for path in folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def verify(path: Path, digest: str) -> None:
+    """Read the file through; raises StoreCorrupt when its sha256 is not `digest`."""
+    found = hashlib.sha256()
+    with storage_errors(path), path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            found.update(data)
+    if found.hexdigest() != digest:
+        reason = f"its sha256 is {found.hexdigest()}, not {digest}"
+        raise StoreCorrupt(str(path), reason, "write it again from the slices")

@@ -1,0 +1,114 @@
+"""One slice version as an object of the store, and the collection of old ones (rule 19)."""
+
+import dataclasses
+import hashlib
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from atoll_protos import tensors
+from atoll_protos.run import Wire
+from atoll_syncer.model.log import Head
+from atoll_syncer.numbers.commit import DIFFERENCE_WIRES, State, round_master
+from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
+from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, object_name
+
+HEADER_BYTES = 64 << 10
+LOST = "let it be taken back from a learner, or restore a checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose version an object holds.
+
+    It is part of the bytes, so that no two versions share an object and the name of one that
+    was collected never comes back.
+    """
+
+    run: str
+    shard: int
+    slice: int
+    number: int
+    epoch: int
+
+
+def write_slice(store: Store, origin: Origin, state: State, wire_down: Wire) -> tuple[str, str]:
+    """Store master, momentum and base; returns the digest of the base and the object's name.
+
+    A base that is its master, rounded, is not stored. Raises StoreFull and StoreUnavailable.
+    """
+    content = {"master": state.master, "momentum": state.momentum}
+    if wire_down in DIFFERENCE_WIRES:
+        content["base"] = state.base
+    metadata = {key: str(value) for key, value in dataclasses.asdict(origin).items()}
+    digest = hashlib.sha256()
+    hashing = threading.Thread(target=digest.update, args=(tensors.byte_view(state.base),))
+    hashing.start()
+    try:
+        stored = store.put(encode_parts(content, metadata))
+    finally:
+        hashing.join()
+    return digest.hexdigest(), stored
+
+
+def read_slice(store: Store, head: Head, state: State, wire_down: Wire) -> torch.Tensor:
+    """Fill master and momentum of `state` from the head's object; returns its base.
+
+    Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
+    """
+    data = bytearray(store.read(head.object))
+    if object_name(hashlib.sha256(data).hexdigest()) != head.object:
+        raise StoreCorrupt(head.object, "its bytes have changed", LOST)
+    try:
+        content, _ = decode(data)
+        master, momentum = content["master"], content["momentum"]
+        base = content["base"].clone() if wire_down in DIFFERENCE_WIRES else None
+    except (ObjectError, KeyError) as error:
+        raise StoreCorrupt(head.object, f"no slice: {error!r}", LOST) from error
+    if master.shape != state.master.shape or momentum.shape != state.momentum.shape:
+        raise StoreCorrupt(head.object, f"has another layout: {tuple(master.shape)}", LOST)
+    state.master.copy_(master)
+    state.momentum.copy_(momentum)
+    base = round_master(state.master, wire_down) if base is None else base
+    if tensors.digest(base) != head.digest:
+        raise StoreCorrupt(head.object, "its base has another digest", LOST)
+    return base
+
+
+class Collector:
+    """Removes objects that no entry behind the newest two of their slice names.
+
+    Only what cannot be needed goes: objects of entries that this process has read, and objects
+    without an entry of epochs below its own, whose entries can no longer be created. So even a
+    deposed process that wakes up late removes nothing of its successor's.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._live: set[str] = set()
+
+    def sweep(self, live: set[str], epoch: int) -> int:
+        """At the beginning of reign `epoch`: remove what dead reigns left; returns how many."""
+        self._live = set(live)
+        removed = 0
+        for name in self._store.names(OBJECTS):
+            if name not in live and self._epoch(name) < epoch:
+                self._store.delete(name)
+                removed += 1
+        return removed
+
+    def advance(self, live: set[str]) -> None:
+        """After an entry: remove what was live before it and is no more. May be called again."""
+        for name in sorted(self._live - live):
+            self._store.delete(name)
+            self._live.discard(name)
+        self._live |= live
+
+    def _epoch(self, name: str) -> float:
+        """The epoch of an object's reign; infinite for what is none of ours."""
+        try:
+            header = decode_header(self._store.read(name, HEADER_BYTES))
+            return int(header.metadata["epoch"])
+        except (ObjectError, StoreMissing, KeyError, ValueError):
+            return float("inf")

@@ -1,0 +1,228 @@
+"""Phases, conditions and status of a job on a cluster."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api import status
+from atoll_operator.api.conditions import (
+    TYPES,
+    Condition,
+    Facts,
+    Kind,
+    Phase,
+    decide,
+    merged,
+    rejected,
+    transitions,
+    troubles,
+)
+from atoll_operator.api.spec import Job
+from atoll_operator.kube import readings
+from atoll_operator.kube.plan import phase
+from atoll_operator.kube.plan.phase import Before
+from atoll_protos.names import ExitCode
+from unit.kube.cluster_values import job, learner, reply, shard
+
+RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
+FACTS = Facts(phase=RUNNING, shard_states=("Serving", "Serving"), desired=3, live=3)
+THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+def of(facts: Facts) -> dict[str, str]:
+    return {each.type: f"{each.status}/{each.reason}" for each in decide(facts)}
+
+
+def test_all_ten_are_there_from_the_first_pass() -> None:
+    first = replace(FACTS, shard_states=(None, None), live=None)
+    assert tuple(of(first)) == TYPES
+    assert tuple(each.type for each in rejected("Invalid", "spec.x: is unknown")) == TYPES
+
+
+def test_a_job_that_trains_says_so() -> None:
+    found = of(FACTS)
+    assert found["SyncerReady"] == "True/Serving"
+    assert found["LearnersAvailable"] == "True/Quorum"
+    assert found["Progressing"] == "True/Training"
+    assert found["Degraded"] == "False/AllWell"
+
+
+def test_what_cannot_be_seen_is_unknown() -> None:
+    found = of(replace(FACTS, shard_states=(None, "Serving"), live=None))
+    assert {found[kind].partition("/")[0] for kind in TYPES[1:5]} == {"Unknown"}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        ({"live": 0}, "LearnersAvailable", "False/TooFew"),
+        ({"live": 0}, "Progressing", "False/WaitingForLearners"),
+        ({"live": 2}, "Degraded", "True/LearnersMissing"),
+        ({"losses": ("x waits",)}, "Degraded", "True/PodsMissing"),
+        ({"troubles": ("shard 1: full",)}, "Degraded", "True/StoreTrouble"),
+        ({"shard_states": ("Serving", "Starting")}, "SyncerReady", "False/Starting"),
+        ({"shard_states": ("Serving", "Starting")}, "Progressing", "False/WaitingForSyncer"),
+        ({"stalled_seconds": 300.0}, "Progressing", "False/Stalled"),
+        ({"held": ("4 of 5",)}, "NodeLossHeld", "True/Storm"),
+        ({"drift": ("steps",)}, "SpecDrift", "True/Differs"),
+    ],
+)
+def test_each_trouble_has_its_condition(change: dict[str, Any], kind: str, said: str) -> None:
+    assert of(replace(FACTS, **change))[kind] == said
+
+
+def test_when_every_shard_has_ended_no_learner_is_missed() -> None:
+    found = of(replace(FACTS, shard_states=("Final", "Complete"), live=0))
+    assert found["LearnersAvailable"] == "True/TrainingOver"
+    assert found["Progressing"] == "True/Exporting"
+    assert found["Degraded"] == "False/AllWell"
+
+
+def test_a_suspended_job_is_suspended_once_its_learners_are_gone() -> None:
+    stopped = replace(RUNNING, kind=Kind.SUSPENDED)
+    assert of(replace(FACTS, phase=stopped, pods_left=2))["Suspended"] == "False/Suspending"
+    assert of(replace(FACTS, phase=stopped))["Suspended"] == "True/Suspended"
+
+
+def test_a_transition_time_moves_only_with_the_status() -> None:
+    old = merged([], decide(FACTS), 1, THEN)
+    new = merged(old, decide(replace(FACTS, live=2)), 2, NOW)
+    times = {each["type"]: each["lastTransitionTime"] for each in new}
+    assert times["Degraded"] == NOW
+    assert times["LearnersAvailable"] == THEN
+    assert {each["observedGeneration"] for each in new} == {2}
+
+
+def test_only_changes_of_status_are_news_and_a_first_false_is_none() -> None:
+    first = transitions([], decide(FACTS))
+    assert [each.type for each in first] == [
+        "Accepted", "SyncerReady", "LearnersAvailable", "Progressing",
+    ]  # fmt: skip
+    old = merged([], decide(FACTS), 1, THEN)
+    later = transitions(old, decide(replace(FACTS, live=2, losses=("x",))))
+    assert [(each.type, each.status) for each in later] == [("Degraded", "True")]
+
+
+# ---------------------------------------------------------------- phase
+
+
+def one_shard(*changes: str) -> Job:
+    return job("spec.syncer.shards=1", *changes)
+
+
+def decided(before: Before = Before(), registrar: Any = None, pods: Any = (), **more: Any) -> Phase:  # noqa: B008
+    return phase.decide(
+        more.pop("of", one_shard()), before, pods, registrar, more.pop("final", None)
+    )
+
+
+def test_a_permanent_exit_code_fails_the_job_with_its_reason() -> None:
+    bad = learner("us-east-0", "n", exit_code=int(ExitCode.BAD_INPUT), exit_message="no data")
+    found = decided(pods=[bad])
+    assert (found.kind, found.reason) == (Kind.FAILED, "BadInput")
+    assert "no data" in found.message
+
+
+def test_an_exit_that_may_be_tried_again_fails_nothing() -> None:
+    for code in (ExitCode.FINAL, ExitCode.BUG, ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED, 1, 137):
+        assert decided(pods=[learner("us-east-0", "n", exit_code=int(code))]).kind is Kind.RUNNING
+
+
+def test_complete_comes_from_the_registrar_after_the_last_evaluation() -> None:
+    final = reply()
+    final.state = "Complete"
+    evaluator = replace(learner("us-east-0", "n"), role="evaluator")
+    assert decided(registrar=final, pods=[evaluator], final=1.0).kind is Kind.FINISHING
+    measured = replace(evaluator, exit_code=0)
+    assert decided(registrar=final, pods=[measured], final=1.0).kind is Kind.COMPLETE
+    assert decided(registrar=final, pods=[evaluator], final=500.0).kind is Kind.COMPLETE
+
+
+def test_complete_and_failed_stay() -> None:
+    written = {"reason": "Trained", "message": "to step 600"}
+    assert decided(Before(complete=written)).kind is Kind.COMPLETE
+    assert decided(Before(failed=written)).kind is Kind.FAILED
+
+
+def test_the_deadline_does_not_run_while_suspended() -> None:
+    late = one_shard("spec.activeDeadlineSeconds=60")
+    assert decided(Before(running_seconds=61.0), of=late).reason == "DeadlineExceeded"
+    stopped = one_shard("spec.activeDeadlineSeconds=60", "spec.suspend=true")
+    assert decided(Before(running_seconds=61.0), of=stopped).kind is Kind.SUSPENDED
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("spec.learner.hosts=2", "spec.learner.hosts"),
+        ("spec.syncer.storage.type=ObjectStore", "spec.syncer.storage.type"),
+        ("spec.checkpoint={everySteps: 5}", "spec.checkpoint"),
+        ("spec.export={url: 's3://x/y'}", "spec.export.url"),
+        ("spec.syncer.shards=2", "spec.export"),
+    ],
+)
+def test_what_this_version_cannot_do_is_not_accepted(change: str, field: str) -> None:
+    found = decided(of=one_shard(change))
+    assert found.kind is Kind.REJECTED
+    assert found.message.startswith(field)
+
+
+# ---------------------------------------------------------------- status
+
+
+def body(*replies: pb.StatusReply | None) -> dict[str, Any]:
+    view = status.View(
+        job=job(), replies=replies, asked_at=NOW,
+        ready={"us-east": 1, "eu-west": 0}, replaced={"us-east": 1},
+    )  # fmt: skip
+    return status.body(view)
+
+
+def test_progress_is_the_lowest_step_and_the_mean_loss() -> None:
+    registrar, other = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Training"), reply()
+    other.tick = 58
+    registrar.evaluation.loss = 2.25
+    found = body(registrar, other)
+    assert found["progress"] == {
+        "step": 58, "tokens": 300, "loss": "2.5000", "progressPercentage": 9,
+        "estimatedRemainingSeconds": 271, "lastUpdatedTime": NOW,
+        "metrics": [
+            {"name": "outer_loss", "value": "2.2500"}, {"name": "outer_loss_step", "value": "0"},
+        ],
+    }  # fmt: skip
+    assert found["columns"] == {"learners": "2/3", "syncer": "2/2", "progress": "9%"}
+    assert found["regions"][0] == {
+        "name": "us-east", "learners": 2, "ready": 1, "replaced": 1, "live": 1, "lost": 1,
+    }  # fmt: skip
+
+
+def test_only_a_shard_that_serves_has_trouble_to_tell() -> None:
+    full = pb.StatusReply(shard=1, state="Final", reason="no room")
+    waits = pb.StatusReply(shard=0, state="Starting", reason="no run has started yet")
+    assert troubles([waits, full, None]) == ("shard 1: no room",)
+
+
+def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:
+    pods = [
+        learner("us-east-0", "n"),
+        learner("us-east-1", "n", ready=False),
+        learner("eu-west-0", "m", terminating=True),
+        learner("ap-south-0", "o"),
+        shard(0, "n"),
+    ]
+    assert readings.ready_by_region(pods, ("us-east", "eu-west")) == {"us-east": 1, "eu-west": 0}
+
+
+def test_without_a_registrar_there_is_no_progress_and_no_count() -> None:
+    found = body(None, reply())
+    assert not {"progress", "learnersLive"} & found.keys()
+    assert found["columns"]["learners"] == "?/3"
+    assert found["syncer"]["epochs"] == [None, 1]
+
+
+def test_a_condition_is_a_value() -> None:
+    assert Condition(type="A", status="True", reason="B") == Condition(
+        type="A", status="True", reason="B"
+    )

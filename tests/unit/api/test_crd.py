@@ -1,0 +1,74 @@
+"""The CRD's file equals the models, and both refuse the same manifests in the same words."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from atoll_operator.api import crd, rules
+from atoll_operator.api.spec import parse
+from atoll_protos.errors import SpecError
+from unit.kube.cluster_values import MANIFEST
+
+FILE = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yaml"
+
+
+def test_the_file_is_current() -> None:
+    assert FILE.read_text() == crd.text(), "run python -m atoll_operator.api.crd > crds/..."
+
+
+def test_it_has_what_kubectl_shows() -> None:
+    definition = yaml.safe_load(FILE.read_text())["spec"]
+    (version,) = definition["versions"]
+    assert definition["names"]["shortNames"] == ["dtj"]
+    assert version["subresources"] == {"status": {}}
+    names = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert names == ["Learners", "Step", "Progress", "Loss", "Syncer", "Age"]
+
+
+def test_no_schema_has_what_a_structural_one_must_not() -> None:
+    def look(node: object) -> None:
+        if isinstance(node, dict):
+            assert not {"$ref", "$defs", "anyOf", "const", "title"} & node.keys()
+            for value in node.values():
+                look(value)
+        elif isinstance(node, list):
+            for value in node:
+                look(value)
+
+    version = crd.definition()["spec"]["versions"][0]
+    look(version["schema"])
+
+
+REFUSED = [
+    (("spec.tokens=5",), rules.RULES[0]),
+    (("spec.syncer.region=mars",), rules.RULES[1]),
+    (("spec.syncer.endpoints=[a:1]",), rules.RULES[2]),
+    (("spec.sync.quorum=4",), rules.RULES[3]),
+    (("spec.sync.fragments=17",), rules.RULES[4]),
+    (("spec.sync.overlap=16",), rules.RULES[5]),
+    ((f"metadata.name={'a' * 45}",), rules.RULES[6]),
+    (("metadata.name=a.b",), rules.RULES[7]),
+]
+
+
+@pytest.mark.parametrize(("changes", "rule"), REFUSED)
+def test_validate_says_what_the_api_server_says(changes: tuple[str], rule: rules.Rule) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(MANIFEST, changes)
+    assert str(caught.value) == f"{rule.field}: {rule.problem}; {rule.remedy}"
+    text = yaml.safe_dump(crd.schema()["x-kubernetes-validations"]) + yaml.safe_dump(
+        crd.schema()["properties"]["spec"]["x-kubernetes-validations"]
+    )
+    assert rule.remedy in " ".join(text.split())
+
+
+def test_every_rule_is_in_the_table() -> None:
+    assert [rule for _, rule in REFUSED] == list(rules.RULES)
+
+
+def test_a_job_may_stand_beside_what_it_needs() -> None:
+    claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\n---\n"
+    assert parse(claim + MANIFEST).name == "tiny"
+    with pytest.raises(SpecError, match="holds 2 jobs"):
+        parse(f"{MANIFEST}---\n{MANIFEST}")

@@ -1,0 +1,73 @@
+"""Values that tests of the Kubernetes executor share."""
+
+from typing import Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.spec import Job, parse
+from atoll_operator.kube.observe import Node, Pod
+from atoll_operator.kube.plan.children import Family, Owner, Wanted
+from atoll_operator.kube.settings import Settings
+
+MANIFEST = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 600
+  regions: [{name: us-east, learners: 2}, {name: eu-west}]
+  syncer: {shards: 2}
+  sync: {fragments: 4, period: 16}
+  evaluator: {everySteps: 50}
+"""
+SETTINGS = Settings(worker_image="worker:1", syncer_image="syncer:1")
+OWNER = Owner(namespace="demo", name="tiny", uid="job-uid")
+EVERYTHING = Wanted(learners=True, shards=True, evaluator=True)
+
+
+def job(*changes: str) -> Job:
+    return parse(MANIFEST, changes)
+
+
+def family(*changes: str, wanted: Wanted = EVERYTHING, settings: Settings = SETTINGS) -> Family:
+    return Family(job=job(*changes), owner=OWNER, settings=settings, wanted=wanted)
+
+
+def learner(name: str, node: str, **more: Any) -> Pod:
+    """`us-east-0` on a node."""
+    region, _, ordinal = name.rpartition("-")
+    fields: dict[str, Any] = {"phase": "Running", "uid": f"uid-{name}", "ready": True} | more
+    return Pod(
+        name=f"tiny-{name}",
+        role="learner",
+        region=region,
+        ordinal=int(ordinal),
+        node=node,
+        **fields,
+    )
+
+
+def shard(number: int, node: str, **more: Any) -> Pod:
+    fields: dict[str, Any] = {
+        "phase": "Running",
+        "uid": f"uid-shard-{number}",
+        "ready": True,
+    } | more
+    return Pod(name=f"tiny-syncer-{number}-x", role="shard", shard=number, node=node, **fields)
+
+
+def node(name: str, region: str = "us-east", silent: float = 1.0, **more: Any) -> Node:
+    return Node(name=name, region=region, silent_seconds=silent, **more)
+
+
+def reply(**slots: str) -> pb.StatusReply:
+    """A serving registrar with slots `us_east_0="Training"`."""
+    shown = [
+        pb.SlotStatus(
+            slot=name.replace("_", "-"), state=state, uid=f"uid-{name.replace('_', '-')}",
+            loss=2.5, tokens=100,
+        )
+        for name, state in slots.items()
+    ]  # fmt: skip
+    return pb.StatusReply(
+        run="r1", state="Serving", tick=60, steps=600, slots=shown, ticks_per_second=2.0, epoch=1
+    )

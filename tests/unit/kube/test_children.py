@@ -1,0 +1,141 @@
+"""A job's children: names, what restarts whom, rights and placement of their pods."""
+
+from dataclasses import replace
+from typing import Any
+
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.plan.children import Wanted, key_of
+from atoll_operator.kube.plan.pods import excluded_nodes
+from atoll_protos.run import RunFile
+from unit.kube.cluster_values import EVERYTHING, SETTINGS, family
+
+
+def children(*changes: str, **more: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    return {key_of(each): each for each in family(*changes, **more).objects()}
+
+
+def template(found: dict[tuple[str, str], dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    inner: dict[str, Any] = found[kind, name]["spec"]["template"]
+    return inner
+
+
+def test_a_job_has_these_children() -> None:
+    names = {key for key in children() if key[0] not in ("ConfigMap",)}
+    assert names == {
+        ("ServiceAccount", "tiny-learner"),
+        ("ServiceAccount", "tiny-syncer"),
+        ("ServiceAccount", "tiny-evaluator"),
+        ("PodDisruptionBudget", "tiny-syncer"),
+        ("PodDisruptionBudget", "tiny-us-east"),
+        ("PodDisruptionBudget", "tiny-eu-west"),
+        ("Service", "tiny-syncer-0"),
+        ("Service", "tiny-syncer-1"),
+        ("Service", "tiny-us-east"),
+        ("Service", "tiny-eu-west"),
+        ("Deployment", "tiny-syncer-0"),
+        ("Deployment", "tiny-syncer-1"),
+        ("Deployment", "tiny-evaluator"),
+        ("StatefulSet", "tiny-us-east"),
+        ("StatefulSet", "tiny-eu-west"),
+    }
+
+
+def test_the_same_job_is_applied_with_the_same_hash() -> None:
+    assert children() == children()
+
+
+def test_more_learners_change_no_template_that_would_restart_a_pod() -> None:
+    few, many = children(), children("spec.regions=[{name: us-east, learners: 3}, {name: eu-west}]")
+    for name in ("tiny-syncer-0", "tiny-syncer-1", "tiny-evaluator"):
+        assert few["Deployment", name] == many["Deployment", name]
+    assert many["StatefulSet", "tiny-us-east"]["spec"]["replicas"] == 3
+    marks = [
+        template(found, "StatefulSet", "tiny-us-east")["metadata"]["annotations"]
+        for found in (few, many)
+    ]
+    assert marks[0][Annotation.TEMPLATE] == marks[1][Annotation.TEMPLATE]
+
+
+def test_a_lost_node_is_excluded_and_restarts_nobody() -> None:
+    wanted = replace(EVERYTHING, excluded={"tiny-us-east": ("n1", "n2")})
+    found = children(wanted=wanted)
+    pod = template(found, "StatefulSet", "tiny-us-east")
+    assert excluded_nodes(pod) == ("n1", "n2")
+    before = template(children(), "StatefulSet", "tiny-us-east")["metadata"]["annotations"]
+    assert pod["metadata"]["annotations"][Annotation.TEMPLATE] == before[Annotation.TEMPLATE]
+    assert excluded_nodes(template(found, "StatefulSet", "tiny-eu-west")) == ()
+
+
+def test_a_new_image_is_another_template() -> None:
+    image = "spec.learner={template: {spec: {containers: [{image: 'mine:2'}]}}}"
+    marks = {
+        template(found, "StatefulSet", "tiny-us-east")["metadata"]["annotations"][
+            Annotation.TEMPLATE
+        ]
+        for found in (children(), children(image))
+    }
+    assert len(marks) == 2
+
+
+def test_every_pod_is_restricted_and_has_no_credentials() -> None:
+    for found in children().values():
+        pod = found.get("spec", {}).get("template", {}).get("spec")
+        if pod is None:
+            continue
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        container = pod["containers"][0]["securityContext"]
+        assert container["allowPrivilegeEscalation"] is False
+        assert container["capabilities"] == {"drop": ["ALL"]}
+    accounts = [each for (kind, _), each in children().items() if kind == "ServiceAccount"]
+    assert all(each["automountServiceAccountToken"] is False for each in accounts)
+
+
+def test_a_learner_knows_its_slot_from_its_ordinal() -> None:
+    container = template(children(), "StatefulSet", "tiny-eu-west")["spec"]["containers"][0]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["ATOLL_SLOT"] == "$(ATOLL_REGION)-$(ATOLL_ORDINAL)"
+    assert env["ATOLL_ENDPOINTS"] == "tiny-syncer-0.demo.svc:7700,tiny-syncer-1.demo.svc:7700"
+    assert container["image"] == "worker:1"
+
+
+def test_run_files_are_immutable_and_agree_on_the_run() -> None:
+    files = [each for (kind, _), each in children().items() if kind == "ConfigMap"]
+    assert all(each["immutable"] for each in files)
+    assert len({RunFile.from_json(each["data"]["run.json"]).hash for each in files}) == 1
+
+
+def test_pods_go_to_their_regions_nodes_unless_the_user_selects_nodes() -> None:
+    pod = template(children(), "StatefulSet", "tiny-eu-west")["spec"]
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    assert expression["values"] == ["eu-west"]
+    own = "spec.regions=[{name: us-east}, {name: eu-west, podOverrides: {nodeSelector: {a: b}}}]"
+    pod = template(children(own), "StatefulSet", "tiny-eu-west")["spec"]
+    assert pod["nodeSelector"] == {"a": "b"}
+    assert "affinity" not in pod
+
+
+def test_an_install_makes_only_what_belongs_in_its_regions() -> None:
+    found = children(settings=replace(SETTINGS, regions=("eu-west",)))
+    assert ("StatefulSet", "tiny-eu-west") in found
+    assert not {("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-syncer-0")} & found.keys()
+
+
+def test_a_retained_claim_has_no_owner_and_a_deleted_one_has() -> None:
+    storage = "spec.syncer.storage={{type: PersistentVolumeClaim, reclaim: {}}}"
+    retained = children(storage.format("Retain"))["PersistentVolumeClaim", "tiny-syncer-0"]
+    deleted = children(storage.format("Delete"))["PersistentVolumeClaim", "tiny-syncer-0"]
+    assert "ownerReferences" not in retained["metadata"]
+    assert deleted["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+
+
+def test_nothing_wanted_is_zero_replicas_not_deletion() -> None:
+    found = children(wanted=Wanted(learners=False, shards=False, evaluator=False))
+    assert found.keys() == children().keys()
+    replicas = [
+        each["spec"]["replicas"] for each in found.values() if "replicas" in each.get("spec", {})
+    ]
+    assert set(replicas) == {0}

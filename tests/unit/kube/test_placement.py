@@ -1,0 +1,176 @@
+"""Which nodes count as lost, which pods are replaced, and when the operator holds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from atoll_operator.api.spec import Failure
+from atoll_operator.kube.observe import Node, Pod
+from atoll_operator.kube.plan.leases import Leases
+from atoll_operator.kube.plan.nodes import Placement, Seen, State, decide, state_of, stranded
+from unit.kube.cluster_values import learner, node, shard
+
+LOSS = 20
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (None, State.GONE),
+        (node("n", silent=5), State.WELL),
+        (node("n", silent=12), State.DOUBTFUL),
+        (node("n", silent=21.4), State.DOUBTFUL),
+        (node("n", silent=21.6), State.SILENT),
+        (node("n", silent=5, ready=False), State.NOT_READY),
+        (node("n", silent=5, out_of_service=True), State.NOT_READY),
+        (node("n", silent=100, settled_seconds=5), State.DOUBTFUL),
+        (node("n", silent=100, settled_seconds=12), State.SILENT),
+        (replace(node("n"), silent_seconds=None), State.WELL),
+    ],
+)
+def test_a_nodes_state_follows_its_condition_and_its_lease(seen: Node | None, state: State) -> None:
+    assert state_of(seen, LOSS) is state
+
+
+def test_a_lease_of_long_duration_is_waited_for_longer() -> None:
+    assert state_of(node("n", silent=50, lease_seconds=120.0), LOSS) is State.DOUBTFUL
+    assert state_of(node("n", silent=65, lease_seconds=120.0), LOSS) is State.SILENT
+
+
+def choose(
+    pods: Sequence[Pod],
+    nodes: Sequence[Node],
+    *,
+    dead: Sequence[str] = (),
+    unseen: Sequence[str] = (),
+    counts: dict[str, int] | None = None,
+    released: bool = False,
+    limit: int = 20,
+    settling: frozenset[str] = frozenset(),
+) -> Placement:
+    regions = sorted({each.region for each in nodes})
+    return decide(
+        Seen(
+            pods=pods,
+            nodes={each.name: each for each in nodes},
+            dead=frozenset(dead),
+            unseen=frozenset(unseen),
+            counts=counts or {},
+            failure=Failure(node_loss_seconds=LOSS, max_replacements_per_slot=limit),
+            region_nodes={r: [n for n in nodes if n.region == r] for r in regions},
+            released=released,
+            settling=settling,
+        )
+    )
+
+
+POD = learner("us-east-0", "n1")
+
+
+def test_a_dead_session_on_a_silent_node_is_replaced() -> None:
+    found = choose([POD], [node("n1", silent=30), node("n2")], dead=[POD.uid])
+    assert [each.pod.name for each in found.replace] == ["tiny-us-east-0"]
+    assert "silent" in found.replace[0].reason
+
+
+def test_a_stale_lease_alone_never_triggers() -> None:
+    assert not choose([POD], [node("n1", silent=300), node("n2")]).replace
+
+
+def test_a_dead_session_alone_never_triggers() -> None:
+    assert not choose([POD], [node("n1"), node("n2")], dead=[POD.uid]).replace
+
+
+def test_with_the_syncer_unreachable_a_silent_node_is_not_enough() -> None:
+    assert not choose([POD], [node("n1", silent=300), node("n2")], unseen=[POD.uid]).replace
+
+
+def test_with_the_syncer_unreachable_a_node_that_is_not_ready_is() -> None:
+    found = choose([POD], [node("n1", ready=False), node("n2")], unseen=[POD.uid])
+    assert found.replace
+
+
+def test_pods_of_a_deleted_node_are_replaced() -> None:
+    assert choose([POD], [node("n2")], dead=[POD.uid]).lost == {"n1": State.GONE}
+    assert choose([POD], [node("n2")], dead=[POD.uid]).replace
+
+
+def test_a_shard_that_does_not_answer_is_treated_in_the_same_way() -> None:
+    lost = replace(shard(0, "n1"), region="us-east")
+    assert choose([lost], [node("n1", silent=30), node("n2")], dead=[lost.uid]).replace
+
+
+STORM = [node(f"n{i}", silent=30) for i in range(4)] + [node("n4")]
+
+
+def test_most_nodes_of_a_region_at_once_are_held() -> None:
+    found = choose([learner("us-east-0", "n0")], STORM, dead=["uid-us-east-0"])
+    assert not found.replace
+    assert found.held[0].message.startswith("4 of 5 nodes of us-east")
+
+
+def test_nodes_whose_renewal_is_overdue_count_for_a_storm() -> None:
+    nodes = [node("n0", silent=22), *(node(f"n{i}", silent=12) for i in (1, 2)), node("n3")]
+    assert choose([learner("us-east-0", "n0")], nodes, dead=["uid-us-east-0"]).held
+
+
+def test_two_lost_nodes_are_no_storm_however_small_the_region() -> None:
+    nodes = [node("n0", silent=30), node("n1", silent=30)]
+    assert choose([learner("us-east-0", "n0")], nodes, dead=["uid-us-east-0"]).replace
+
+
+def test_a_storm_is_let_through_by_annotation() -> None:
+    pod = learner("us-east-0", "n0")
+    assert choose([pod], STORM, dead=[pod.uid], released=True).replace
+
+
+def test_a_node_declared_out_of_service_is_replaced_in_a_storm() -> None:
+    pod = learner("us-east-0", "n0")
+    nodes = [replace(STORM[0], out_of_service=True), *STORM[1:]]
+    assert choose([pod], nodes, dead=[pod.uid]).replace
+
+
+def test_nodes_that_return_one_by_one_are_waited_for() -> None:
+    pod = learner("us-east-0", "n0")
+    nodes = [node("n0", silent=30), *(node(f"n{i}") for i in range(1, 5))]
+    assert not choose([pod], nodes, dead=[pod.uid], settling=frozenset({"us-east"})).replace
+    assert choose([pod], nodes, dead=[pod.uid]).replace
+
+
+def test_a_storm_in_one_region_holds_no_other() -> None:
+    pods = [learner("us-east-0", "n0"), learner("eu-west-0", "e0")]
+    nodes = [*STORM, node("e0", "eu-west", silent=30), node("e1", "eu-west")]
+    found = choose(pods, nodes, dead=[each.uid for each in pods])
+    assert [each.pod.region for each in found.replace] == ["eu-west"]
+
+
+def test_a_slot_has_a_budget_of_replacements() -> None:
+    found = choose(
+        [POD], [node("n1", silent=30), node("n2")], dead=[POD.uid], counts={POD.name: 3}, limit=3
+    )
+    assert (found.replace, found.exhausted) == ((), (POD.name,))
+
+
+def test_a_pod_that_waits_and_shuns_a_node_that_is_well_again_is_made_anew() -> None:
+    waiting = learner("us-east-0", "", phase="Pending", excluded=("n1",))
+    assert stranded(waiting, {})
+    assert not stranded(waiting, {"n1": State.SILENT})
+    assert not stranded(replace(waiting, node="n2"), {})
+
+
+def test_silence_is_counted_from_the_last_change_of_renew_time() -> None:
+    leases = Leases()
+    leases.seen("n", "10:00:00", 40, now=100.0)
+    leases.seen("n", "10:00:00", 40, now=110.0)
+    assert leases.look(node("n"), 115.0).silent_seconds == 15.0
+    leases.seen("n", "10:00:10", 40, now=116.0)
+    assert leases.look(node("n"), 120.0).silent_seconds == 4.0
+
+
+def test_after_a_gap_of_the_watch_a_renewal_more_is_waited_for() -> None:
+    leases = Leases()
+    leases.seen("n", "10:00:00", 40, now=100.0)
+    leases.resumed(150.0)
+    assert state_of(leases.look(node("n"), 155.0), LOSS) is State.DOUBTFUL
+    assert state_of(leases.look(node("n"), 162.0), LOSS) is State.SILENT

@@ -1,0 +1,249 @@
+"""One pass: what is written when, and in which order, against an API server in memory."""
+
+import asyncio
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.edges.api import NODES, NotFoundError, path
+from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.reconcile import Reconciler
+from atoll_operator.kube.repair import Repair
+from atoll_operator.kube.speaker import Speaker
+from atoll_protos.names import Label
+from unit.kube.cluster_values import MANIFEST, SETTINGS
+
+KEY = ("demo", "tiny")
+
+
+class Server:
+    """Objects by path; notes every write."""
+
+    def __init__(self, job: dict[str, Any] | None) -> None:
+        self.job, self.children = job, {}  # type: ignore[var-annotated]
+        self.log: list[str] = []
+
+    @property
+    def writes(self) -> int:
+        return len(self.log)
+
+    async def get(self, where: str) -> Any:
+        if where.endswith("decoupledtrainingjobs/tiny"):
+            return copy.deepcopy(self.job)
+        return copy.deepcopy(self.children.get(where))
+
+    async def list(self, where: str, selector: str = "") -> list[Any]:
+        assert selector == f"{Label.JOB}=tiny"
+        found = [v for k, v in self.children.items() if k.rpartition("/")[0] == where]
+        return copy.deepcopy(found)
+
+    async def apply(self, child: Mapping[str, Any]) -> None:
+        name = child["metadata"]["name"]
+        self.log.append(f"apply {child['kind']} {name}")
+        where = path(child["kind"], "demo", name)
+        live: Any = copy.deepcopy(child)
+        live["metadata"] |= {"uid": f"uid-{name}", "generation": 1}
+        live["status"] = {"observedGeneration": 1}
+        self.children[where] = live
+
+    async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        if self.job is None:
+            raise NotFoundError(404, "gone")
+        self.log.append("status")
+        self.job["status"] = copy.deepcopy(status)
+
+    async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
+        self.log.append(f"delete {where.rpartition('/')[2]}{' at once' if at_once else ''}")
+        self.children.pop(where, None)
+        return True
+
+    async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
+        self.log.append(f"event {event['reason']}")
+
+    def add_pod(self, name: str, role: str, node: str, **labels: str) -> None:
+        owner = self.children.get(path("StatefulSet", "demo", name.rpartition("-")[0]))
+        made_from = owner["spec"]["template"]["metadata"]["annotations"] if owner else {}
+        self.children[path("Pod", "demo", name)] = {
+            "metadata": {
+                "name": name,
+                "uid": f"uid-{name}",
+                "labels": {Label.ROLE: role, **labels},
+                "annotations": made_from,
+            },
+            "spec": {"nodeName": node},
+            "status": {"phase": "Running", "podIP": f"ip-{name}"},
+        }
+
+
+class Shards:
+    """Answers of shards; notes every word."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.replies: list[pb.StatusReply | None] = [None]
+        self.log = log
+
+    async def forget(self, addresses: Any) -> None:
+        del addresses
+
+    async def status(self, addresses: Any) -> Any:
+        return self.replies[: len(addresses)]
+
+    async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int:
+        self.log.append(f"owner {slot} {uid or 'nobody'} {word}")
+        return word + 1
+
+
+class World:
+    def __init__(self, *changes: tuple[str, Any]) -> None:
+        job = yaml.safe_load(MANIFEST)
+        job["metadata"] |= {"namespace": "demo", "uid": "job-uid", "generation": 1}
+        job["spec"] |= {"syncer": {"shards": 1}} | dict(changes)
+        self.server = Server(job)
+        self.shards = Shards(self.server.log)
+        self.nodes = Nodes(region_label="region")
+        for where in (NODES, "leases"):
+            self.nodes.synced.add(where)
+        api: Any = self.server
+        shards: Any = self.shards
+        metrics = Metrics()
+        speaker = Speaker(api=api, settings=SETTINGS, metrics=metrics)
+        self.reconciler = Reconciler(
+            api=api, syncers=shards, nodes=self.nodes, settings=SETTINGS, metrics=metrics,
+            speaker=speaker,
+            repair=Repair(
+                api=api, syncers=shards, nodes=self.nodes, metrics=metrics, speaker=speaker
+            ),
+        )  # fmt: skip
+
+    def run(self) -> list[str]:
+        """One pass; what it wrote."""
+        before = len(self.server.log)
+        self.reconciler.touch(KEY)
+        asyncio.run(self._pass())
+        return self.server.log[before:]
+
+    async def _pass(self) -> None:
+        self.again = await self.reconciler.reconcile(KEY)
+
+    def condition(self, kind: str) -> str:
+        assert self.server.job is not None
+        found = {each["type"]: each["status"] for each in self.server.job["status"]["conditions"]}
+        return str(found[kind])
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wall time stands still: what is written differs only by what is seen."""
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+
+
+def test_the_first_pass_makes_the_children_and_all_conditions() -> None:
+    world = World()
+    wrote = world.run()
+    assert "apply StatefulSet tiny-us-east" in wrote
+    assert wrote.count("status") == 1
+    assert world.server.job is not None
+    assert len(world.server.job["status"]["conditions"]) == 10
+
+
+def test_a_second_pass_writes_nothing() -> None:
+    world = World()
+    world.run()
+    assert world.run() == []
+
+
+def test_a_lost_operator_takes_up_where_another_stopped() -> None:
+    world, other = World(), World()
+    world.run()
+    for child in list(world.server.children)[::2]:
+        del world.server.children[child]
+    other.reconciler.api = world.reconciler.api
+    before = len(world.server.log)
+    asyncio.run(other.reconciler.reconcile(KEY))
+    wrote = world.server.log[before:]
+    assert wrote
+    assert all(each.startswith("apply") for each in wrote if each != "status")
+
+
+def test_a_manifest_that_cannot_be_read_is_said_and_touches_no_child() -> None:
+    world = World(("steps", -1))
+    assert world.run() == ["status"]
+    assert world.condition("Accepted") == "False"
+    assert not world.server.children
+
+
+def test_a_job_of_another_manager_is_left_alone() -> None:
+    assert World(("managedBy", "kueue.x-k8s.io/multikueue")).run() == []
+
+
+def test_a_job_created_suspended_has_no_children() -> None:
+    world = World(("suspend", True))
+    world.run()
+    assert not world.server.children
+    assert world.condition("Suspended") == "True"
+
+
+def test_a_job_that_is_gone_is_forgotten() -> None:
+    world = World()
+    world.run()
+    world.server.job = None
+    assert world.run() == []
+    assert world.again is None
+    assert not world.reconciler.memories
+
+
+def lost_learner() -> World:
+    world = World()
+    world.run()
+    world.server.add_pod("tiny-syncer-0-x", "shard", "n2", **{Label.SHARD: "0"})
+    index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "0"}
+    world.server.add_pod("tiny-us-east-0", "learner", "n1", **index)
+    for name, ready in (("n1", "False"), ("n2", "True"), ("n3", "True")):
+        conditions = [{"type": "Ready", "status": ready}]
+        raw = {"metadata": {"name": name}, "status": {"conditions": conditions}}
+        world.nodes.take(NODES, "ADDED", raw)
+    slot = pb.SlotStatus(slot="us-east-0", state="Lost", uid="uid-tiny-us-east-0")
+    world.shards.replies = [pb.StatusReply(run="r", state="Serving", steps=600, slots=[slot])]
+    return world
+
+
+def test_a_lost_node_is_excluded_and_the_owner_retired_before_its_pod_is_deleted() -> None:
+    world = lost_learner()
+    first, second = world.run(), world.run()
+    assert "apply StatefulSet tiny-us-east" in first
+    assert not [each for each in first if each.startswith("delete")]
+    order = [each for each in second if each.startswith(("owner", "delete", "event NodeLost"))]
+    assert order == [
+        "owner us-east-0 nobody 0", "delete tiny-us-east-0 at once", "event NodeLost",
+    ]  # fmt: skip
+
+
+def test_the_replacement_is_named_owner_after_a_fresh_look_at_it() -> None:
+    world = lost_learner()
+    world.run()
+    world.run()
+    index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "0"}
+    world.server.add_pod("tiny-us-east-0", "learner", "n3", **index)
+    world.server.children[path("Pod", "demo", "tiny-us-east-0")]["metadata"]["uid"] = "new"
+    reply = world.shards.replies[0]
+    assert reply is not None
+    reply.slots[0].owner_word = 1
+    assert "owner us-east-0 new 1" in world.run()
+
+
+def test_a_pod_that_a_shard_refused_for_good_is_deleted_with_grace() -> None:
+    world = lost_learner()
+    world.nodes.nodes.clear()
+    for name in ("n1", "n2"):
+        conditions = [{"type": "Ready", "status": "True"}]
+        raw = {"metadata": {"name": name}, "status": {"conditions": conditions}}
+        world.nodes.take(NODES, "ADDED", raw)
+    pod = world.server.children[path("Pod", "demo", "tiny-us-east-0")]
+    ended = {"terminated": {"exitCode": 77}}
+    pod["status"]["containerStatuses"] = [{"state": ended}]
+    assert "delete tiny-us-east-0" in world.run()

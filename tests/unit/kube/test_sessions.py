@@ -1,0 +1,68 @@
+"""Which sessions are dead, and which pods wait for the operator's word."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.plan.sessions import judge, to_name, to_retire
+from unit.kube.cluster_values import learner, reply, shard
+
+POD = learner("us-east-0", "n1")
+
+
+def dead(registrar: pb.StatusReply | None, absent: float = 0.0) -> bool:
+    return POD.uid in judge([POD], registrar, {POD.slot: absent}, {}).dead
+
+
+def test_a_lost_slot_is_dead_and_a_training_one_is_not() -> None:
+    assert dead(reply(us_east_0="Lost"))
+    assert not dead(reply(us_east_0="Training"))
+
+
+def test_a_session_that_has_stopped_reporting_is_dead_before_the_transport_says_so() -> None:
+    registrar = reply(us_east_0="Stalled")
+    registrar.slots[0].seconds_since_report = 11.0
+    assert dead(registrar)
+
+
+def test_a_session_of_another_pod_says_nothing_for_this_one() -> None:
+    registrar = reply(us_east_0="Training")
+    registrar.slots[0].uid = "another"
+    assert dead(registrar)
+
+
+def test_a_slot_unknown_to_a_restarted_registrar_is_dead_only_after_a_while() -> None:
+    assert not dead(reply(), absent=5)
+    assert dead(reply(), absent=12)
+
+
+def test_without_a_registrar_nobody_can_say() -> None:
+    judged = judge([POD], None, {}, {})
+    assert not judged.dead
+    assert judged.unseen == {POD.uid}
+
+
+def test_a_shard_is_dead_when_it_has_been_silent_for_a_while() -> None:
+    assert judge([shard(0, "n")], None, {}, {0: 6.0}).dead
+    assert not judge([shard(0, "n")], None, {}, {0: 2.0}).dead
+
+
+def test_an_owner_is_retired_once() -> None:
+    registrar = reply(us_east_0="Lost")
+    assert to_retire(POD, registrar) == 0
+    registrar.slots[0].owner_word = 1
+    assert to_retire(POD, registrar) is None
+
+
+def test_a_pod_newer_than_the_last_word_is_named() -> None:
+    registrar = reply(us_east_0="Lost")
+    registrar.slots[0].owner_word = 3
+    assert to_name([POD], registrar, {}) == [(POD, 3)]
+    registrar.slots[0].owner_uid = POD.uid
+    assert to_name([POD], registrar, {}) == []
+
+
+def test_a_slot_without_a_word_needs_none() -> None:
+    assert to_name([POD], reply(us_east_0="Joining"), {}) == []
+
+
+def test_a_slot_that_a_restarted_registrar_does_not_show_is_asked_about() -> None:
+    assert to_name([POD], reply(), {POD.slot: 3.0}) == []
+    assert to_name([POD], reply(), {POD.slot: 12.0}) == [(POD, None)]

@@ -1,0 +1,97 @@
+"""The manifest's plan for one machine: what a pod would be, as a process."""
+
+import sys
+from pathlib import Path
+
+from atoll_operator.api.spec import parse
+from atoll_operator.local import plan
+from atoll_protos.names import Env
+from atoll_protos.run import Merge, Sync, Wire
+
+MANIFEST = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 100
+  learner:
+    template:
+      spec:
+        containers:
+          - name: learner
+            image: nobody/learner
+            command: [python, train.py]
+            args: [--slot, $(ATOLL_SLOT), --size, $(SIZE)]
+            workingDir: code
+            env: [{name: SIZE, value: big}, {name: TWICE, value: $(SIZE)-$(SIZE)}]
+            resources: {}
+  regions:
+    - {name: us-east, learners: 2}
+    - {name: eu-west, podOverrides: {env: [{name: SIZE, value: small}], nodeSelector: {a: b}}}
+  syncer: {region: us-east, shards: 2}
+"""
+OUT = Path("/out")
+
+
+def planned(text: str = MANIFEST, *, new: bool = True) -> dict[str, plan.Planned]:
+    return {each.name: each for each in plan.processes(parse(text), OUT, (7000, 7001), new=new)}
+
+
+def test_there_is_a_process_for_every_shard_and_slot() -> None:
+    assert list(planned()) == ["shard-0", "shard-1", "us-east-0", "us-east-1", "eu-west-0"]
+
+
+def test_variables_are_expanded_as_kubernetes_does_it() -> None:
+    processes = planned()
+    first = processes["us-east-1"]
+    assert first.command == ("python", "train.py", "--slot", "us-east-1", "--size", "big")
+    assert first.env["TWICE"] == "big-big"
+    assert first.folder == "code"
+    assert processes["eu-west-0"].command[-1] == "small"
+
+
+def test_every_process_learns_run_file_and_endpoints() -> None:
+    for each in planned().values():
+        assert each.env[Env.RUN_FILE] == "/out/run.json"
+        assert each.env[Env.ENDPOINTS] == "127.0.0.1:7000,127.0.0.1:7001"
+
+
+def test_only_a_new_run_may_be_minted_at_once() -> None:
+    assert "--new" in planned()["shard-0"].command
+    assert "--new" not in planned(new=False)["shard-0"].command
+
+
+def test_without_a_template_the_built_in_example_trains() -> None:
+    text = MANIFEST[: MANIFEST.index("  learner:")] + MANIFEST[MANIFEST.index("  regions:") :]
+    command = planned(text)["us-east-0"].command
+    assert command == (sys.executable, *plan.TRAIN)
+
+
+def test_an_evaluator_is_a_process_without_a_slot() -> None:
+    evaluator = planned(MANIFEST + "  evaluator: {everySteps: 10}\n")["evaluator"]
+    assert evaluator.role == "evaluator"
+    assert Env.SLOT not in evaluator.env
+    assert plan.run_file(parse(MANIFEST + "  evaluator: {everySteps: 10}\n")).evaluator_every == 10
+
+
+def test_what_only_a_cluster_can_do_is_said() -> None:
+    lines = plan.ignored(parse(MANIFEST))
+    assert any("image" in line and "resources" in line for line in lines)
+    assert any("nodeSelector" in line and "eu-west" in line for line in lines)
+
+
+def test_presets_are_the_published_systems() -> None:
+    def sync(text: str) -> Sync:
+        return plan.run_file(parse(MANIFEST + text)).sync
+
+    plain = sync("  sync: {preset: DiLoCo, period: 20}\n")
+    assert (plain.fragments, plain.overlap, plain.lockstep, plain.quorum) == (1, 0, True, 3)
+    assert (plain.merge, plain.grace) == (Merge.MEAN, False)
+    assert (plain.wire_up, plain.wire_down) == (Wire.F32, Wire.F32)
+    streaming = sync("  sync: {preset: StreamingDiLoCo}\n")
+    assert streaming.lockstep
+    assert (streaming.wire_up, streaming.blend) == (Wire.INT4, 0.5)
+    decoupled = sync("")
+    assert not decoupled.lockstep
+    assert (decoupled.merge, decoupled.fragments) == (Merge.RADIAL_DIRECTIONAL, 24)
+    assert sync("  sync: {preset: DiLoCo, period: 20, quorum: 2}\n").quorum == 2

@@ -1,0 +1,139 @@
+"""What the shards say becomes a status in the shape of the CRD's."""
+
+import math
+from typing import Any
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.conditions import TYPES
+from atoll_operator.api.spec import Job, parse
+from atoll_operator.local import progress
+
+MANIFEST = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 200
+  regions: [{name: a, learners: 2}, {name: b}]
+  syncer: {region: a, shards: 2}
+  sync: {fragments: 4, period: 8, quorum: 2}
+"""
+FIELDS = {"type", "status", "reason", "message"}
+
+
+def job() -> Job:
+    return parse(MANIFEST)
+
+
+def reply(
+    state: str = "Serving", tick: int = 50, training: tuple[str, ...] = ("a-0", "a-1", "b-0")
+) -> pb.StatusReply:
+    slots = [
+        pb.SlotStatus(slot=name, state="Training", t_m=40, step_seconds=0.1, loss=2.0, tokens=400)
+        for name in training
+    ]
+    gone = {"a-0", "a-1", "b-0"} - set(training)
+    slots += [pb.SlotStatus(slot=name, state="Lost", loss=math.nan) for name in sorted(gone)]
+    return pb.StatusReply(
+        run="r", state=state, tick=tick, slots=slots, ticks_per_second=10.0, epoch=3
+    )
+
+
+def said(status: Any) -> dict[str, str]:
+    return {each["type"]: f"{each['status']}/{each['reason']}" for each in status["conditions"]}
+
+
+def test_every_condition_is_there_from_the_first_look() -> None:
+    first = progress.status(job(), [None, None])
+    assert tuple(said(first)) == TYPES
+    assert said(first)["SyncerReady"] == "Unknown/NoAnswer"
+    assert said(first)["LearnersAvailable"] == "Unknown/SyncerSilent"
+    assert said(first)["Complete"] == "False/NotComplete"
+    assert "progress" not in first
+    assert all(each.keys() == FIELDS and each["reason"] for each in first["conditions"])
+
+
+def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
+    registrar = reply(tick=60)
+    registrar.evaluation.loss = 1.25
+    status = progress.status(job(), [registrar, reply(tick=50)])
+    assert status["progress"]["step"] == 50
+    assert status["progress"]["progressPercentage"] == 25
+    assert status["progress"]["estimatedRemainingSeconds"] == 15
+    assert status["progress"]["metrics"][0] == {"name": "outer_loss", "value": "1.2500"}
+    assert status["progress"]["loss"] == "2.0000"
+    assert said(status)["SyncerReady"] == "True/Serving"
+    assert said(status)["Progressing"] == "True/Training"
+
+
+def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_value() -> None:
+    status = progress.status(job(), [reply(), None])
+    assert "progress" not in status
+    assert said(status)["SyncerReady"] == "Unknown/NoAnswer"
+    assert said(status)["Progressing"] == "False/WaitingForSyncer"
+    assert status["syncer"] == {"shards": 2, "ready": 1, "epochs": [3, None]}
+
+
+@pytest.mark.parametrize(
+    ("training", "available", "degraded"),
+    [
+        (("a-0", "a-1", "b-0"), "True/Quorum", "False/AllWell"),
+        (("a-0", "b-0"), "True/Quorum", "True/LearnersMissing"),
+        (("a-0",), "False/TooFew", "True/LearnersMissing"),
+    ],
+)
+def test_learners_are_counted_by_region_and_against_the_quorum(
+    training: tuple[str, ...], available: str, degraded: str
+) -> None:
+    replies = [reply(training=training), reply(training=training)]
+    status = progress.status(job(), replies)
+    assert status["learnersLive"] == len(training)
+    assert said(status)["LearnersAvailable"] == available
+    assert said(status)["Degraded"] == degraded
+    live = {each["name"]: each["live"] for each in status["regions"]}
+    assert live["a"] + live["b"] == len(training)
+
+
+def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
+    ended = said(progress.status(job(), [reply("Final"), reply("Final")]))
+    assert (ended["Progressing"], ended["Complete"]) == ("True/Exporting", "False/NotComplete")
+    done = said(progress.status(job(), [reply("Complete"), reply("Final")]))
+    assert (done["Complete"], done["Failed"]) == ("True/Trained", "False/NotFailed")
+    assert {done[kind] for kind in TYPES[1:5]} == {"False/Complete"}
+    lost = reply("Failed")
+    lost.reason = "its store is empty"
+    failed = progress.status(job(), [reply(), lost])
+    assert said(failed)["Failed"] == "True/StoreLost"
+    assert failed["conditions"][-1]["message"] == "its store is empty"
+
+
+def test_a_row_is_there_for_every_learner_also_before_it_joins() -> None:
+    rows = progress.slot_rows(job(), reply(training=("a-0", "b-0")))
+    assert [row[:3] for row in rows] == [
+        ["a-0", "a", "Training"],
+        ["a-1", "a", "Lost"],
+        ["b-0", "b", "Training"],
+    ]
+    assert [row[2] for row in progress.slot_rows(job(), None)] == ["Starting"] * 3
+
+
+def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
+    replies = [reply(), reply()]
+    seen = progress.Snapshot(
+        job=job(),
+        replies=replies,
+        status=progress.status(job(), replies),
+        bytes_per_second=2.5e6,
+    )
+    line = progress.line(seen)
+    for part in (
+        "tick 50 of 200",
+        "learners 3/3",
+        "quorum 2",
+        "2.50 MB/s",
+        "loss 2.0000",
+        "ETA 15 s",
+    ):
+        assert part in line

@@ -1,0 +1,109 @@
+"""What became of every token, from the lines of learners and shards (PROTOCOL.md, rule 13)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_operator.local.summary import (
+    conserve,
+    merged_by_tape,
+    moved,
+    read_lines,
+    sentence,
+    summarise,
+)
+
+KEY = ("a-0", 1, 0, 0)
+
+
+def start() -> dict[str, Any]:
+    """Version 0 is adopted."""
+    return step(tokens=0, adopted=[settled(0)])
+
+
+def step(tokens: int, adopted: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    line = {"slot": "a-0", "incarnation": 1, "tokens": tokens, "adopted": adopted or []}
+    return {**line, "step_seconds": 0.9, "blocked_seconds": 0.1}
+
+
+def settled(version: int, merged: int = 0, overlap: int = 0, late: int = 0) -> dict[str, Any]:
+    counts = {"merged": merged, "overlap": overlap, "late": late}
+    return {"shard": 0, "slice": 0, "version": version, **counts}
+
+
+def commit(base: int, tokens: int, slot: str = "a-0") -> dict[str, Any]:
+    part = {"slot": slot, "incarnation": 1, "tokens": tokens, "base": base}
+    bytes_moved = {"bytes_up": 10 * (base + 1), "bytes_down": 20 * (base + 1)}
+    return {"event": "commit", "shard": 0, "slice": 0, "participants": [part], **bytes_moved}
+
+
+END = {"slot": "a-0", "incarnation": 1, "event": "end"}
+
+
+def test_merged_overlap_and_late_are_counted_at_adoption() -> None:
+    lines = [start(), step(10), step(10), step(10, [settled(1, merged=20, overlap=10)]), END]
+    tokens = conserve(lines, [commit(0, 20)])[KEY]
+    assert (tokens.trained, tokens.merged, tokens.overlap, tokens.late) == (30, 20, 10, 0)
+    assert tokens.balanced
+
+
+def test_what_no_adoption_has_settled_is_pending_at_an_end_and_lost_without_one() -> None:
+    lines = [start(), step(10), step(5)]
+    alive = conserve([*lines, END], [])[KEY]
+    dead = conserve(lines, [])[KEY]
+    assert (alive.pending, alive.lost) == (15, 0)
+    assert (dead.pending, dead.lost) == (0, 15)
+    assert alive.balanced
+    assert dead.balanced
+
+
+def test_a_dead_learners_offer_that_a_commit_names_is_merged_not_lost() -> None:
+    lines = [start(), step(10), step(5)]
+    tokens = conserve(lines, [commit(0, 10)])[KEY]
+    assert (tokens.merged, tokens.lost) == (10, 5)
+    assert tokens.balanced
+
+
+def test_a_line_that_lies_about_its_adoption_breaks_the_law() -> None:
+    lines = [start(), step(10), step(10, [settled(1, merged=10, overlap=5)]), END]
+    assert not conserve(lines, [commit(0, 10)])[KEY].balanced
+
+
+def test_the_tape_alone_says_what_was_merged() -> None:
+    assert merged_by_tape([commit(0, 20), commit(1, 7), {"event": "late"}]) == {KEY: 27}
+
+
+def test_bytes_are_added_over_process_starts() -> None:
+    tape = [{"bytes_up": up, "bytes_down": 2 * up} for up in (0, 5, 9, 0, 4)]
+    assert moved([tape, tape[:2]]) == {"up": 9 + 4 + 5, "down": 18 + 8 + 10}
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2')
+    assert read_lines(path) == [{"a": 1}]
+    assert read_lines(tmp_path / "none") == []
+
+
+def test_the_summary_of_a_folder(tmp_path: Path) -> None:
+    for folder in ("learners", "syncer"):
+        (tmp_path / folder).mkdir()
+    learner = [start(), step(10), step(10, [settled(1, merged=10, overlap=10)]), END]
+    write(tmp_path / "learners" / "a-0.jsonl", learner)
+    write(tmp_path / "syncer" / "0.tape.jsonl", [commit(0, 10)])
+    write(tmp_path / "evaluations.jsonl", [{"loss": 5.5}, {"loss": 2.0}])
+    found = summarise(tmp_path, "Complete", 12.0, {"progress": {"step": 2}})
+    assert found["result"] == "Complete"
+    assert found["tokens"]["trained"] == 20
+    assert found["goodput"] == pytest.approx(0.5)
+    assert found["participation"] == pytest.approx(1.0)
+    assert found["bytes"] == {"up": 10, "down": 20}
+    assert found["learners"]["a-0"]["busy_share"] == pytest.approx(0.9)
+    assert found["outer_loss"] == {"start": 5.5, "end": 2.0}
+    assert sentence(found) == "20 tokens, 50% merged, held-out loss 5.500 -> 2.000"
+
+
+def write(path: Path, lines: list[Any]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,0 +1,166 @@
+"""Local mode starts what a template names, as its image would, and again when it ends."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from atoll_operator.local.plan import Planned
+from atoll_operator.local.supervisor import Child, Supervisor, check_startable, last_words
+from atoll_protos.errors import SpecError
+
+STEADY = 1000.0
+
+
+def learner(*command: str, folder: str = "", role: str = "learner") -> Planned:
+    """A planned process."""
+    return Planned(role=role, name="here-0", command=command, env={}, folder=folder)
+
+
+def exiting(code: int) -> Planned:
+    return learner(sys.executable, "-c", f"import sys; sys.exit({code})")
+
+
+class Run:
+    """A supervisor of one process, whose clock the test moves."""
+
+    def __init__(self, planned: Planned, out: Path) -> None:
+        self.said: list[str] = []
+        self.supervisor = Supervisor([planned], out, self.said.append)
+        self.now = 0.0
+
+    @property
+    def child(self) -> Child:
+        return self.supervisor.children[0]
+
+    def start(self, *, final: bool = False) -> bool:
+        """Let time pass until it is started; says whether it is."""
+        self.now += 60.0
+        self.supervisor.look(self.now, final=final)
+        return self.child.process is not None
+
+    def end(self, *, final: bool = False) -> None:
+        """Wait for its end, and let the supervisor see it a moment after its start."""
+        assert self.child.process is not None
+        self.child.process.wait(60)
+        self.now += 0.1
+        self.supervisor.look(self.now, final=final)
+
+
+Start = Callable[[Planned], Run]
+
+
+@pytest.fixture
+def run_of(tmp_path: Path) -> Iterator[Start]:
+    """Makes a run that leaves no process behind."""
+    runs: list[Run] = []
+
+    def make(planned: Planned) -> Run:
+        runs.append(Run(planned, tmp_path))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.supervisor.stop()
+
+
+def test_python_in_a_template_is_the_one_that_has_atoll(run_of: Start) -> None:
+    run = run_of(learner("python", "-c", "import sys; print(sys.prefix)"))
+    assert run.start()
+    run.end()
+    assert run.child.log.read_text().strip() == sys.prefix
+
+
+def test_a_command_that_is_there_may_start() -> None:
+    check_startable([learner("python"), learner(sys.executable)])
+
+
+@pytest.mark.parametrize(
+    ("planned", "problem"),
+    [
+        (learner("no-such-command"), "no command no-such-command"),
+        (learner("./train"), "no command ./train"),
+        (learner("python", folder="no-such-folder"), "no-such-folder is no folder"),
+    ],
+)
+def test_a_command_or_folder_that_is_not_there_is_named(planned: Planned, problem: str) -> None:
+    with pytest.raises(SpecError, match=rf"spec\.learner\.template: .*{problem}"):
+        check_startable([planned])
+
+
+def test_a_process_that_ended_well_before_the_job_is_final_was_only_told_to_stop(
+    run_of: Start,
+) -> None:
+    run = run_of(exiting(0))
+    assert run.start()
+    run.end()
+    assert run.start()
+    run.end(final=True)
+    assert not run.start(final=True)
+    assert run.child.done
+
+
+def test_back_off_grows_with_every_end(run_of: Start) -> None:
+    run = run_of(exiting(75))
+    waits = []
+    for _ in range(4):
+        assert run.start()
+        run.end()
+        waits.append(run.child.start_at - run.now)
+    assert waits == pytest.approx([0.5, 1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(("code", "starts"), [(64, 1), (65, 1), (70, 5), (1, 5)])
+def test_what_starting_again_cannot_help_is_given_up(code: int, starts: int, run_of: Start) -> None:
+    run = run_of(exiting(code))
+    for _ in range(starts):
+        assert run.start()
+        run.end()
+    assert not run.start()
+    assert run.child.done
+    assert f"is given up (exit code {code})" in run.said[-1]
+
+
+def test_a_kill_is_no_failure_of_its_own(run_of: Start) -> None:
+    run = run_of(learner(sys.executable, "-c", "import time; time.sleep(100)"))
+    for _ in range(7):
+        assert run.start()
+        run.supervisor.kill(run.child)
+        run.end()
+    assert run.start()
+    assert "SIGKILL" in run.said[-1]
+
+
+def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_path: Path) -> None:
+    shard = Planned(role="shard", name="shard-3", command=exiting(75).command, env={})
+    run = run_of(shard)
+    assert run.start()
+    (row,) = json.loads((tmp_path / "processes.json").read_text())
+    assert row["role"] == "shard"
+    assert row["shard"] == 3
+    assert row["restarts"] == 0
+    assert row["pid"] == (run.child.process and run.child.process.pid)
+    run.end()
+    assert run.start()
+    (again,) = json.loads((tmp_path / "processes.json").read_text())
+    assert again["restarts"] == 1
+    assert again["instance"] != row["instance"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("one\ntwo\n", "two"),
+        ('{"field": "data", "problem": "x", "remedy": "y", "event": "bad"}\n', "data: x; y"),
+        ('{"event": "ended", "reason": "another layout"}\n', "another layout"),
+        ('{"event": "failed", "exception": "Traceback\\n  a\\nValueError: no"}', "ValueError: no"),
+        ("", ""),
+    ],
+)
+def test_the_last_words_of_a_log_are_one_line_for_a_person(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(text)
+    assert last_words(tmp_path / "log") == words

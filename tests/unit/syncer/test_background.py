@@ -1,0 +1,138 @@
+"""A shard's tasks and threads: trouble with the store is waited out, a bug is heard of."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from atoll_syncer import background
+from atoll_syncer.background import Background, Thread
+from atoll_syncer.metrics import Metrics
+from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+
+
+def failing(*kinds: type[StoreError]) -> Callable[[], str]:
+    """Raises these, one after the other, and then names its thread."""
+    left = list(kinds)
+
+    def work() -> str:
+        if left:
+            raise left.pop(0)("objects/x", "it cannot be had", "wait")
+        return threading.current_thread().name
+
+    return work
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.0)
+    return Metrics(CollectorRegistry())
+
+
+def no_bug(error: BaseException) -> None:
+    pytest.fail(repr(error))
+
+
+def troubles(metrics: Metrics) -> dict[str, float]:
+    (family,) = metrics.store_troubles.collect()
+    samples = (s for s in family.samples if s.name.endswith("_total"))
+    return {s.labels["trouble"]: s.value for s in samples if s.value}
+
+
+def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(metrics: Metrics) -> None:
+    async def scenario() -> None:
+        threads = Background(metrics, no_bug)
+        work = failing(StoreFull, StoreUnavailable, StoreFull)
+        assert await threads.until_stored(Thread.MERGE, work) == "merge_0"
+        threads.stop()
+
+    asyncio.run(scenario())
+    assert troubles(metrics) == {"full": 2, "unavailable": 1}
+
+
+def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
+    told: list[list[str]] = []
+
+    async def scenario() -> None:
+        threads = Background(metrics, no_bug)
+        work = failing(StoreFull)
+
+        def looking() -> str:
+            told.append(list(threads.troubles))
+            return work()
+
+        await threads.until_stored(Thread.MERGE, looking)
+        told.append(list(threads.troubles))
+        threads.stop()
+
+    asyncio.run(scenario())
+    assert told == [[], ["objects/x: it cannot be had; wait"], []]
+
+
+def test_what_no_patience_mends_is_raised(metrics: Metrics) -> None:
+    async def scenario() -> None:
+        threads = Background(metrics, no_bug)
+        with pytest.raises(StoreCorrupt):
+            await threads.until_stored(Thread.LOG, failing(StoreCorrupt))
+        threads.stop()
+
+    asyncio.run(scenario())
+    assert troubles(metrics) == {}
+
+
+def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread(
+    metrics: Metrics,
+) -> None:
+    done: list[str] = []
+
+    async def scenario() -> None:
+        threads = Background(metrics, no_bug)
+        gate = threading.Event()
+
+        def first() -> None:
+            assert gate.wait(20)
+            done.append("first")
+
+        waits = [
+            asyncio.create_task(threads.run(Thread.LOG, work))
+            for work in (first, lambda: done.append("second"))
+        ]
+        await threads.run(Thread.MERGE, lambda: done.append("another thread's"))
+        gate.set()
+        await asyncio.gather(*waits)
+        threads.stop()
+
+    asyncio.run(scenario())
+    assert done == ["another thread's", "first", "second"]
+
+
+def test_a_task_that_raises_is_heard_of_and_one_that_is_stopped_is_not(metrics: Metrics) -> None:
+    heard: list[BaseException] = []
+
+    async def scenario() -> None:
+        told, stopped = asyncio.Event(), asyncio.Event()
+
+        def hear(error: BaseException) -> None:
+            heard.append(error)
+            told.set()
+
+        async def broken() -> None:
+            raise ValueError("a bug")
+
+        async def endless() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        threads = Background(metrics, hear)
+        threads.spawn(endless())
+        threads.spawn(broken())
+        await told.wait()
+        threads.stop()
+        await stopped.wait()
+
+    asyncio.run(scenario())
+    assert [repr(error) for error in heard] == ["ValueError('a bug')"]

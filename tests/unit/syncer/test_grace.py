@@ -1,0 +1,43 @@
+"""The grace (rule 11; 2604.21428, Eq. 3) and who is too slow for it (rule 14)."""
+
+import pytest
+
+from atoll_protos.run import Sync
+from atoll_syncer.model.grace import Average, Timings, grace_seconds, step_seconds, too_slow
+
+SYNC = Sync(period=8, fragments=4, overlap=2, grace=True, grace_safety=0.8)
+
+
+def test_it_is_gamma_times_what_the_overlap_leaves_rule_11() -> None:
+    timings = Timings(quorum=Average(0.5), sync=Average(0.3))
+    assert grace_seconds(SYNC, timings, 1.0) == pytest.approx(0.8 * (2 * 1.0 - 0.8))
+
+
+def test_it_is_at_most_one_step_and_at_least_nothing() -> None:
+    assert grace_seconds(SYNC, Timings(), 10.0) == 10.0
+    assert grace_seconds(SYNC, Timings(quorum=Average(30.0)), 1.0) == 0.0
+
+
+def test_it_can_be_switched_off() -> None:
+    off = Sync(period=8, fragments=4, overlap=2, grace=False)
+    assert grace_seconds(off, Timings(), 1.0) == 0.0
+
+
+def test_a_step_is_the_slowest_within_twice_the_fastest() -> None:
+    assert step_seconds([1.0, 1.9, 5.0, 0.0]) == 1.9
+    assert step_seconds([]) == 0.0
+
+
+def test_the_first_sample_counts_whole_and_later_ones_a_fifth() -> None:
+    assert Average().or_else(7.0) == 7.0
+    assert Average().add(2.0) == Average(2.0)
+    assert Average(2.0).add(7.0) == Average(3.0)
+
+
+def test_too_slow_is_more_than_half_of_what_lies_between_overlap_and_period_rule_14() -> None:
+    assert not too_slow(SYNC, step=2.0, publish=1.0, tick_seconds=1.0)
+    assert too_slow(SYNC, step=2.0, publish=1.1, tick_seconds=1.0)
+
+
+def test_nobody_is_too_slow_while_the_rate_is_unknown_rule_14() -> None:
+    assert not too_slow(SYNC, step=1e9, publish=0.0, tick_seconds=0.0)

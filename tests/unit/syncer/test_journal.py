@@ -1,0 +1,196 @@
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atoll_syncer.model.log import (
+    Begun,
+    Closed,
+    Committed,
+    Ended,
+    Entry,
+    History,
+    Owned,
+    Participant,
+    Reign,
+    RunStarted,
+    Seeded,
+    ShardFinal,
+    Taken,
+)
+from atoll_syncer.storage.journal import DeposedError, Journal, entry_name
+from atoll_syncer.storage.store import FileStore, StoreCorrupt, StoreFull, StoreUnavailable
+from atoll_syncer.storage.takeover import Heartbeat
+
+PARTICIPANT = Participant(
+    slot="a-0", incarnation=1, capture=3, base=0, steps=3, tokens=9, cursor=7, weight=27.0
+)
+ENTRIES: list[Entry] = [
+    Reign(epoch=1, pod="p", instance="p-1"),
+    RunStarted(run="r1"),
+    Taken(slot="a-0", incarnation=1, uid="u", instance="u-1"),
+    Owned(slot="a-0", uid="u", word=1),
+    Begun(shard=0),
+    Seeded(
+        tensors=({"name": "w", "shape": [2]},),
+        layout_digest="d",
+        epoch=1,
+        digests=("x",),
+        objects=("o0",),
+    ),
+    Committed(
+        slice=0,
+        number=1,
+        epoch=1,
+        digest="y",
+        object="o1",
+        base=0,
+        tick=4,
+        due=3,
+        reason="all complete",
+        last=False,
+        recovered=False,
+        participants=(PARTICIPANT,),
+    ),
+    Ended(tick=9),
+    ShardFinal(shard=0, file="f", digest="z"),
+    Closed(result="Complete", reason=""),
+]
+
+
+class BrokenStore(FileStore):
+    """A store whose next create fails after the name has been made."""
+
+    broken = False
+
+    def create(self, name: str, data: bytes) -> bool:
+        made = super().create(name, data)
+        if self.broken:
+            self.broken = False
+            raise StoreUnavailable(name, os.strerror(errno.EIO), "check the disk")
+        return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BrokenStore:
+    store = BrokenStore(tmp_path)
+    store.open()
+    return store
+
+
+def clock() -> Iterator[float]:
+    now = 100.0
+    while True:
+        now += 1.0
+        yield now
+
+
+def journal(store: FileStore) -> Journal:
+    return Journal(store, clock().__next__)
+
+
+def test_what_was_appended_is_read_back_in_order(store: BrokenStore) -> None:
+    writer = journal(store)
+    for entry in ENTRIES:
+        writer.append(entry)
+    reader = journal(store)
+    assert list(reader.read()) == ENTRIES
+    assert reader.position == writer.position == len(ENTRIES)
+    assert list(reader.read()) == []
+    assert History.of(journal(store).read()) == History.of(ENTRIES)
+
+
+def test_every_entry_says_its_position_run_epoch_and_time(store: BrokenStore) -> None:
+    writer = journal(store)
+    for entry in ENTRIES[:3]:
+        writer.append(entry)
+    documents = [json.loads(store.read(name)) for name in store.names("log/")]
+    assert [d["seq"] for d in documents] == [1, 2, 3]
+    assert [d["run"] for d in documents] == ["", "r1", "r1"]
+    assert [d["epoch"] for d in documents] == [1, 1, 1]
+    assert [d["time"] for d in documents] == [101.0, 102.0, 103.0]
+    assert [d["kind"] for d in documents] == ["Reign", "RunStarted", "Taken"]
+
+
+def test_whoever_finds_its_position_taken_is_deposed(store: BrokenStore) -> None:
+    """Rule 20: the old reign's entry cannot be created after the new reign's record."""
+    old, new = journal(store), journal(store)
+    old.append(ENTRIES[0])
+    assert list(new.read()) == ENTRIES[:1]
+    assert not old.is_deposed()
+    new.append(Reign(epoch=2, pod="q", instance="q-1"))
+    assert old.is_deposed()
+    for _ in range(2):
+        with pytest.raises(DeposedError, match=r"log/0000000000000002\.json"):
+            old.append(ENTRIES[1])
+    assert not new.is_deposed()
+    assert len(store.names("log/")) == 2
+
+
+def test_an_entry_before_the_new_reigns_record_counts(store: BrokenStore) -> None:
+    """Rule 20: either it precedes the record, and counts, or it cannot be created."""
+    old, new = journal(store), journal(store)
+    old.append(ENTRIES[0])
+    list(new.read())
+    old.append(ENTRIES[1])
+    with pytest.raises(DeposedError):
+        new.append(Reign(epoch=2, pod="q", instance="q-1"))
+    assert list(new.read()) == [ENTRIES[1]]
+    new.append(Reign(epoch=2, pod="q", instance="q-1"))
+
+
+def test_trying_again_after_trouble_appends_once(store: BrokenStore) -> None:
+    writer = journal(store)
+    store.broken = True
+    with pytest.raises(StoreUnavailable):
+        writer.append(ENTRIES[0])
+    assert not writer.is_deposed()
+    writer.append(ENTRIES[0])
+    writer.append(ENTRIES[1])
+    assert list(journal(store).read()) == ENTRIES[:2]
+
+
+def test_another_processs_equal_entry_is_not_ours(store: BrokenStore) -> None:
+    one, two = journal(store), Journal(store, lambda: 5.0)
+    one.append(ENTRIES[1])
+    with pytest.raises(DeposedError):
+        two.append(ENTRIES[1])
+
+
+def test_a_full_disk_delays_an_entry(small_disk: Path) -> None:
+    store = FileStore(small_disk)
+    store.open()
+    writer = journal(store)
+    writer.append(ENTRIES[0])
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 20)) == 1 << 20:
+            pass
+    for _ in range(3):
+        with pytest.raises(StoreFull, match=str(small_disk)):
+            writer.append(ENTRIES[1])
+    assert not writer.is_deposed()
+    filler.unlink()
+    writer.append(ENTRIES[1])
+    assert list(journal(store).read()) == ENTRIES[:2]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"seq": 2}', b'{"seq": 1}', b'{"seq": 1, "kind": "Nonsense"}']
+)
+def test_an_entry_that_is_none_is_named_with_a_remedy(store: BrokenStore, data: bytes) -> None:
+    store.create(entry_name(1), data)
+    with pytest.raises(StoreCorrupt, match=r"log/0000000000000001\.json: no entry.*restore"):
+        list(journal(store).read())
+
+
+def test_the_newest_heartbeat_is_seen_by_others(store: BrokenStore) -> None:
+    assert journal(store).last_beat() is None
+    first = Heartbeat(pod="p", instance="p-1", epoch=1, count=1, learners=("u-1", "u-2"))
+    journal(store).beat(first)
+    assert journal(store).last_beat() == first
+    store.replace("heartbeat.json", b"")
+    assert journal(store).last_beat() is None

@@ -1,0 +1,176 @@
+"""A shard's process is killed in the middle of commits; nothing committed is lost or changed."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.run import Sync, Wire
+from atoll_syncer.model.effects import Merge, Stage, StoreSeed
+from atoll_syncer.model.log import Committed, Entry, History, Participant, Reign, Seeded
+from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.numbers.replay import Replay
+from atoll_syncer.numbers.values import Outcome, Values
+from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.versions import Collector
+
+torch.set_num_threads(1)
+
+SYNC = Sync(fragments=2, wire_up=Wire.INT8, wire_down=Wire.INT8)
+LAYOUT = build_layout(
+    [
+        TensorSpec(name="embedding", shape=(500, 40), dtype="float32", merge="mean"),
+        TensorSpec(name="weight", shape=(300, 100), dtype="float32", merge="rda"),
+    ],
+    fragments=2,
+    shards=1,
+)
+SLOTS = ("a-0", "b-0", "b-1")
+
+
+def offer(values: Values, fragment: int, base: int, slot: str) -> Arrived:
+    """The offer that this slot makes on this base, whichever process asks."""
+    generator = torch.Generator().manual_seed(base * 100 + fragment * 10 + SLOTS.index(slot))
+    delta = torch.randn(LAYOUT.slice(0, fragment).element_count, generator=generator) * 0.01
+    head = pb.Transfer(offer=pb.Offer(slice=fragment, base=base), encoding=pb.INT8)
+    return values.examine(head, tensors.encode(delta, pb.INT8))
+
+
+def seed(values: Values, fragment: int) -> Arrived:
+    head = pb.Transfer(seed=pb.Seed(slice=fragment), encoding=pb.F32)
+    count = LAYOUT.slice(0, fragment).element_count
+    return values.examine(head, tensors.encode(torch.linspace(-1, 1, count), pb.F32))
+
+
+def reign(folder: Path) -> None:
+    """What a shard's process does, without sessions: take over, seed or restore, commit."""
+    store = FileStore(folder)
+    store.open()
+    journal, history = Journal(store, time.time), History()
+    values = Values.allocate(LAYOUT, 0, SYNC)
+    for entry in journal.read():
+        history.apply(entry)
+    append(journal, history, Reign(epoch=history.epoch + 1, pod="p", instance="i"))
+    assert values.restore(history, store) == {}
+    collector = Collector(store)
+    collector.sweep(history.live_objects(), history.epoch)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    if not history.heads:
+        begin(values, store, journal, history)
+    while True:
+        fragment = history.commits % LAYOUT.fragments
+        base = history.heads[fragment].number
+        participants = tuple(participant(slot, base) for slot in SLOTS)
+        for p in participants:
+            name = Stage(p.slot, p.incarnation, fragment, p.capture)
+            values.stage(name, offer(values, fragment, base, p.slot))
+        making = values.begin_merge(Merge(fragment, participants), "run", history.epoch)
+        making.compute()
+        outcome = making.write(store)
+        append(journal, history, committed(outcome, base, history.epoch, participants))
+        values.committed(fragment)
+        collector.advance(history.live_objects())
+
+
+def append(journal: Journal, history: History, entry: Entry) -> None:
+    journal.append(entry)
+    history.apply(entry)
+
+
+def begin(values: Values, store: FileStore, journal: Journal, history: History) -> None:
+    """Version 0."""
+    for fragment in range(LAYOUT.fragments):
+        values.keep(1, fragment, seed(values, fragment))
+    outcomes = []
+    for making in values.begin_seed(StoreSeed(1), "run", history.epoch):
+        making.compute()
+        outcomes.append(making.write(store))
+    seeded = Seeded(
+        tensors=(),
+        layout_digest=LAYOUT.digest,
+        epoch=history.epoch,
+        digests=tuple(outcome.digest for outcome in outcomes),
+        objects=tuple(outcome.object for outcome in outcomes),
+    )
+    append(journal, history, seeded)
+    for fragment in range(LAYOUT.fragments):
+        values.committed(fragment)
+
+
+def participant(slot: str, base: int) -> Participant:
+    return Participant(
+        slot=slot,
+        incarnation=1,
+        capture=4,
+        base=base,
+        steps=4,
+        tokens=100,
+        cursor=base,
+        weight=2500.0 + len(slot) * SLOTS.index(slot),
+    )
+
+
+def committed(
+    outcome: Outcome, base: int, epoch: int, participants: tuple[Participant, ...]
+) -> Committed:
+    return Committed(
+        slice=outcome.slice,
+        number=outcome.number,
+        epoch=epoch,
+        digest=outcome.digest,
+        object=outcome.object,
+        base=base,
+        tick=outcome.number,
+        due=outcome.number,
+        reason="all complete",
+        last=False,
+        recovered=False,
+        participants=participants,
+    )
+
+
+def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) -> None:
+    """Promise 2; rules 19, 20, 29: the log replayed elsewhere gives the restored bits."""
+    dice = random.Random(11)
+    for _ in range(5):
+        shard = subprocess.Popen([sys.executable, __file__, str(tmp_path)], stdout=subprocess.PIPE)
+        assert shard.stdout is not None
+        assert shard.stdout.readline() == b"ready\n"
+        time.sleep(dice.uniform(0.0, 0.2))  # where the kill falls is the test
+        shard.send_signal(signal.SIGKILL)
+        shard.wait()
+        shard.stdout.close()
+    store = FileStore(tmp_path)
+    log = list(Journal(store, time.time).read())
+    history = History.of(log)
+    assert history.epoch == 5
+    assert history.commits > 5
+    restored = Values.allocate(LAYOUT, 0, SYNC)
+    assert restored.restore(history, store) == {}
+
+    replay = Replay(LAYOUT, 0, SYNC)
+    digests = replay.seed(seed(replay.values, fragment) for fragment in range(LAYOUT.fragments))
+    assert [entry.digests for entry in log if isinstance(entry, Seeded)] == [tuple(digests)]
+    for entry in log:
+        if isinstance(entry, Committed):
+            replay.commit(entry, lambda f, p: offer(replay.values, f, p.base, p.slot))
+    for fragment in range(LAYOUT.fragments):
+        ours, theirs = restored.slices[fragment], replay.values.slices[fragment]
+        assert torch.equal(ours.master, theirs.master)
+        assert torch.equal(ours.momentum, theirs.momentum)
+
+    Collector(store).sweep(history.live_objects(), history.epoch + 1)
+    assert set(store.names("objects/")) == history.live_objects()
+
+
+if __name__ == "__main__":
+    reign(Path(sys.argv[1]))

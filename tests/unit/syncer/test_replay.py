@@ -1,0 +1,62 @@
+"""A tape and recorded offers give every commit again (rule 29)."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.run import Merge as MergeKind
+from atoll_protos.run import Sync, Wire
+from atoll_protos.wire import ENCODINGS
+from atoll_syncer.model.log import Participant, to_document
+from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.numbers.replay import Replay, ReplayError, from_tape
+from atoll_syncer.storage.tape import Tape
+from unit.syncer.values_side import LAYOUT, WIRES, Bench, bits
+
+torch.set_num_threads(1)
+
+
+def base_of(seed: Arrived) -> torch.Tensor:
+    count = seed.values.element_count
+    return tensors.decode(seed.values.data, seed.values.encoding, torch.empty(count)).bfloat16()
+
+
+@pytest.mark.parametrize("wire_up", WIRES)
+@pytest.mark.parametrize("wire_down", [Wire.BF16, Wire.INT4])
+@pytest.mark.parametrize("merge", list(MergeKind))
+def test_a_tape_and_recorded_offers_give_every_commit_again(
+    tmp_path: Path, wire_up: Wire, wire_down: Wire, merge: MergeKind
+) -> None:
+    """Rule 29."""
+    sync = Sync(fragments=2, wire_up=wire_up, wire_down=wire_down, merge=merge)
+    bench = Bench(tmp_path, sync)
+    seeds = bench.seed()
+    for capture in range(1, 6):
+        bench.round(capture % 2, capture)
+    replay = Replay(LAYOUT, 0, sync)
+
+    def recorded(fragment: int, p: Participant) -> Arrived:
+        head = pb.Transfer(offer=pb.Offer(slice=fragment), encoding=ENCODINGS[wire_up])
+        data = bench.recorded[fragment, p.slot, p.incarnation, p.capture]
+        return replay.values.examine(head, bytearray(data))
+
+    assert replay.seed(seeds) == [
+        tensors.digest(torch.empty_like(seed_base).copy_(seed_base))
+        for seed_base in (base_of(seed) for seed in seeds)
+    ]
+    tape = Tape(tmp_path / "syncer" / "0.tape.jsonl", lambda: 0.0)
+    tape.open()
+    for entry in bench.entries:
+        record = {**to_document(entry), "event": "commit", "version": entry.number}
+        tape.write("run", {**record, "grace_seconds": 0.1})
+    tape.close()
+    for line in tape.path.read_text().splitlines():
+        replay.commit(from_tape(json.loads(line)), recorded)
+    assert bits(replay.values, 0) == bits(bench.values, 0)
+    with pytest.raises(ReplayError, match="version"):
+        replay.commit(replace(bench.entries[-1], digest="0"), recorded)

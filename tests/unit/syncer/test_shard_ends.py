@@ -1,0 +1,133 @@
+"""The end of a shard's part: one last round a slice, Final, the export (rule 27)."""
+
+from typing import Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.model import log
+from atoll_syncer.model.effects import Ask, Merge, Reply, Tape, WriteIndex, WritePart
+from atoll_syncer.rules.status import status
+from unit.syncer.shard_side import RUN, Side, begun, run_file, side, step_all
+
+STEPS = 20
+
+
+def at_the_end(*slots: str, **sync: Any) -> tuple[Side, list[int]]:
+    """Tick T is reached; every slice has its last round open."""
+    one, sessions = begun(*slots, steps=STEPS, quorum=4, **sync)
+    step_all(one, sessions, range(1, STEPS + 1))
+    one.wait(0.0)
+    return one, sessions
+
+
+def reach(one: Side, sessions: list[int]) -> None:
+    """Ticks to T, by what a joiner has seen."""
+    one.join("b-1", tick_seen=STEPS)
+    for session in sessions:
+        one.report(session, STEPS + 1)
+
+
+def ended() -> tuple[Side, list[int]]:
+    one, sessions = at_the_end("a-0", "a-1")
+    reach(one, sessions)
+    for fragment in range(2):
+        for session in sessions:
+            one.offer(session, fragment, 9)
+    return one, sessions
+
+
+def test_at_t_every_slice_gets_one_last_round_without_k_rule_27() -> None:
+    one, sessions = at_the_end("a-0", "a-1")
+    assert one.take(Merge) == []
+    reach(one, sessions)
+    assert all(each.last for each in one.state.rounds.values())
+    assert sorted(one.state.rounds) == [0, 1]
+    for fragment in range(2):
+        for session in sessions:
+            one.offer(session, fragment, 9)
+    assert [len(merge.participants) for merge in one.take(Merge)] == [2, 2]
+    assert all(head.last for head in one.state.history.heads.values())
+
+
+def test_a_last_round_closes_at_its_deadline_be_it_with_nothing_rule_27() -> None:
+    one, sessions = at_the_end("a-0", "a-1")
+    reach(one, sessions)
+    one.take(Merge)
+    for session in sessions:
+        one.report(session, STEPS + 2)
+    one.wait(1.0)
+    assert not one.state.history.ended
+    end = one.now + 60
+    while one.now < end and not one.state.history.ended:
+        one.wait(1.0)
+        for session in sessions:
+            one.report(session, STEPS + 3 + int(end - one.now))
+    assert one.state.history.ended
+    assert one.take(Merge) == []
+
+
+def test_then_final_goes_to_everybody_with_the_versions_rule_27() -> None:
+    one, sessions = ended()
+    finals = dict(one.sent("final"))
+    assert set(sessions) <= set(finals)
+    numbers = [each.version.number for each in finals[sessions[0]].versions]
+    assert numbers == [head.number for _, head in sorted(one.state.history.heads.items())]
+    assert len(one.take(WritePart)) == 1
+
+
+def test_who_joins_after_the_end_hears_final_and_no_round_opens_rule_27() -> None:
+    one, sessions = ended()
+    one.effects.clear()
+    late = one.join("b-0")
+    assert [session for session, _ in one.sent("final")] == [late]
+    step_all(one, sessions, range(STEPS, 2 * STEPS))
+    assert one.state.rounds == {}
+
+
+def test_a_shard_that_restarts_after_its_end_writes_its_part_again_rule_27() -> None:
+    one, _ = ended()
+    again = side(job=run_file(steps=STEPS), entries=tuple(one.entries)).start()
+    assert len(again.take(WritePart)) == 1
+    assert again.state.history.ended
+
+
+def test_only_with_the_index_is_the_job_complete_rule_27() -> None:
+    one, _ = ended()
+    assert status(one.state, one.now).state == "Final"
+    one.feed(one.shard.part_written("part-0", "digest"))
+    (index,) = one.take(WriteIndex)
+    assert index.parts == ((0, "part-0", "digest"),)
+    assert status(one.state, one.now).state == "Final"
+    one.feed(one.shard.exported())
+    assert status(one.state, one.now).state == "Complete"
+    assert "closed" in [tape.record["event"] for tape in one.take(Tape)]
+
+
+def test_the_registrar_waits_for_the_part_of_every_shard_rule_27() -> None:
+    one = side(job=run_file(shards=2)).start()
+    one.feed(one.shard.part_written("part-0", "a"))
+    assert one.take(WriteIndex) == []
+    request = pb.ReportFinalRequest(shard=1, run=RUN, file="part-1", file_digest="b")
+    one.feed(one.shard.registrar_request(3, request, one.now))
+    assert len(one.take(WriteIndex)) == 1
+    one.feed(one.shard.registrar_request(4, request, one.now))
+    assert one.take(WriteIndex) == []
+    assert len(one.take(Reply)) == 2
+
+
+def test_a_part_is_written_again_for_a_registrar_that_lost_it_rule_27() -> None:
+    one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
+    one.feed(one.shard.part_written("part-1", "b"))
+    for known, parts in ((True, 0), (False, 0)):
+        one.feed(one.shard.answered(pb.HelloReply(run=RUN, final=known), one.now))
+        assert len(one.take(WritePart)) == parts
+    one.feed(one.shard.answered(pb.ReportFinalReply(), one.now))
+    for known, parts in ((True, 0), (False, 1), (False, 0)):
+        one.feed(one.shard.answered(pb.HelloReply(run=RUN, final=known), one.now))
+        assert len(one.take(WritePart)) == parts
+
+
+def test_another_shard_reports_its_part_rule_27() -> None:
+    one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
+    one.feed(one.shard.part_written("part-1", "b"))
+    reports = [a.request for a in one.take(Ask) if isinstance(a.request, pb.ReportFinalRequest)]
+    assert [(each.file, each.file_digest) for each in reports] == [("part-1", "b")]

@@ -1,0 +1,158 @@
+"""A shard's sessions: rules 1, 4, 5, 8, 24 and 25, from a Join to what a lost session leaves."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.model import log
+from atoll_syncer.model.effects import Append, Ask, Drop, PublishHead, Reply, StoreSeed
+from unit.syncer.shard_side import FRAGMENTS, RUN, begun, run_file, side, step_all, version
+
+
+def test_only_the_registrars_word_starts_a_run_rule_1() -> None:
+    one = side(shard=1, job=run_file(shards=2)).start()
+    one.join("a-0", incarnation=1)
+    assert [end.code for end in one.ends()] == [pb.NOT_READY]
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    assert one.state.history.run == RUN
+
+
+def test_a_seed_counts_when_all_its_slices_are_there_in_one_entry_rule_1() -> None:
+    one = side().start()
+    session = one.join("a-0")
+    one.model(session)
+    one.send(session, pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32))
+    assert one.take(StoreSeed) == []
+    one.send(session, pb.Transfer(seed=pb.Seed(slice=1), encoding=pb.F32))
+    assert len(one.take(StoreSeed)) == 1
+    assert len([e for e in one.entries if isinstance(e, log.Seeded)]) == 1
+
+
+def test_a_seeding_learner_that_dies_half_way_gives_way_to_the_next_rule_1() -> None:
+    one = side().start()
+    first, second = one.join("a-0"), one.join("a-1")
+    one.model(first)
+    one.send(first, pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32))
+    one.leave(first)
+    assert [session for session, _ in one.sent("send_seed")] == [first, second]
+    one.send(second, pb.Transfer(seed=pb.Seed(slice=1), encoding=pb.F32))
+    assert one.take(StoreSeed) == []
+
+
+def test_no_round_opens_before_the_mark_is_durable_rule_1() -> None:
+    one = side(shard=1, job=run_file(shards=2)).start()
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    session = one.join("a-0", incarnation=1)
+    one.model(session)
+    one.seed(session)
+    asked = [ask.request for ask in one.take(Ask)]
+    assert pb.MarkBegunRequest(shard=1, run=RUN, epoch=1) in asked
+    step_all(one, [session], range(1, 20))
+    assert one.sent("call") == []
+    one.feed(one.shard.answered(pb.MarkBegunReply(), one.now))
+    step_all(one, [session], range(20, 40))
+    assert one.sent("call")
+
+
+def test_a_mark_is_durable_before_it_is_answered_rule_1() -> None:
+    one, _ = begun("a-0")
+    one.effects.clear()
+    request = pb.MarkBegunRequest(shard=1, run=RUN, epoch=1)
+    effects = one.shard.registrar_request(7, request, one.now)
+    assert effects == [Append(log.Begun(shard=1)), Reply(7, pb.MarkBegunReply())]
+
+
+def test_a_welcome_comes_only_after_the_incarnation_is_durable_rules_4_and_5() -> None:
+    one = side().start()
+    one.durable = False
+    one.join("a-0")
+    assert one.sent("welcome") == []
+    one.flush()
+    ((_, welcome),) = one.sent("welcome")
+    assert (welcome.incarnation, welcome.run, welcome.epoch) == (1, RUN, 1)
+
+
+def test_before_its_reign_is_durable_a_shard_welcomes_nobody_rule_20() -> None:
+    one = side(entries=(log.RunStarted(run=RUN),))
+    one.durable = False
+    one.start()
+    one.join("a-0")
+    assert [(end.code, end.retry) for end in one.ends()] == [(pb.NOT_READY, True)]
+
+
+def test_an_old_word_changes_nothing_rule_4() -> None:
+    """[Without n, a late word locks a slot for good.]"""
+    one, _ = begun("a-0")
+    one.effects.clear()
+    for word, uid in ((0, "first"), (0, "late"), (1, "second")):
+        request = pb.SetOwnerRequest(slot="a-0", uid=uid, word=word)
+        one.feed(one.shard.registrar_request(1, request, one.now))
+    assert [reply.message.word for reply in one.take(Reply)] == [1, 1, 2]
+    assert one.state.history.owned["a-0"].uid == "second"
+
+
+def test_a_word_for_another_pod_ends_the_session_rule_4() -> None:
+    one, (session,) = begun("a-0")
+    request = pb.SetOwnerRequest(slot="a-0", uid="another", word=0)
+    one.feed(one.shard.registrar_request(1, request, one.now))
+    assert [end.code for end in one.ends()] == [pb.SUPERSEDED]
+    assert session not in one.state.sessions
+
+
+def test_a_higher_incarnation_ends_the_lower_session_and_drops_its_offers_rule_5() -> None:
+    """[Else a dead incarnation's complete offer is merged beside its successor's.]"""
+    one, sessions = begun("a-0", "a-1", quorum=2)
+    step_all(one, sessions, range(1, 10))
+    one.offer(sessions[0], 1, 5)
+    one.leave(sessions[0])
+    assert "a-0" in one.state.rounds[1].complete
+    one.join("a-0", instance="new")
+    assert [(d.slot, d.slice) for d in one.take(Drop)] == [("a-0", 1)]
+    assert "a-0" not in one.state.rounds[1].complete
+
+
+def test_a_replaced_session_does_not_move_the_clock_by_its_whole_t_m_rule_8() -> None:
+    one, (session,) = begun("a-0")
+    step_all(one, [session], range(1, 20))
+    tick = one.state.clock.tick
+    one.instances.clear()  # the old connection is not closed yet
+    again = one.join("a-0", t_m=19)
+    assert [end.code for end in one.ends()] == [pb.REPLACED]
+    one.report(again, 20, steps=5)
+    one.report(again, 21, steps=6)
+    assert one.state.clock.tick - tick <= 2
+
+
+def test_what_a_joiner_has_seen_elsewhere_raises_the_tick_and_all_are_told_rule_8() -> None:
+    one, (session,) = begun("a-0")
+    one.join("b-0", tick_seen=50)
+    one.wait(0.5)
+    assert one.state.clock.tick >= 50
+    assert (session, pb.Tick(tick=50)) in one.sent("tick")
+
+
+def test_at_join_a_shard_sends_what_the_learner_lacks_rule_24() -> None:
+    one, _ = begun("a-0")
+    session = one.join("b-0", run=RUN, held=[version(0, 0)])
+    assert [(p.session, p.slice) for p in one.take(PublishHead)] == [(session, 1)]
+
+
+def test_an_observer_gets_publishes_and_counts_for_nothing_rule_24() -> None:
+    one, _ = begun("a-0")
+    one.effects.clear()
+    session = one.join("", instance="eye", observer=True)
+    assert len(one.take(PublishHead)) == FRAGMENTS
+    assert one.state.training(one.now) == {"a-0"}
+    one.offer(session, 0, 1)
+    assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]
+
+
+def test_what_is_unknown_ends_that_session_and_nothing_else_rule_25() -> None:
+    one, sessions = begun("a-0", "a-1", "b-0")
+    one.effects.clear()
+    transfer = pb.Transfer(offer=pb.Offer(slice=9, capture=1), encoding=pb.BF16)
+    one.feed(one.shard.transfer_started(sessions[0], transfer, one.now))
+    wrong = pb.ToShard(evaluation=pb.Evaluation())
+    one.feed(one.shard.message(sessions[1], wrong, one.now))
+    ends = one.ends()
+    assert [end.code for end in ends] == [pb.BAD_TRANSFER, pb.BAD_MESSAGE]
+    assert all(end.reason and end.remedy for end in ends)
+    assert list(one.state.sessions) == [sessions[2]]

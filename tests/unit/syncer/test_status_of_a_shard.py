@@ -1,0 +1,72 @@
+"""What the Status call tells, at every stage of a shard."""
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.model import log
+from atoll_syncer.rules.status import status
+from unit.syncer.shard_side import RUN, begun, side
+
+
+@pytest.mark.parametrize(
+    ("entries", "state"), [((), "Starting"), ((log.RunStarted(run=RUN),), "Seeding")]
+)
+def test_a_young_shard_says_what_it_waits_for(entries: tuple[log.Entry, ...], state: str) -> None:
+    one = side(fresh=False, entries=entries).start()
+    said = status(one.state, one.now)
+    assert said.state == state
+    assert said.reason
+
+
+def test_a_shard_that_is_not_marked_yet_waits_for_the_registrar() -> None:
+    before, _ = begun("a-0")
+    entries = tuple(e for e in before.entries if not isinstance(e, log.Begun))
+    one = side(entries=entries)
+    one.durable = False
+    one.start()
+    one.append(one.queue.pop(0))
+    assert isinstance(one.queue[0], log.Begun)
+    assert status(one.state, one.now).reason == "waits for the registrar"
+
+
+def test_each_slot_says_state_incarnation_owner_and_how_long_it_was_silent() -> None:
+    one, sessions = begun("a-0", "a-1")
+    one.report(sessions[0], 3, tokens=30, loss=2.5, finished=True)
+    request = pb.SetOwnerRequest(slot="a-1", uid="a-1-uid", word=0)
+    one.feed(one.shard.registrar_request(1, request, one.now))
+    one.leave(sessions[1])
+    one.now += 1.5
+    said = status(one.state, one.now)
+    first, second = said.slots
+    assert (first.slot, first.state, first.incarnation) == ("a-0", "Training", 1)
+    assert (first.t_m, first.tokens, first.loss, first.finished) == (3, 30, 2.5, True)
+    assert first.seconds_since_report == 1.5
+    assert (second.state, second.owner_uid, second.owner_word) == ("Lost", "a-1-uid", 1)
+    assert (said.state, said.live, said.quorum, said.registrar) == ("Serving", 1, 1, True)
+    assert (said.run, said.epoch, said.steps) == (RUN, 1, 100)
+
+
+def test_an_evaluation_is_said_once_there_is_one() -> None:
+    one, _ = begun("a-0")
+    assert not status(one.state, one.now).HasField("evaluation")
+    observer = one.join("", instance="eye", observer=True)
+    message = pb.ToShard(evaluation=pb.Evaluation(tick=50, loss=1.25))
+    one.feed(one.shard.message(observer, message, one.now))
+    assert status(one.state, one.now).evaluation.loss == 1.25
+
+
+def test_a_slot_that_left_says_its_reason_rule_6() -> None:
+    one, (session,) = begun("a-0")
+    message = pb.ToShard(leave=pb.Leave(reason="SIGTERM"))
+    one.feed(one.shard.message(session, message, one.now))
+    one.leave(session)
+    (slot,) = status(one.state, one.now).slots
+    assert (slot.state, slot.reason) == ("Left", "SIGTERM")
+
+
+def test_tokens_of_a_slot_are_those_of_all_its_incarnations() -> None:
+    one, (session,) = begun("a-0")
+    one.report(session, 3, tokens=30)
+    one.leave(session)
+    one.report(one.join("a-0", instance="next"), 1, tokens=5)
+    assert status(one.state, one.now).slots[0].tokens == 35

@@ -1,0 +1,193 @@
+import errno
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from atoll_syncer.storage.store import (
+    FileStore,
+    StoreFull,
+    StoreMissing,
+    StoreUnavailable,
+    object_name,
+    storage_errors,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    store = FileStore(tmp_path / "store")
+    store.open()
+    return store
+
+
+def test_of_two_creates_the_first_wins_and_stays(store: FileStore) -> None:
+    assert store.create("log/1.json", b"first")
+    assert not store.create("log/1.json", b"second")
+    assert store.read("log/1.json") == b"first"
+    assert store.names("log/") == ["log/1.json"]
+
+
+def test_no_temporary_file_is_left(store: FileStore) -> None:
+    store.create("log/1.json", b"a")
+    store.create("log/1.json", b"b")
+    store.replace("heartbeat.json", b"c")
+    store.put([b"d", b"e"])
+    assert store.names("tmp/") == []
+
+
+def test_an_object_is_named_by_the_digest_of_its_joined_parts(store: FileStore) -> None:
+    name = store.put([b"one", bytearray(b"two"), memoryview(b"three")])
+    assert name == object_name(hashlib.sha256(b"onetwothree").hexdigest())
+    assert store.read(name) == b"onetwothree"
+    assert store.put([b"onetwo", b"three"]) == name
+
+
+def test_replace_overwrites(store: FileStore) -> None:
+    store.replace("heartbeat.json", b"1")
+    store.replace("heartbeat.json", b"2")
+    assert store.read("heartbeat.json") == b"2"
+
+
+def test_deleting_twice_is_deleting_once(store: FileStore) -> None:
+    name = store.put([b"x"])
+    store.delete(name)
+    store.delete(name)
+    with pytest.raises(StoreMissing, match="there is no such name"):
+        store.read(name)
+
+
+def test_a_read_can_stop_early(store: FileStore) -> None:
+    store.create("log/1.json", b"0123456789")
+    assert store.read("log/1.json", 4) == b"0123"
+
+
+def test_a_folder_that_is_gone_is_trouble_not_an_empty_log(store: FileStore) -> None:
+    (store.root / "log").rmdir()
+    with pytest.raises(StoreUnavailable, match="mount the storage again"):
+        store.read("log/1.json")
+    with pytest.raises(StoreUnavailable, match="log"):
+        store.names("log/")
+    with pytest.raises(StoreUnavailable, match=r"log/1\.json"):
+        store.create("log/1.json", b"")
+
+
+def test_open_removes_old_temporary_files_and_no_fresh_ones(store: FileStore) -> None:
+    folder = store.root / "tmp"
+    (folder / "old").write_bytes(b"")
+    (folder / "fresh").write_bytes(b"")
+    os.utime(folder / "old", (1.0, 1.0))
+    store.open()
+    assert store.names("tmp/") == ["tmp/fresh"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_from_other_trouble(number: int) -> None:
+    with (
+        pytest.raises(StoreFull, match=r"/data/x: .*; make room there"),
+        storage_errors(Path("/data/x")),
+    ):
+        raise OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EROFS, errno.EXDEV])
+def test_other_trouble_names_the_path_and_a_remedy(number: int) -> None:
+    with pytest.raises(StoreUnavailable) as caught, storage_errors(Path("/data/x")):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.path == "/data/x"
+    assert caught.value.remedy in str(caught.value)
+
+
+def test_a_full_disk_loses_nothing_and_is_usable_once_there_is_room(small_disk: Path) -> None:
+    store = FileStore(small_disk)
+    store.open()
+    kept = store.put([bytes(700 << 10)])
+    with pytest.raises(StoreFull, match="the disk is full"):
+        store.put([b"x" * (700 << 10)])
+    with pytest.raises(StoreFull):
+        store.create("log/1.json", b"x" * (700 << 10))
+    assert store.names("log/") == []
+    assert store.names("tmp/") == []
+    assert len(store.read(kept)) == 700 << 10
+    store.delete(kept)
+    assert store.create("log/1.json", b"x" * (700 << 10))
+
+
+RACER = """
+import sys
+from pathlib import Path
+from atoll_syncer.storage.store import FileStore
+store = FileStore(Path(sys.argv[1]))
+me = sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+print(*(n for n in range(200) if store.create(f"log/{n:016d}.json", me.encode() * 1000)))
+"""
+
+
+def test_of_processes_that_race_for_a_name_exactly_one_wins(store: FileStore) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(store.root), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    won = [racer.communicate()[0].split() for racer in racers]
+    assert sorted(int(n) for wins in won for n in wins) == list(range(200))
+    for number, wins in enumerate(won):
+        for n in wins:
+            assert store.read(f"log/{int(n):016d}.json") == str(number).encode() * 1000
+
+
+WRITER = """
+import hashlib, json, sys
+from pathlib import Path
+from atoll_syncer.storage.store import FileStore
+store = FileStore(Path(sys.argv[1]))
+store.open()
+n = len(store.names("log/"))
+print("ready", flush=True)
+while True:
+    body = str(n) * 20000
+    entry = {"seq": n, "body": body, "object": store.put([body.encode()])}
+    assert store.create(f"log/{n:016d}.json", json.dumps(entry).encode())
+    n += 1
+"""
+
+
+def test_a_killed_writer_never_shows_half_an_entry(store: FileStore) -> None:
+    dice = random.Random(7)
+    for _ in range(12):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(dice.uniform(0.0, 0.03))  # where the kill falls is the test
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        names = store.names("log/")
+        assert names == [f"log/{n:016d}.json" for n in range(len(names))]
+        for number, name in enumerate(names):
+            entry = json.loads(store.read(name))
+            assert entry["body"] == str(number) * 20000
+            assert store.read(entry["object"]) == entry["body"].encode()
+    assert names

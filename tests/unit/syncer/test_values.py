@@ -1,0 +1,183 @@
+"""A shard's values: commits, what a Publish carries, versions taken back, staged memory."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.run import Merge as MergeKind
+from atoll_protos.run import Sync, Wire
+from atoll_protos.wire import ENCODINGS
+from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld
+from atoll_syncer.numbers.arrivals import TransferError
+from atoll_syncer.numbers.values import Values
+from atoll_syncer.storage.store import FileStore
+from unit.syncer.values_side import LAYOUT, SLOTS, Bench, bits
+
+torch.set_num_threads(1)
+
+
+def published(values: Values, fragment: int, number: int, base: int | None) -> torch.Tensor:
+    """What a learner holds after this Publish, given base `base`."""
+    payload = values.publish_payload(fragment, number, base)
+    count = values.slices[fragment].recipe.element_count
+    out = torch.empty(count)
+    assert not payload.difference
+    return tensors.decode(bytearray(payload.data), payload.encoding, out)
+
+
+def test_one_commit_is_merge_then_outer_step_then_rounding(tmp_path: Path) -> None:
+    """The blockwise pass against the same arithmetic on whole tensors."""
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=Wire.F32, merge=MergeKind.MEAN))
+    seeds = bench.seed()
+    master = torch.empty(LAYOUT.slice(0, 0).element_count)
+    tensors.decode(seeds[0].values.data, pb.F32, master)
+    parameter = torch.nn.Parameter(master.clone())
+    peer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
+    for capture in range(1, 6):
+        entry = bench.round(0, capture)
+        offers = [
+            torch.frombuffer(bytearray(bench.recorded[0, slot, 1, capture]), dtype=torch.float32)
+            for slot in SLOTS
+        ]
+        mean = offers[0] * (1 / 3)
+        for offer in offers[1:]:
+            mean.add_(offer, alpha=1 / 3)
+        parameter.grad = mean
+        peer.step()
+        part = bench.values.slices[0]
+        assert torch.equal(part.master, parameter.detach())
+        assert torch.equal(bench.values.bases()[0], parameter.detach().bfloat16())
+        assert entry.digest == tensors.digest(parameter.detach().bfloat16())
+
+
+@pytest.mark.parametrize("wire_down", [Wire.INT8, Wire.INT4])
+def test_a_difference_and_the_full_value_give_the_same_bits(
+    tmp_path: Path, wire_down: Wire
+) -> None:
+    """base(n+1) = bf16(base(n) + decoded difference) (rule 17)."""
+    bench = Bench(tmp_path, Sync(fragments=2, wire_down=wire_down))
+    bench.seed()
+    held = bench.values.bases()[0].clone()
+    for capture in range(1, 5):
+        entry = bench.round(0, capture)
+        payload = bench.values.publish_payload(0, entry.number, entry.base)
+        assert payload.difference
+        assert payload.encoding == ENCODINGS[wire_down]
+        difference = torch.empty(held.numel())
+        tensors.decode(bytearray(payload.data), payload.encoding, difference)
+        held = (held.float() + difference).bfloat16()
+        assert torch.equal(held, bench.values.bases()[0])
+        assert torch.equal(held.float(), published(bench.values, 0, entry.number, None))
+        assert torch.equal(held.float(), published(bench.values, 0, entry.number, entry.base - 1))
+
+
+@pytest.mark.parametrize("wire_down", [Wire.BF16, Wire.INT8, Wire.INT4])
+def test_what_rounding_left_over_stays_in_the_master(tmp_path: Path, wire_down: Wire) -> None:
+    """Steps far below the base's resolution still add up (rule 16)."""
+    sync = Sync(fragments=2, wire_down=wire_down, wire_up=Wire.F32, outer_momentum=0.0)
+    bench = Bench(tmp_path, sync)
+    bench.seed()
+    count = LAYOUT.slice(0, 0).element_count
+    before = bench.values.slices[0].master.clone()
+    for capture in range(1, 41):
+        head = pb.Transfer(offer=pb.Offer(slice=0, capture=capture))
+        arrived = bench.examined(head, torch.full((count,), 2e-4), Wire.F32)
+        bench.values.stage(Stage("a-0", 1, 0, capture), arrived)
+        part = replace(bench.offer(0, "b-0", 99), slot="a-0", capture=capture)
+        bench.commit(0, [part])
+    moved = before - bench.values.slices[0].master
+    assert torch.allclose(moved, torch.full((count,), 40 * 0.7 * 2e-4), atol=2e-5)
+    off = (bench.values.bases()[0].float() - bench.values.slices[0].master).abs()
+    assert float(off.max()) < 0.03  # half a step of bf16 at 4, and of the block's scale
+    assert float(off.mean()) < 0.003
+
+
+def test_a_version_taken_back_from_a_learner_has_its_bits_and_no_momentum(tmp_path: Path) -> None:
+    """Rule 22: the next number, zero momentum, digest checked."""
+    bench = Bench(tmp_path / "old", Sync(fragments=2))
+    bench.seed()
+    bench.round(0, 3)
+    entry = bench.round(0, 4)
+    held = bytearray(bytes(tensors.byte_view(bench.values.bases()[0])))
+    version = pb.Version(run="run", number=entry.number, epoch=1, digest=entry.digest)
+    head = pb.Transfer(
+        held=pb.Held(version=pb.SliceVersion(slice=0, version=version)), encoding=pb.BF16
+    )
+    store = FileStore(tmp_path / "new")
+    store.open()
+    values = Values.allocate(LAYOUT, 0, bench.sync)
+    values.keep(4, 0, values.examine(head, held))
+    making = values.begin_held(StoreHeld(0, 4, entry.number + 1), "run", 2)
+    making.compute()
+    outcome = making.write(store)
+    values.committed(0)
+    assert (outcome.number, outcome.digest) == (entry.number + 1, entry.digest)
+    assert torch.equal(values.bases()[0], bench.values.bases()[0])
+    assert torch.equal(values.slices[0].master, bench.values.bases()[0].float())
+    assert not values.slices[0].momentum.any()
+    head.held.version.version.digest = "0" * 64
+    with pytest.raises(TransferError, match="digest"):
+        values.examine(head, held)
+
+
+def test_a_last_round_without_offers_moves_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2))
+    bench.seed()
+    bench.round(0, 1)
+    before = bits(bench.values, 0)
+    entry = bench.commit(0, [])
+    assert bits(bench.values, 0) == before
+    assert entry.number == 2
+    assert bits(bench.restored(), 0) == before
+
+
+def test_a_publish_under_way_keeps_its_bytes_through_later_commits(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2))
+    bench.seed()
+    entry = bench.round(0, 1)
+    payload = bench.values.publish_payload(0, entry.number, None)
+    copy = bytes(payload.data)
+    for capture in range(2, 6):
+        bench.round(0, capture)
+    assert bytes(payload.data) == copy
+    with pytest.raises(KeyError):
+        bench.values.publish_payload(0, entry.number, None)
+
+
+def test_the_coming_version_can_leave_early_while_the_head_is_still_served(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2))
+    bench.seed()
+    head = bytes(bench.values.publish_payload(0, 0, None).data)
+    offer = bench.offer(0, "a-0", 1)
+    making = bench.values.begin_merge(Merge(0, (offer,)), "run", 1)
+    making.compute()
+    early = bytes(bench.values.publish_payload(0, 1, None).data)
+    assert bytes(bench.values.publish_payload(0, 0, None).data) == head
+    making.write(bench.store)
+    bench.values.committed(0)
+    assert bytes(bench.values.publish_payload(0, 1, None).data) == early
+    with pytest.raises(KeyError):
+        bench.values.publish_payload(0, 0, None)
+
+
+def test_staged_memory_is_counted_and_given_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2))
+    bench.seed()
+    assert bench.values.staged_bytes == 0
+    offer = bench.offer(0, "a-0", 1)
+    bench.offer(0, "a-1", 1)
+    size = 2 * LAYOUT.slice(0, 0).element_count
+    assert bench.values.staged_bytes == 2 * size
+    bench.values.drop(Drop("a-1", 1, 0, 1))
+    assert bench.values.staged_bytes == size
+    bench.commit(0, [offer])
+    assert bench.values.staged_bytes == 0
+    bench.values.drop(Drop("a-0", 1, 0, 1))
+    head = pb.Transfer(seed=pb.Seed(slice=0))
+    bench.values.keep(7, 0, bench.examined(head, bench.random(0), Wire.F32))
+    bench.values.forget(7)
+    assert bench.values.staged_bytes == 0

@@ -1,0 +1,136 @@
+"""A shard's values with a store and a log's worth of history, driven by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.run import Sync, Wire
+from atoll_protos.wire import ENCODINGS
+from atoll_syncer.model.effects import Merge, Stage, StoreSeed
+from atoll_syncer.model.log import Committed, History, Participant, Reign, Seeded
+from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.numbers.values import Outcome, Values
+from atoll_syncer.storage.store import FileStore
+
+WIRES = [Wire.F32, Wire.BF16, Wire.INT8, Wire.INT4]
+TENSORS = [
+    TensorSpec(name="embedding", shape=(301, 17), dtype="float32", merge="mean"),
+    TensorSpec(name="first.weight", shape=(93, 71), dtype="float32", merge="rda"),
+    TensorSpec(name="first.bias", shape=(93,), dtype="float32", merge="mean"),
+    TensorSpec(name="second.weight", shape=(37, 93), dtype="float32", merge="rda"),
+    TensorSpec(name="scale", shape=(), dtype="float32", merge="rda"),
+]
+LAYOUT = build_layout(TENSORS, fragments=2, shards=1)
+SLOTS = ("a-0", "a-1", "b-0")
+
+
+class Bench:
+    """Values with a store and a log's worth of history, driven by hand."""
+
+    def __init__(self, folder: Path, sync: Sync, layout: Layout = LAYOUT, seed: int = 1) -> None:
+        self.store = FileStore(folder)
+        self.store.open()
+        self.sync = sync
+        self.layout = layout
+        self.values = Values.allocate(layout, 0, sync)
+        self.history = History()
+        self.history.apply(Reign(epoch=1, pod="p", instance="p1"))
+        self.generator = torch.Generator().manual_seed(seed)
+        self.entries: list[Committed] = []
+        self.recorded: dict[tuple[int, str, int, int], bytes] = {}
+
+    def random(self, fragment: int, scale: float = 1.0) -> torch.Tensor:
+        count = self.layout.slice(0, fragment).element_count
+        return torch.randn(count, generator=self.generator) * scale
+
+    def seed(self) -> list[Arrived]:
+        arrived = [
+            self.examined(pb.Transfer(seed=pb.Seed(slice=f)), self.random(f), Wire.F32)
+            for f in range(self.layout.fragments)
+        ]
+        for fragment, seed in enumerate(arrived):
+            self.values.keep(9, fragment, seed)
+        outcomes: list[Outcome] = []
+        for making in self.values.begin_seed(StoreSeed(9), "run", 1):
+            making.compute()
+            outcomes.append(making.write(self.store))
+            self.values.committed(making.origin.slice)
+        self.history.apply(
+            Seeded(
+                tensors=(),
+                layout_digest=self.layout.digest,
+                epoch=1,
+                digests=tuple(outcome.digest for outcome in outcomes),
+                objects=tuple(outcome.object for outcome in outcomes),
+            )
+        )
+        return arrived
+
+    def examined(self, head: pb.Transfer, values: torch.Tensor, wire: Wire) -> Arrived:
+        head.encoding = ENCODINGS[wire]
+        return self.values.examine(head, tensors.encode(values, head.encoding))
+
+    def offer(self, fragment: int, slot: str, capture: int, scale: float = 0.01) -> Participant:
+        head = pb.Transfer(offer=pb.Offer(slice=fragment, capture=capture))
+        arrived = self.examined(head, self.random(fragment, scale), self.sync.wire_up)
+        self.values.stage(Stage(slot, 1, fragment, capture), arrived)
+        self.recorded[fragment, slot, 1, capture] = bytes(arrived.values.data)
+        return Participant(
+            slot=slot,
+            incarnation=1,
+            capture=capture,
+            base=self.history.heads[fragment].number,
+            steps=capture,
+            tokens=100 * capture,
+            cursor=capture,
+            weight=float(10_000 * capture),
+        )
+
+    def commit(self, fragment: int, participants: Sequence[Participant]) -> Committed:
+        making = self.values.begin_merge(Merge(fragment, tuple(participants)), "run", 1)
+        making.compute()
+        outcome = making.write(self.store)
+        entry = committed(outcome, self.history.heads[fragment].number, participants)
+        self.history.apply(entry)
+        self.entries.append(entry)
+        self.values.committed(fragment)
+        return entry
+
+    def round(self, fragment: int, capture: int) -> Committed:
+        return self.commit(fragment, [self.offer(fragment, slot, capture) for slot in SLOTS])
+
+    def restored(self) -> Values:
+        values = Values.allocate(self.layout, 0, self.sync)
+        assert values.restore(self.history, self.store) == {}
+        return values
+
+
+def committed(outcome: Outcome, base: int, participants: Sequence[Participant]) -> Committed:
+    return Committed(
+        slice=outcome.slice,
+        number=outcome.number,
+        epoch=1,
+        digest=outcome.digest,
+        object=outcome.object,
+        base=base,
+        tick=1,
+        due=1,
+        reason="test",
+        last=False,
+        recovered=False,
+        participants=tuple(participants),
+    )
+
+
+def bits(values: Values, fragment: int) -> tuple[bytes, bytes, bytes]:
+    part = values.slices[fragment]
+    base = values.bases()[fragment]
+    return (
+        bytes(tensors.byte_view(part.master)),
+        bytes(tensors.byte_view(part.momentum)),
+        bytes(tensors.byte_view(base)),
+    )

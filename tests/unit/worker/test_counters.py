@@ -1,0 +1,77 @@
+"""Tokens trained = merged + overlap + late + lost + pending (PROTOCOL.md, rule 13)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.rules.counters import CAPTURES_KEPT, Offered, Resolved, resolve
+
+ME = 4
+
+
+def told(offered: dict[int, int], merged: pb.Merged | None, tokens: int = 100) -> Resolved:
+    return resolve(Offered(dict(offered)), tokens=tokens, merged=merged, incarnation=ME, base=7)
+
+
+def test_the_capture_that_counts_is_merged_and_what_follows_it_is_overlap() -> None:
+    merged = pb.Merged(incarnation=ME, base=7, capture=3)
+    assert told({3: 60}, merged) == Resolved(merged=60, overlap=40, late=0)
+
+
+def test_of_two_captures_on_one_base_the_publish_says_which_counts() -> None:
+    """[A participant list alone misleads a learner that was called twice.]"""
+    merged = pb.Merged(incarnation=ME, base=7, capture=3)
+    assert told({3: 60, 5: 90}, merged) == Resolved(merged=60, overlap=40, late=0)
+
+
+def test_an_offer_in_no_commit_is_late_and_what_follows_it_is_overlap() -> None:
+    for merged in (None, pb.Merged(incarnation=ME, base=6, capture=3)):
+        assert told({3: 60}, merged) == Resolved(merged=0, overlap=40, late=60)
+
+
+def test_work_that_was_never_offered_is_late() -> None:
+    assert told({}, None) == Resolved(merged=0, overlap=0, late=100)
+
+
+def test_what_an_earlier_incarnation_had_merged_is_not_this_ones() -> None:
+    """[A participant list names the slot only.]"""
+    merged = pb.Merged(incarnation=ME - 1, base=7, capture=3)
+    assert told({3: 60}, merged) == Resolved(merged=0, overlap=40, late=60)
+
+
+@given(
+    steps=st.lists(st.integers(1, 50), min_size=1, max_size=30),
+    offered=st.sets(st.integers(1, 30)),
+    capture=st.integers(0, 31),
+    base=st.integers(6, 8),
+    incarnation=st.integers(ME - 1, ME + 1),
+)
+def test_every_token_is_told_exactly_once(
+    steps: list[int], offered: set[int], capture: int, base: int, incarnation: int
+) -> None:
+    captures = {n: sum(steps[:n]) for n in offered if n <= len(steps)}
+    merged = pb.Merged(incarnation=incarnation, base=base, capture=capture)
+    resolved = told(captures, merged if capture else None, sum(steps))
+    assert resolved.merged + resolved.overlap + resolved.late == sum(steps)
+    assert min(resolved.merged, resolved.overlap, resolved.late) >= 0
+    counts = (incarnation, base) == (ME, 7) and capture in captures
+    assert resolved.merged == (captures[capture] if counts else 0)
+
+
+def test_an_offer_taken_back_was_never_made_but_its_earlier_twin_was() -> None:
+    offered = Offered()
+    offered.add(2, 20)
+    offered.add(2, 20)  # the same capture, called for again in another session
+    offered.take_back()
+    assert offered.captures == {2: 20}
+    offered.add(3, 30)
+    offered.take_back()
+    assert offered.captures == {2: 20}
+
+
+def test_captures_kept_of_one_base_are_bounded() -> None:
+    offered = Offered()
+    for steps in range(1, 2 * CAPTURES_KEPT):
+        offered.add(steps, steps)
+    assert len(offered.captures) == CAPTURES_KEPT
+    assert offered.newest_tokens == 2 * CAPTURES_KEPT - 1

@@ -1,0 +1,379 @@
+"""`Learner` against a script that plays its transport: values, boundaries, lock-step, clock."""
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
+
+import atoll
+from atoll_protos.errors import SpecError
+from atoll_worker.errors import TransportLostError
+from atoll_worker.learner import Learner
+from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
+from atoll_worker.training import process
+from unit.worker.fake_transport import RUN_FILE, FakeTransport, Gate, playing
+from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
+
+torch.set_num_threads(1)
+
+LOCKSTEP = RUN_FILE.from_json(RUN_FILE.to_json().replace('"lockstep": false', '"lockstep": true'))
+
+
+def values(model: nn.Module) -> set[float]:
+    return {value for each in model.parameters() for value in each.flatten().tolist()}
+
+
+def test_the_public_package_is_small() -> None:
+    assert atoll.__all__ == ["Learner", "LearnerError", "Observer"]
+    assert all(hasattr(atoll, name) for name in atoll.__all__)
+
+
+def test_entering_takes_the_jobs_values_its_cursor_and_its_tick() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=2.0, cursor=7, tick=5)
+        assert fake.until_leaving().reason == "loop ended"
+
+    model, optimizer = model_and_optimizer()
+    with playing(script), learner_of(model, optimizer) as learner:
+        assert values(model) == {2.0}
+        assert (learner.cursor, learner.tick, learner.t_m) == (7, 5, 0)
+        assert (learner.slot, learner.seed, learner.steps) == ("here-1", 5, 100)
+        assert learner.progress == 0.05
+        assert not learner.finished
+
+
+def test_the_seed_is_the_model_as_it_was_before_entering() -> None:
+    def script(fake: FakeTransport) -> None:
+        assert set(fake.captures().tolist()) == {3.0}
+        assert all(fake.end.memory.counter(*key) == 2 for key in fake.end.memory.plan.slices)
+        fake.begin()
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    for each in model.parameters():
+        each.data.fill_(3.0)
+    with playing(script), learner_of(model, optimizer):
+        pass
+
+
+def test_every_step_is_one_boundary_with_its_counters() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(cursor=10)
+        boundaries = [fake.boundary() for _ in range(4)]
+        assert [each.t_m for each in boundaries] == [1, 2, 3, 4]
+        assert [each.tokens for each in boundaries] == [8, 8, 8, 9]
+        assert [each.cursor for each in boundaries] == [11, 12, 20, 21]
+        assert [each.loss for each in boundaries[:3]] == [1.5, 2.5, 2.5]
+        assert boundaries[3].loss == pytest.approx(0.25)
+        assert not any(each.again or each.adopted or each.captured for each in boundaries)
+        assert all(each.step_seconds >= 0 and each.blocked_seconds >= 0 for each in boundaries)
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    with playing(script), learner_of(model, optimizer) as learner:
+        learner.step(tokens=8, loss=1.5)
+        learner.step(tokens=8, loss=torch.tensor(2.5, requires_grad=True))
+        learner.step(tokens=8, cursor=20)
+        learner.step(tokens=9, loss=torch.tensor([0.25], dtype=torch.bfloat16))
+        assert (learner.t_m, learner.cursor) == (4, 21)
+
+
+def test_a_loss_that_is_never_given_is_not_a_number() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert math.isnan(fake.boundary().loss)
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        learner.step(tokens=1)
+
+
+def test_a_boundary_adopts_before_it_captures_whatever_came_first() -> None:
+    entered, sent = Gate(), Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=4.0)
+        entered.pass_()
+        keys = fake.end.memory.plan.slices
+        fake.send(Capture(slices=keys))
+        for shard, fragment in keys:
+            fake.end.memory.adopt(shard, fragment).fill_(2.0)
+            fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.25))
+        sent.open()
+        boundary = fake.boundary()
+        assert boundary.t_m == 1
+        assert boundary.adopted == tuple((*key, 1) for key in keys)
+        assert boundary.captured == keys
+        assert set(fake.captures().tolist()) == {2.5}
+        assert all(fake.end.memory.counter(*key) % 2 == 0 for key in keys)
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    with playing(script), learner_of(model, optimizer) as learner:
+        entered.open()
+        sent.pass_()
+        learner.step(tokens=1)
+        assert values(model) == {2.5}
+
+
+def test_values_change_at_a_boundary_only() -> None:
+    entered, sent = Gate(), Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=1.0)
+        entered.pass_()
+        fake.offer_values(9.0, number=1)
+        sent.open()
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    with playing(script), learner_of(model, optimizer) as learner:
+        entered.open()
+        sent.pass_()
+        assert values(model) == {1.0}
+        learner.step(tokens=1)
+        assert values(model) == {9.0}
+
+
+def test_parameters_of_other_dtypes_are_captured_in_f32_and_adopted_in_their_own() -> None:
+    entered, sent = Gate(), Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=1.5)
+        entered.pass_()
+        fake.send(Capture(slices=fake.end.memory.plan.slices))
+        sent.open()
+        fake.boundary()
+        assert fake.captures().dtype == torch.float32
+        assert set(fake.captures().tolist()) == {1.75}
+        fake.until_leaving()
+
+    model, _ = model_and_optimizer()
+    model.to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with playing(script), learner_of(model, optimizer) as learner:
+        entered.open()
+        sent.pass_()
+        for each in model.parameters():
+            each.grad = torch.full_like(each, -0.25)
+        optimizer.step()
+        learner.step(tokens=1)
+
+
+def test_step_never_waits_for_a_transport_that_does_not_answer() -> None:
+    done = Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        done.pass_()  # reads nothing meanwhile
+        boundaries = [fake.boundary().t_m for _ in range(3000)]
+        assert boundaries == list(range(1, 3001))
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        for _ in range(3000):
+            learner.step(tokens=1)
+        done.open()
+
+
+def test_in_lockstep_step_waits_for_proceed_and_reports_what_it_does_meanwhile() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=1.0)
+        keys = fake.end.memory.plan.slices
+        for t_m in (1, 2):
+            boundary = fake.boundary()
+            assert (boundary.t_m, boundary.again) == (t_m, False)
+            fake.send(Capture(slices=keys))
+            handed_over = fake.boundary()
+            assert (handed_over.t_m, handed_over.again) == (t_m, True)
+            assert handed_over.captured == keys
+            assert set(fake.captures().tolist()) == {float(t_m)}
+            fake.offer_values(t_m + 1.0, number=t_m)
+            adopted: list[tuple[int, int, int]] = []
+            while len(adopted) < len(keys):
+                adopted += fake.boundary().adopted
+            fake.send(Tick(tick=t_m), Proceed())
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    with playing(script), learner_of(model, optimizer, LOCKSTEP) as learner:
+        for t_m in (1, 2):
+            learner.step(tokens=1)
+            assert values(model) == {t_m + 1.0}
+            assert learner.tick == t_m
+
+
+def test_in_lockstep_finished_ends_the_wait() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.boundary()
+        fake.send(Tick(tick=100), Finished())
+        assert fake.until_leaving().reason == "finished"
+
+    with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
+        learner.step(tokens=1)
+        assert learner.finished
+        assert learner.progress == 1.0
+    assert learner.finished
+
+
+def test_the_clock_never_goes_back() -> None:
+    entered, sent = Gate(), Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(tick=9)
+        entered.pass_()
+        fake.send(Tick(tick=4))
+        sent.open()
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        entered.open()
+        sent.pass_()
+        learner.step(tokens=1)
+        assert learner.tick == 9
+
+
+def test_learning_rates_follow_the_jobs_tick_and_not_the_own_steps() -> None:
+    gates = [Gate(), Gate(), Gate()]
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(tick=3)
+        for gate, tick in zip(gates, (3, 4, 8), strict=True):
+            fake.send(Tick(tick=tick))
+            gate.open()
+            fake.boundary()
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    halves = LambdaLR(optimizer, lambda tick: 0.5**tick)
+    with playing(script), learner_of(model, optimizer) as learner:
+        learner.schedule(halves)
+        rates = [optimizer.param_groups[0]["lr"]]
+        for gate in gates:
+            gate.pass_()
+            optimizer.step()
+            learner.step(tokens=1)
+            rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [0.5 * 0.5**tick for tick in (3, 3, 4, 8)]
+
+
+def test_a_schedule_may_be_given_before_entering_and_may_be_chained() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(tick=12)
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    parts: list[LRScheduler] = [
+        LambdaLR(optimizer, lambda tick: 1.0),
+        LambdaLR(optimizer, lambda tick: 0.5**tick),
+    ]
+    chained = SequentialLR(optimizer, parts, milestones=[10])
+    learner = learner_of(model, optimizer)
+    learner.schedule(chained)
+    with playing(script), learner:
+        assert optimizer.param_groups[0]["lr"] == 0.5 * 0.25
+
+
+def test_a_length_in_tokens_gives_an_estimate_after_the_first_step() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(tick=10)
+        fake.until_leaving()
+
+    text = RUN_FILE.to_json().replace('"steps": 100', '"steps": null')
+    run_file = RUN_FILE.from_json(text.replace('"tokens": null', '"tokens": 1000'))
+    with playing(script), learner_of(*model_and_optimizer(), run_file) as learner:
+        assert (learner.steps, learner.progress) == (None, 0.0)
+        learner.step(tokens=10)
+        assert (learner.steps, learner.progress) == (50, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda learner: learner.step(tokens=0), "tokens: is 0"),
+        (lambda learner: learner.step(tokens=1.5), "whole numbers"),
+        (lambda learner: learner.step(tokens=1, cursor=4), "cursor: went from 5 back to 4"),
+        (lambda learner: learner.step(tokens=1, loss=torch.ones(2)), r"loss: has shape \(2,\)"),
+    ],
+)
+def test_a_wrong_argument_of_step_is_named(step: Callable[[Learner], None], message: str) -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(cursor=5)
+        fake.until_leaving()
+
+    learner = learner_of(*model_and_optimizer())
+    with playing(script), pytest.raises(SpecError, match=message), learner:
+        step(learner)
+
+
+def test_the_with_statement_is_asked_for() -> None:
+    learner = learner_of(*model_and_optimizer())
+    with pytest.raises(RuntimeError, match="with Learner"):
+        learner.step(tokens=1)
+    with pytest.raises(RuntimeError, match="with Learner"):
+        _ = learner.slot
+
+
+def test_an_optimizer_of_another_model_is_refused() -> None:
+    model, _ = model_and_optimizer()
+    _, other = model_and_optimizer()
+    with pytest.raises(SpecError, match="optimizer: steps none"), learner_of(model, other):
+        pass
+
+
+PROGRAM = """
+import argparse
+from atoll_worker.link.socket import open_transport_end, outlive_signals
+from atoll_worker.link.messages import Adopt, Boundary, Leaving, Start
+outlive_signals()
+parser = argparse.ArgumentParser()
+parser.add_argument("--link-fd", type=int)
+parser.add_argument("--memory-fd", type=int)
+options = parser.parse_args()
+end = open_transport_end(options.link_fd, options.memory_fd)
+for key in end.memory.plan.slices:
+    end.memory.adopt(*key).copy_(end.memory.capture(*key) + 1)
+    end.send(Adopt(shard=key[0], fragment=key[1], number=0, blend=0.0))
+left = len(end.memory.plan.slices)
+leaving = False
+while not leaving:
+    end.link.wait(20)
+    for message in end.link.receive():
+        left -= len(getattr(message, "adopted", ()))
+        if isinstance(message, Boundary) and not left and not message.t_m:
+            end.send(Start(incarnation=1, cursor=0, tick=0))
+        if getattr(message, "t_m", 0) == 2:
+            raise SystemExit(3)
+        leaving = isinstance(message, Leaving)
+"""
+
+
+def test_the_transport_is_a_process_with_inherited_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    monkeypatch.setattr(process, "PROGRAM", (sys.executable, str(path)))
+    model, optimizer = model_and_optimizer()
+    before = [each.detach().clone() for each in model.parameters()]
+    learner = learner_of(model, optimizer)
+
+    def train() -> None:
+        for old, new in zip(before, model.parameters(), strict=True):
+            assert torch.equal(old + 1, new)
+        train_for_ever(learner)
+
+    with pytest.raises(TransportLostError, match="exit code 3"), learner:
+        train()
+
+
+def test_the_training_process_does_not_import_grpc() -> None:
+    code = "import sys, atoll; raise SystemExit('grpc' in sys.modules)"
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

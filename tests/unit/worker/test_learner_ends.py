@@ -1,0 +1,153 @@
+"""How a learner's `with` ends: a transport that is gone, a refusal, a signal, an exception."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import atoll
+from atoll_protos.names import ExitCode
+from atoll_worker.errors import TransportLostError
+from atoll_worker.link import socket as links
+from atoll_worker.link.messages import Fail
+from atoll_worker.training import process
+from atoll_worker.training.replica import Replica, Work
+from unit.worker.fake_transport import FakeTransport, Gate, playing
+from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
+
+torch.set_num_threads(1)
+
+
+def test_a_transport_that_has_not_read_for_very_long_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        done.pass_()
+
+    done = Gate()
+    monkeypatch.setattr(links, "UNSENT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(process, "LEAVE_SECONDS_MAX", 0.0)
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(TransportLostError, match="unread"), learner:
+            train_for_ever(learner)
+        done.open()
+
+
+def test_the_transports_death_is_said_clearly_and_asks_for_a_new_start() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with (
+            pytest.raises(TransportLostError, match="transport process is gone") as caught,
+            learner,
+        ):
+            train_for_ever(learner)
+    assert caught.value.exit_code == ExitCode.TRY_AGAIN
+
+
+def test_a_refusal_carries_its_exit_code() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.send(Fail(exit_code=77, reason="a higher incarnation has the slot"))
+        assert "higher incarnation" in fake.until_leaving().reason
+
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(atoll.LearnerError, match="higher incarnation") as caught, learner:
+            train_for_ever(learner)
+    assert caught.value.exit_code == ExitCode.SUPERSEDED
+
+
+def test_a_refusal_at_the_start_leaves_nothing_behind() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.send(Fail(exit_code=65, reason="another layout"))
+        fake.until_leaving()
+
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(atoll.LearnerError, match="another layout"), learner:
+            pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_leaves_the_job_and_exits_with_0() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert fake.until_leaving().reason == "terminated"
+
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(SystemExit) as caught, learner:
+            signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_ends_a_wait_for_the_syncer() -> None:
+    def script(fake: FakeTransport) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert fake.until_leaving().reason == "terminated"
+
+    with playing(script), pytest.raises(SystemExit), learner_of(*model_and_optimizer()):
+        pass
+
+
+def test_sigterm_in_the_middle_of_a_step_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert fake.boundary().t_m == 1
+        assert fake.until_leaving().reason == "terminated"
+
+    model, optimizer = model_and_optimizer()
+    learner = learner_of(model, optimizer)
+    obey = Replica.obey
+
+    def killed_meanwhile(replica: Replica) -> Work:
+        if learner.t_m:
+            signal.raise_signal(signal.SIGTERM)
+        return obey(replica)
+
+    monkeypatch.setattr(Replica, "obey", killed_meanwhile)
+    with playing(script), pytest.raises(SystemExit), learner:
+        learner.step(tokens=1)
+
+
+@pytest.fixture
+def own_handler() -> Iterator[list[int]]:
+    caught: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    yield caught
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_users_own_handler_stays(own_handler: list[int]) -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert fake.until_leaving().reason == "loop ended"
+
+    with playing(script), learner_of(*model_and_optimizer()):
+        signal.raise_signal(signal.SIGTERM)
+    assert own_handler == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("mine")])
+def test_an_exception_leaves_the_job_and_propagates(error: BaseException) -> None:
+    reasons: list[str] = []
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        reasons.append(fake.until_leaving().reason)
+
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(type(error)), learner:
+            raise error
+    assert reasons == [
+        "interrupted" if isinstance(error, KeyboardInterrupt) else "ValueError: mine"
+    ]

@@ -1,0 +1,260 @@
+import asyncio
+import dataclasses
+import math
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.run import Region, RunFile, Sync
+from atoll_worker.link import memory
+from atoll_worker.link import socket as links
+from atoll_worker.link.messages import (
+    Adopt,
+    Boundary,
+    Capture,
+    Fail,
+    Finished,
+    Leaving,
+    Proceed,
+    Start,
+    Tick,
+)
+from atoll_worker.link.socket import (
+    Configure,
+    Evaluated,
+    Link,
+    LinkError,
+    TransportEnd,
+    decode,
+    encode,
+)
+
+TENSORS = tuple(
+    TensorSpec(name=name, shape=(3, 4), dtype="float32", merge="rda") for name in ("a", "b")
+)
+RUN_FILE = RunFile(
+    job="tiny",
+    regions=(Region(name="here", learners=1),),
+    steps=10,
+    sync=Sync(fragments=2, period=4),
+)
+CONFIGURE = Configure(
+    run_file=RUN_FILE.to_json(),
+    tensors=TENSORS,
+    layout_digest=build_layout(TENSORS, 2, 1).digest,
+    slot="here-0",
+    uid="u",
+    instance="u-1",
+    endpoints=("localhost:1",),
+    telemetry_folder="",
+    observer=False,
+    training_pid=os.getpid(),
+)
+MESSAGES = [
+    CONFIGURE,
+    Evaluated(tick=3, loss=2.5, tokens=100, seconds=0.5),
+    Adopt(shard=1, fragment=2, number=3, blend=0.5),
+    Boundary(
+        t_m=1,
+        tokens=2,
+        loss=1.5,
+        step_seconds=0.1,
+        blocked_seconds=0.0,
+        cursor=4,
+        adopted=((0, 1, 2), (1, 1, 3)),
+        captured=((0, 0),),
+        again=True,
+    ),
+    Capture(slices=((0, 1), (1, 1))),
+    Fail(exit_code=77, reason="a higher incarnation"),
+    Finished(),
+    Leaving(reason="terminated"),
+    Proceed(),
+    Start(incarnation=1, cursor=2, tick=3),
+    Tick(tick=9),
+]
+
+
+@pytest.fixture
+def both() -> Iterator[tuple[Link, Link]]:
+    one, other = (Link(each) for each in socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_every_message_comes_out_as_it_went_in(message: object) -> None:
+    assert decode(encode(message)[4:]) == message
+
+
+def test_every_kind_of_message_is_tried_here() -> None:
+    assert {type(message).__name__ for message in MESSAGES} == set(links.KINDS)
+
+
+def test_a_loss_may_be_unknown() -> None:
+    boundary = next(message for message in MESSAGES if isinstance(message, Boundary))
+    unknown = dataclasses.replace(boundary, loss=math.nan)
+    assert math.isnan(decode(encode(unknown)[4:]).loss)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"kind":"Nothing"}', b'{"kind":"Tick"}'])
+def test_what_is_no_message_is_said_to_be_none(body: bytes) -> None:
+    with pytest.raises(LinkError, match="no message of the link"):
+        decode(body)
+
+
+def test_messages_arrive_in_order_whatever_the_socket_takes_at_once(
+    both: tuple[Link, Link],
+) -> None:
+    one, other = both
+    sent = [Fail(exit_code=number, reason="x" * 50_000) for number in range(40)]
+    for message in sent:
+        one.send(message)
+    assert one.unsent, "the socket was meant to be too small"
+    received: list[object] = []
+    while len(received) < len(sent):
+        received += other.receive()
+        one.flush()
+    assert received == sent
+    assert one.unsent_bytes == 0
+
+
+def test_a_tick_that_waits_gives_way_to_a_newer_one(both: tuple[Link, Link]) -> None:
+    one, other = both
+    one.send(Fail(exit_code=0, reason="x" * 10_000_000))
+    for tick in range(5):
+        one.send(Tick(tick=tick))
+    one.send(Proceed())
+    for tick in range(5, 9):
+        one.send(Tick(tick=tick))
+    received = []
+    while one.unsent:
+        received += other.receive()
+        one.flush()
+    received += other.receive()
+    assert received[1:] == [Tick(tick=4), Proceed(), Tick(tick=8)]
+
+
+def test_a_message_that_is_partly_written_is_never_replaced(both: tuple[Link, Link]) -> None:
+    one, other = both
+    filler = Fail(exit_code=0, reason="x" * 10_000_000)
+    one.send(filler)
+    one.unsent[0] = (True, one.unsent[0][1])  # as if it were a Tick, and part of it gone
+    one.send(Tick(tick=1))
+    received: list[object] = []
+    while one.unsent:
+        received += other.receive()
+        one.flush()
+    assert received + other.receive() == [filler, Tick(tick=1)]
+
+
+def test_an_end_that_never_reads_is_an_error_and_not_a_growing_queue(
+    both: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "UNSENT_BYTES_MAX", 1000)
+
+    def forever() -> None:
+        while True:
+            both[0].send(Proceed())
+
+    with pytest.raises(LinkError, match="unread"):
+        forever()
+
+
+def test_what_was_said_before_the_end_is_still_received(both: tuple[Link, Link]) -> None:
+    one, other = both
+    one.send(Proceed())
+    one.close()
+    assert other.receive() == [Proceed()]
+    assert other.closed
+
+
+def test_sending_to_a_closed_end_is_no_error(both: tuple[Link, Link]) -> None:
+    both[1].close()
+    both[0].send(Proceed())
+    assert both[0].closed
+
+
+def transport_end(training_pid: int) -> tuple[Link, TransportEnd]:
+    ours, theirs = socket.socketpair()
+    link = Link(ours)
+    link.send(dataclasses.replace(CONFIGURE, training_pid=training_pid))
+    link.send(Leaving(reason="at once"))
+    plan = memory.plan(build_layout(TENSORS, 2, 1), adopt_dtype=torch.bfloat16, captures=True)
+    descriptor = memory.create(plan)
+    try:
+        return link, links.open_transport_end(theirs.detach(), descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def heard(end: TransportEnd, until: str) -> list[object]:
+    """All messages until one of that kind, or the end."""
+    messages: list[object] = []
+    over = asyncio.Event()
+
+    def on_message(message: object) -> None:
+        messages.append(message)
+        if type(message).__name__ == until:
+            over.set()
+
+    def on_end() -> None:
+        messages.append("end")
+        over.set()
+
+    end.attach(asyncio.get_running_loop(), on_message, on_end)
+    await asyncio.wait_for(over.wait(), 20)
+    return messages
+
+
+def test_the_transport_end_knows_its_job_and_hears_what_came_with_configure() -> None:
+    link, end = transport_end(os.getpid())
+    assert end.run_file == RUN_FILE
+    assert end.layout.tensors == TENSORS
+    assert asyncio.run(heard(end, "Leaving")) == [Leaving(reason="at once")]
+    link.close()
+    end.link.close()
+
+
+def test_the_transport_end_hears_a_closed_link_once() -> None:
+    link, end = transport_end(os.getpid())
+    link.close()
+    assert asyncio.run(heard(end, "nothing")) == [Leaving(reason="at once"), "end"]
+    end.link.close()
+
+
+def test_the_transport_end_hears_its_parents_death_though_the_socket_is_still_open() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
+        link, end = transport_end(parent.pid)
+        assert parent.stdin is not None
+        parent.stdin.write(b"\n")
+        parent.stdin.flush()
+        assert asyncio.run(heard(end, "nothing"))[-1] == "end"
+    link.close()
+    end.link.close()
+
+
+def test_the_transport_end_writes_later_what_the_socket_does_not_take() -> None:
+    link, end = transport_end(os.getpid())
+
+    async def send() -> list[object]:
+        end.attach(asyncio.get_running_loop(), lambda message: None, lambda: None)
+        for number in range(40):
+            end.send(Fail(exit_code=number, reason="x" * 50_000))
+        received: list[object] = []
+        while len(received) < 40:
+            received += link.receive()
+            await asyncio.sleep(0)
+        return received
+
+    assert len(asyncio.run(send())) == 40
+    assert not end.link.unsent
+    link.close()
+    end.link.close()

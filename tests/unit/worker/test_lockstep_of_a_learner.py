@@ -1,0 +1,185 @@
+"""Modes that wait: hand-overs by position, step() until the Publish (PROTOCOL.md, rule 15)."""
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed
+from atoll_worker.rules.effects import SendOffer
+from unit.worker.learner_side import LearnerSide, learner_side
+
+
+def diloco(*, overlap: int = 0, steps: int = 40) -> LearnerSide:
+    """One slice, H = 4."""
+    return learner_side(
+        shards=1, steps=steps, fragments=1, period=4, overlap=overlap, lockstep=True
+    )
+
+
+def pace(side: LearnerSide, steps: int) -> None:
+    """Steps at which nothing is due."""
+    for _ in range(steps):
+        side.step()
+        assert side.take(Proceed) == [Proceed()]
+
+
+def test_a_learner_hands_over_by_itself_and_step_waits_for_the_publish() -> None:
+    side = diloco().begin()
+    pace(side, 3)
+    side.step()
+    assert side.take(Capture) == [Capture(slices=((0, 0),))]
+    assert side.take(Proceed) == []
+    side.again()
+    (sent,) = side.take(SendOffer)
+    assert (sent.offer.capture, sent.offer.t_m, sent.offer.base) == (4, 4, 0)
+    assert side.take(Proceed) == []
+    assert [report.waiting for _, report in side.messages("report")][-1]  # Training all the same
+    side.value(0, 0, 1)
+    assert [adopt.number for adopt in side.take(Adopt)] == [1]
+    assert side.take(Proceed) == []  # adopted before step() returns
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+    pace(side, 3)
+
+
+def test_with_an_overlap_step_waits_at_hand_over_plus_overlap_and_not_before() -> None:
+    side = diloco(overlap=2).begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    assert len(side.take(SendOffer)) == 1
+    assert side.take(Proceed) == [Proceed()]
+    side.value(0, 0, 1)
+    assert side.take(Adopt) == []  # early: Streaming DiLoCo adopts after exactly tau steps
+    pace(side, 1)
+    assert side.take(Adopt) == []
+    side.step()
+    assert [adopt.number for adopt in side.take(Adopt)] == [1]
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+
+
+def test_a_joiner_takes_its_position_from_the_tick() -> None:
+    side = diloco().begin(tick=6)
+    pace(side, 1)
+    side.step()
+    side.again()
+    (sent,) = side.take(SendOffer)
+    assert (sent.offer.t_m, sent.offer.capture) == (8, 2)
+
+
+def test_learners_at_one_position_hand_over_the_same_slices_however_they_came_there() -> None:
+    first, joiner = (learner_side(shards=1, fragments=3, period=10, lockstep=True) for _ in "ab")
+    handed = []
+    for side, tick in ((first, 0), (joiner, 6)):
+        side.begin(tick=tick)
+        for position in range(tick + 1, 11):
+            side.step()
+            side.again()
+            for sent in side.take(SendOffer):
+                if position > 6:
+                    handed.append((side is joiner, position, sent.offer.slice))
+                side.value(0, sent.offer.slice, 1)
+    assert {each[1:] for each in handed if each[0]} == {each[1:] for each in handed if not each[0]}
+
+
+def test_one_that_was_away_for_a_round_goes_on_from_the_tick() -> None:
+    side = diloco().begin()
+    pace(side, 1)
+    side.hear(0, tick=pb.Tick(tick=21))
+    pace(side, 1)
+    assert {report.t_m for _, report in side.messages("report")} >= {21}
+
+
+def test_a_hand_over_that_died_with_its_session_is_made_again_on_the_same_base() -> None:
+    side = diloco().begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    (first,) = side.take(SendOffer)
+    side.lose(0)
+    side.welcome(0, heads=side.heads(0, 0))
+    assert side.take(SendOffer) == [first]
+    side.lose(0)
+    side.welcome(0, heads=side.heads(0, 1))  # merged, or closed without it
+    assert side.take(SendOffer) == []
+
+
+def test_a_hand_over_while_its_shard_is_away_is_made_at_its_welcome() -> None:
+    side = diloco().begin()
+    pace(side, 3)
+    side.lose(0)
+    side.step()
+    side.again()
+    assert side.take(SendOffer) == []
+    side.welcome(0, heads=side.heads(0, 0))
+    assert len(side.take(SendOffer)) == 1
+
+
+def test_a_slice_with_a_newer_value_waiting_is_adopted_and_not_handed_over() -> None:
+    side = diloco().begin()
+    pace(side, 3)
+    side.value(0, 0, 1)
+    assert side.take(Adopt) == []  # only while step() waits
+    side.step()
+    assert side.take(Capture) == []
+    assert len(side.take(Adopt)) == 1
+    assert side.take(Proceed) == []
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+
+
+def test_at_the_end_every_slice_is_handed_over_and_step_waits_for_final_rule_27() -> None:
+    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=10)
+    side.begin(tick=8)
+    pace(side, 1)
+    side.step()
+    side.again()
+    assert sorted(sent.offer.slice for sent in side.take(SendOffer)) == [0, 1]
+    side.value(0, 0, 1)
+    side.value(0, 1, 1)
+    side.again()
+    assert side.take(Proceed) == []
+    side.hear(0, final=pb.Final(versions=side.heads(0, 1)))
+    assert side.take(Finished) == [Finished()]
+
+
+def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
+    side = diloco(overlap=2, steps=5).begin()
+    pace(side, 3)
+    side.step()  # hands over at 4, would adopt at 6: beyond T
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+    side.step()
+    side.value(0, 0, 1)
+    assert len(side.take(Adopt)) == 1
+    side.again()
+    side.hear(0, final=pb.Final(versions=side.heads(0, 1)))
+    assert side.take(Finished) == [Finished()]
+
+
+def test_one_that_joins_at_the_end_hands_nothing_over_beyond_it_rule_27() -> None:
+    side = diloco(steps=8).begin(tick=8)
+    side.step()
+    side.again()
+    assert side.take(SendOffer) == []
+    assert side.take(Proceed) == []
+
+
+def test_a_lost_capture_is_made_again_at_once() -> None:
+    side = diloco().begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    side.take(SendOffer)
+    side.feed(side.exchange.capture_lost(0, 0, 0))
+    side.again()
+    assert [sent.offer.capture for sent in side.take(SendOffer)] == [4]
+
+
+@pytest.mark.parametrize("overlap", [0, 2])
+def test_calls_mean_nothing_where_learners_hand_over_by_themselves(overlap: int) -> None:
+    side = diloco(overlap=overlap).begin()
+    pace(side, 1)
+    side.call(0, 0, base=0)
+    pace(side, 1)
+    assert side.take(Capture) == []

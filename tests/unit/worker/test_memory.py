@@ -1,0 +1,55 @@
+import os
+
+import torch
+
+from atoll_protos.layout import TensorSpec, build_layout
+from atoll_worker.link import memory
+from atoll_worker.link.memory import ALIGN_BYTES, Memory, Plan
+
+LAYOUT = build_layout(
+    [TensorSpec(name=f"t{i}", shape=(i + 1, 7), dtype="float32", merge="rda") for i in range(6)],
+    fragments=2,
+    shards=2,
+)
+
+
+def both_ends(plan: Plan) -> tuple[Memory, Memory]:
+    descriptor = memory.create(plan)
+    try:
+        return memory.attach(plan, descriptor), memory.attach(plan, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_both_ends_see_the_same_regions_and_no_two_regions_overlap() -> None:
+    plan = memory.plan(LAYOUT, adopt_dtype=torch.bfloat16, captures=True)
+    ours, theirs = both_ends(plan)
+    for number, key in enumerate(plan.slices):
+        ours.capture(*key).fill_(number + 1)
+        ours.adopt(*key).fill_(-number - 1)
+    for number, (key, each) in enumerate(zip(plan.slices, LAYOUT.slices, strict=True)):
+        assert theirs.capture(*key).tolist() == [number + 1] * each.element_count
+        assert theirs.adopt(*key).tolist() == [-number - 1] * each.element_count
+        assert theirs.adopt(*key).dtype == torch.bfloat16
+        assert theirs.counter(*key) == 0
+
+
+def test_regions_begin_on_pages() -> None:
+    plan = memory.plan(LAYOUT, adopt_dtype=torch.float32, captures=True)
+    assert all(each % ALIGN_BYTES == 0 for each in (*plan.capture_offsets, *plan.adopt_offsets))
+    assert plan.byte_count == plan.adopt_offsets[-1] + ALIGN_BYTES
+
+
+def test_counters_belong_to_their_slice() -> None:
+    plan = memory.plan(LAYOUT, adopt_dtype=torch.float32, captures=True)
+    ours, theirs = both_ends(plan)
+    ours.turn(1, 0)
+    assert [theirs.counter(*key) for key in plan.slices] == [0, 0, 1, 0]
+    ours.turn(1, 0)
+    assert theirs.counter(1, 0) == 2
+
+
+def test_an_observer_has_no_capture_regions() -> None:
+    plan = memory.plan(LAYOUT, adopt_dtype=torch.float32, captures=False)
+    assert plan.capture_offsets == ()
+    assert len(plan.adopt_offsets) == len(LAYOUT.slices)

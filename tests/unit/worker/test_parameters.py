@@ -1,0 +1,128 @@
+import pytest
+import torch
+from torch import nn
+
+from atoll_protos.errors import SpecError
+from atoll_protos.layout import Layout, build_layout
+from atoll_worker.training.parameters import COMPILED_PREFIX, Place, device_of, pairs, travelling
+
+
+class Everything(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(12, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.inner = nn.Linear(6, 4)
+        self.frozen = nn.Linear(4, 6).requires_grad_(False)
+        self.head = nn.Linear(6, 12, bias=False)
+        self.head.weight = self.embedding.weight
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("cache", torch.ones(5), persistent=False)
+
+
+def merges(places: tuple[Place, ...]) -> dict[str, str]:
+    return {place.spec.name: place.spec.merge for place in places}
+
+
+def layout_of(places: tuple[Place, ...], fragments: int = 2) -> Layout:
+    return build_layout([place.spec for place in places], fragments, 1)
+
+
+def test_tied_once_frozen_and_integers_not_buffers_by_mean() -> None:
+    assert merges(travelling(Everything())) == {
+        "embedding.weight": "mean",
+        "inner.bias": "rda",
+        "inner.weight": "rda",
+        "norm.bias": "rda",
+        "norm.running_mean": "mean",
+        "norm.running_var": "mean",
+        "norm.weight": "rda",
+        "scale": "rda",
+    }
+
+
+def test_a_head_tied_to_a_later_embedding_is_merged_by_mean_too() -> None:
+    model = nn.Sequential()
+    model.add_module("head", nn.Linear(3, 5, bias=False))
+    model.add_module("table", nn.Embedding(5, 3))
+    model.get_submodule("head").weight = model.get_submodule("table").weight
+    assert merges(travelling(model)) == {"head.weight": "mean"}
+
+
+def test_the_users_patterns_choose_the_plain_mean() -> None:
+    found = merges(travelling(Everything(), ["inner.*"]))
+    assert found["inner.weight"] == found["inner.bias"] == "mean"
+    assert found["scale"] == "rda"
+
+
+def test_the_order_is_the_layouts() -> None:
+    places = travelling(Everything())
+    assert tuple(place.spec for place in places) == layout_of(places).tensors
+
+
+def test_a_compiled_model_has_the_names_of_the_plain_one() -> None:
+    model = nn.Module()
+    model.add_module(COMPILED_PREFIX[:-1], nn.Linear(2, 2))
+    assert list(merges(travelling(model))) == ["bias", "weight"]
+
+
+def test_a_dtype_that_does_not_travel_is_named_with_the_remedy() -> None:
+    with pytest.raises(SpecError, match=r"model\.weight: is torch\.float64; use one of float32"):
+        travelling(nn.Linear(2, 2).double())
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(SpecError, match="no trainable parameter"):
+        travelling(nn.Linear(2, 2).requires_grad_(False))
+
+
+def test_slices_together_cover_every_element_once() -> None:
+    model = Everything()
+    places = travelling(model)
+    layout = layout_of(places, fragments=3)
+    seen = {place.spec.name: torch.zeros(place.spec.shape) for place in places}
+    for each in layout.slices:
+        region = torch.ones(each.element_count)
+        for theta, part in pairs(places, each, region):
+            assert theta.shape == part.shape
+            theta.detach().copy_(part)
+    for place in places:
+        assert torch.equal(place.tensor, torch.ones(place.spec.shape)), place.spec.name
+    assert set(seen) == {place.spec.name for place in places}
+
+
+def test_a_cut_embedding_goes_to_its_rows() -> None:
+    model = nn.Embedding(10, 4)
+    places = travelling(model)
+    layout = layout_of(places, fragments=2)
+    whole = torch.arange(40.0).view(10, 4)
+    for each in layout.slices:
+        (piece,) = each.pieces
+        region = whole.flatten()[piece.start : piece.stop].clone()
+        for theta, part in pairs(places, each, region):
+            theta.copy_(part)
+    assert torch.equal(model.weight.detach(), whole)
+
+
+def test_a_tensor_need_not_be_contiguous() -> None:
+    model = nn.Linear(3, 4, bias=False)
+    model.weight.data = torch.arange(12.0).view(3, 4).t()
+    places = travelling(model)
+    layout = layout_of(places, fragments=1)
+    region = torch.zeros(12)
+    for theta, part in pairs(places, layout.slices[0], region):
+        part.copy_(theta)
+    assert torch.equal(region.view(4, 3), model.weight.detach())
+
+
+def test_a_replaced_tensor_is_the_one_that_is_used() -> None:
+    model = nn.Linear(3, 4, bias=False)
+    (place,) = travelling(model)
+    model.weight.data = torch.full((4, 3), 7.0)
+    assert torch.equal(place.tensor, torch.full((4, 3), 7.0))
+
+
+def test_a_model_on_two_devices_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(SpecError, match="several devices"):
+        device_of(travelling(model))

@@ -1,0 +1,157 @@
+import dataclasses
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+
+from atoll_protos.layout import build_layout
+from atoll_worker.link import memory
+from atoll_worker.link import socket as links
+from atoll_worker.link.messages import Adopt, Boundary, Capture, Tick
+from atoll_worker.link.socket import Link
+from atoll_worker.training.parameters import travelling
+from atoll_worker.training.replica import Replica
+from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
+from unit.worker.fake_transport import RUN_FILE, FakeProcess
+
+BOUNDARY = Boundary(
+    t_m=0,
+    tokens=1,
+    loss=0.0,
+    step_seconds=0.0,
+    blocked_seconds=0.0,
+    cursor=0,
+    adopted=(),
+    captured=(),
+)
+
+
+@dataclass
+class Later:
+    """Device work that ends when the test says so."""
+
+    over: bool = False
+    waited: bool = False
+
+    def done(self) -> bool:
+        return self.over
+
+    def wait(self) -> None:
+        self.waited = True
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStaging(DirectStaging):
+    """A device whose copies take until the test says so."""
+
+    tickets: list[Later] = field(default_factory=list)
+
+    def capture(self, pairs: Pairs) -> Ticket:
+        DirectStaging.capture(self, pairs)
+        self.tickets.append(Later())
+        return self.tickets[-1]
+
+
+@pytest.fixture
+def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
+    """A replica, the transport's end of its link, and its staging."""
+    places = travelling(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)))
+    layout = build_layout([place.spec for place in places], 2, 2)
+    plan = links.memory_plan(layout, RUN_FILE.sync, observer=False)
+    descriptor = memory.create(plan)
+    shared = memory.attach(plan, descriptor)
+    os.close(descriptor)
+    ours, theirs = socket.socketpair()
+    staging = SlowStaging()
+    replica = Replica(
+        places=places,
+        slices={(each.shard, each.fragment): each for each in layout.slices},
+        memory=shared,
+        staging=staging,
+        link=Link(ours),
+        process=FakeProcess(threading.Thread()),  # type: ignore[arg-type]
+    )
+    other = Link(theirs)
+    yield replica, other, staging
+    replica.link.close()
+    other.close()
+
+
+def step(replica: Replica, t_m: int) -> None:
+    work = replica.obey()
+    boundary = dataclasses.replace(
+        BOUNDARY, t_m=t_m, adopted=tuple(work.adopted), captured=tuple(work.captured)
+    )
+    replica.report(boundary, work)
+
+
+def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
+    slow: tuple[Replica, Link, SlowStaging],
+) -> None:
+    replica, other, staging = slow
+    other.send(Capture(slices=((1, 0),)))
+    step(replica, 1)
+    step(replica, 2)
+    assert other.receive() == []
+    assert replica.memory.counter(1, 0) == 1
+    staging.tickets[0].over = True
+    step(replica, 3)
+    received = other.receive()
+    assert [each.t_m for each in received] == [1, 2, 3]
+    assert [each.captured for each in received] == [((1, 0),), (), ()]
+    assert replica.memory.counter(1, 0) == 2
+
+
+def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
+    slow: tuple[Replica, Link, SlowStaging],
+) -> None:
+    replica, other, staging = slow
+    for t_m in (1, 2):
+        other.send(Capture(slices=((0, 1),)))
+        step(replica, t_m)
+    staging.tickets[0].over = True
+    replica.settle()
+    assert [each.t_m for each in other.receive()] == [1]
+    assert replica.memory.counter(0, 1) == 1, "the second copy is under way"
+    staging.tickets[1].over = True
+    replica.settle()
+    assert [each.t_m for each in other.receive()] == [2]
+    assert replica.memory.counter(0, 1) == 2
+
+
+def test_with_wait_the_device_is_waited_for(slow: tuple[Replica, Link, SlowStaging]) -> None:
+    replica, other, staging = slow
+    other.send(Capture(slices=((0, 1),)))
+    work = replica.obey()
+    replica.report(BOUNDARY, work, wait=True)
+    assert staging.tickets[0].waited
+    assert other.receive() == [BOUNDARY]
+
+
+def test_two_calls_for_one_slice_at_one_boundary_are_one_capture(
+    slow: tuple[Replica, Link, SlowStaging],
+) -> None:
+    replica, other, staging = slow
+    other.send(Capture(slices=((0, 1), (0, 0))))
+    other.send(Capture(slices=((0, 1),)))
+    assert replica.obey().captured == [(0, 1), (0, 0)]
+    assert len(staging.tickets) == 2
+
+
+def test_adoptions_fill_the_set_of_held_slices_and_ticks_only_grow(
+    slow: tuple[Replica, Link, SlowStaging],
+) -> None:
+    replica, other, _ = slow
+    other.send(Tick(tick=4))
+    other.send(Adopt(shard=1, fragment=1, number=3, blend=0.0))
+    other.send(Tick(tick=3))
+    assert replica.obey().adopted == [(1, 1, 3)]
+    assert replica.held == {(1, 1)}
+    assert replica.tick == 4
+    for place in replica.places:
+        assert torch.isfinite(place.tensor).all()

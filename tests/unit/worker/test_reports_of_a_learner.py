@@ -1,0 +1,129 @@
+"""What a learner says of itself, the clock it follows, its end (PROTOCOL.md, rules 6-8, 27)."""
+
+import math
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.link.messages import Finished, Tick
+from atoll_worker.rules.effects import Dial, Record
+from unit.worker.learner_side import learner_side
+
+
+def test_every_boundary_is_reported_to_every_shard_with_its_own_slices_rule_7() -> None:
+    side = learner_side().begin(number=2)
+    side.step(tokens=10, loss=2.5, blocked_seconds=0.0)
+    side.step(tokens=5, loss=2.0, blocked_seconds=1.0)
+    shards = side.messages("report")
+    assert [shard for shard, _ in shards] == [0, 1, 0, 1]
+    report = shards[-1][1]
+    assert (report.t_m, report.tokens, report.cursor, report.loss) == (2, 15, 2, 2.0)
+    assert [(s.slice, s.held, s.since.steps, s.since.tokens) for s in report.slices] == [
+        (0, 2, 2, 15),
+        (1, 2, 2, 15),
+    ]
+    assert (report.training, report.waiting, report.finished) == (True, False, False)
+    assert (report.step_seconds, report.blocked_seconds) == (1.0, 1.0)
+    assert math.isclose(report.busy_share, 2 / 3)
+
+
+def test_a_learner_without_boundaries_reports_every_two_seconds_rule_6() -> None:
+    side = learner_side().begin()
+    side.step()
+    side.seen.clear()
+    assert side.exchange.deadline() == side.now + 2.0
+    side.feed(side.exchange.tick_time(side.now + 1.9))
+    assert side.messages("report") == []
+    side.feed(side.exchange.tick_time(side.exchange.deadline()))
+    assert [report.t_m for _, report in side.messages("report")] == [1, 1]
+    assert side.exchange.deadline() == side.now + 4.0
+
+
+def test_a_report_says_the_highest_tick_and_epochs_seen_rules_14_and_23() -> None:
+    side = learner_side().begin()
+    side.hear(1, tick=pb.Tick(tick=9))
+    side.lose(1)
+    side.welcome(1, epoch=4)
+    side.seen.clear()
+    side.step()
+    report = dict(side.messages("report"))[0]
+    assert (report.tick_seen, list(report.epochs_seen)) == (9, [1, 4])
+
+
+def test_the_jobs_step_is_the_lowest_tick_over_the_shards_and_never_goes_back_rule_8() -> None:
+    side = learner_side().begin()
+    side.hear(0, tick=pb.Tick(tick=7))
+    assert side.take(Tick) == []
+    side.hear(1, tick=pb.Tick(tick=5))
+    assert side.take(Tick) == [Tick(tick=5)]
+    side.hear(1, tick=pb.Tick(tick=3))
+    side.lose(1)
+    side.welcome(1, tick=0, epoch=2)
+    side.hear(0, tick=pb.Tick(tick=8))
+    assert side.take(Tick) == []
+    side.hear(1, tick=pb.Tick(tick=9))
+    assert side.take(Tick) == [Tick(tick=8)]
+
+
+def test_a_learner_finishes_when_every_shard_is_final_and_the_finals_are_adopted_rule_27() -> None:
+    side = learner_side().begin()
+    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
+    side.hear(1, final=pb.Final(versions=side.heads(1, 1)))
+    side.step()  # it goes on training until then
+    assert side.take(Finished) == []
+    side.value(1, 0, 1)
+    side.step()
+    assert side.take(Finished) == []
+    side.value(1, 1, 1)
+    side.seen.clear()
+    side.step()
+    assert side.take(Finished) == [Finished()]
+    assert {report.finished for _, report in side.messages("report")} == {True}
+    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
+    assert side.take(Finished) == []  # said once
+
+
+def test_finishing_at_a_final_is_reported_at_once_rule_27() -> None:
+    side = learner_side(shards=1).begin()
+    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
+    assert [report.finished for _, report in side.messages("report")] == [True]
+
+
+def test_a_leave_goes_to_every_shard_and_nothing_is_dialled_after_it_rule_6() -> None:
+    side = learner_side().begin()
+    side.step(tokens=10)
+    side.welcome(0)
+    side.welcome(1)
+    side.seen.clear()
+    side.feed(side.exchange.leave("terminated", side.now))
+    assert [(shard, leave.reason) for shard, leave in side.messages("leave")] == [
+        (0, "terminated"),
+        (1, "terminated"),
+    ]
+    (record,) = side.take(Record)
+    assert record.fields["event"] == "end"
+    assert record.fields["pending"] == dict.fromkeys(("0/0", "0/1", "1/0", "1/1"), 10)
+    side.lose(0)
+    side.feed(side.exchange.tick_time(side.now + 60.0))
+    assert side.seen == []
+
+
+def test_a_dial_that_was_due_is_given_up_by_one_that_leaves() -> None:
+    side = learner_side().begin()
+    side.lose(1)
+    side.feed(side.exchange.leave("terminated", side.now))
+    side.feed(side.exchange.tick_time(side.now + 60.0))
+    assert side.take(Dial) == []
+
+
+def test_a_step_leaves_one_line_of_telemetry() -> None:
+    side = learner_side().begin()
+    side.step(tokens=10, loss=math.nan)
+    (record,) = side.take(Record)
+    assert record.fields == {
+        "t_m": 1,
+        "tick": 0,
+        "tokens": 10,
+        "loss": None,
+        "step_seconds": 1.0,
+        "blocked_seconds": 0.0,
+        "adopted": [],
+    }

@@ -1,0 +1,38 @@
+import json
+from pathlib import Path
+from typing import Any
+
+from atoll_worker.transport.telemetry import Telemetry
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_learner_appends_to_the_file_of_its_slot(tmp_path: Path) -> None:
+    for t_m in (1, 2):  # a second process start goes on in the same file
+        telemetry = Telemetry(str(tmp_path), "us-east-0")
+        telemetry.open()
+        telemetry.write({"run": "r", "t_m": t_m})
+        telemetry.close()
+    found = lines(tmp_path / "learners" / "us-east-0.jsonl")
+    assert [each["t_m"] for each in found] == [1, 2]
+    assert all(each["run"] == "r" and each["time"] > 0 for each in found)
+
+
+def test_an_observer_writes_evaluations_that_can_be_read_at_once(tmp_path: Path) -> None:
+    telemetry = Telemetry(str(tmp_path), "")
+    telemetry.open()
+    telemetry.write({"run": "r", "tick": 0, "loss": 5.5})
+    telemetry.write({"run": "r", "tick": 50, "loss": 2.5})
+    assert [each["loss"] for each in lines(tmp_path / "evaluations.jsonl")] == [5.5, 2.5]
+    telemetry.close()
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    telemetry = Telemetry("", "us-east-0")
+    telemetry.open()
+    telemetry.write({"t_m": 1})
+    telemetry.close()
+    assert list(tmp_path.iterdir()) == []
