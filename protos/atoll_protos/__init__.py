@@ -1,18 +1,20 @@
 """The contract of the three programs: what two of them must do or name alike.
 
-Belongs here: messages, the run file, names, the fragment layout, frames, codecs, and what every
-process sets up first. Does not: rules of the protocol, clocks, disks, servers, Kubernetes; and
-only `tensors` may import torch, which the operator's image lacks.
+Here belongs what would be a second home of a truth if one program kept it for itself: messages,
+the run file, names, tables of codes and codecs, the layout of fragments, frames, and what every
+process sets up first. Not here: rules of the protocol, clocks, disks, servers, Kubernetes.
+Nothing here imports one of the three programs, and only `tensors` imports torch, which the
+operator's image does not have.
 
-- v1/atoll.proto   the messages; beside it the code that the pinned generator wrote from them
+- v1/atoll.proto   the messages; the generated code stands next to it
+- errors.py        errors of the user: field, problem, remedy
 - names.py         slots, exit codes, environment variables, labels
-- errors.py        the user's errors: field, problem, remedy
-- run.py           the run file
+- run.py           the run file: one job as its processes see it
+- codecs.py        the table of codecs: names, numbers, sizes; no arithmetic
+- tensors.py       tensor <-> bytes: the arithmetic of the codecs, on torch
 - layout.py        which part of which tensor belongs to which slice
-- frames.py        raw frames of the Bulk stream
-- wire.py          the run file's wire types as encodings
-- tensors.py       tensor <-> bytes, codecs
+- frames.py        raw frames of the bulk stream
 - channels.py      gRPC options that both ends share
 - allocator.py     the allocator, tuned before torch and grpc are imported
-- logs.py          JSON logs
+- logs.py          structured logs, one JSON object a line
 """

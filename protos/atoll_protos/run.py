@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
+from atoll_protos.codecs import Wire
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN, slot_name
 
@@ -27,15 +28,6 @@ class Merge(StrEnum):
 
     RADIAL_DIRECTIONAL = "RadialDirectional"
     MEAN = "Mean"
-
-
-class Wire(StrEnum):
-    """The type of a value on the wire."""
-
-    F32 = "f32"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT4 = "int4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,10 @@
-"""The one place where tensors become bytes and bytes become tensors: codecs of the wire."""
+"""Tensors become bytes and bytes become tensors: the arithmetic of the codecs, on torch.
+
+The only module of the contract that imports torch; `codecs` holds the table of the codecs and
+describes the bytes. All functions work on CPU tensors and keep to one rule: what is decoded
+depends on the bytes alone, and the bytes on the values alone, not on the number of threads or on
+how a slice is cut into spans. So a shard and its learners come to the same base, bit for bit.
+"""
 
 import ctypes
 import hashlib
@@ -9,12 +15,11 @@ import torch
 from torch.nn.functional import pad
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.run import Wire
+from atoll_protos import codecs
+from atoll_protos.codecs import Codec, Wire, encoded_size
+from atoll_protos.layout import DTYPES as BYTES_OF_DTYPES
 
-INT8_BLOCK: Final = 256  # values that share one f32 scale
-INT4_BLOCK: Final = 64
-INT8_LEVELS: Final = 127  # of either sign
-INT4_LEVELS: Final = 7
+BYTE_BITS: Final = 8
 RUN: Final = 1 << 19  # elements coded at once: few calls, temporaries that stay in the cache
 SCALE_MIN: Final = torch.finfo(torch.float32).tiny  # below it 1 / scale is infinite
 
@@ -22,16 +27,12 @@ FLOATS: Final[Mapping[pb.Encoding, torch.dtype]] = {
     pb.F32: torch.float32,
     pb.BF16: torch.bfloat16,
 }
-DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES: Final[Mapping[str, torch.dtype]] = {name: getattr(torch, name) for name in BYTES_OF_DTYPES}
 
 
 def base_dtype(wire_down: Wire) -> torch.dtype:
-    """Of a base as both sides hold it: f32 on an f32 wire, else bf16 (PROTOCOL.md, rule 17)."""
-    return torch.float32 if wire_down is Wire.F32 else torch.bfloat16
+    """Of a base as both sides hold it: f32 on an f32 wire, else bf16 (rule 17)."""
+    return FLOATS[codecs.base_encoding(wire_down)]
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
@@ -56,26 +57,11 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(byte_view(tensor)).hexdigest()
 
 
-def encoded_size(element_count: int, encoding: pb.Encoding) -> int:
-    """Bytes that so many values take; raises ValueError for an unknown encoding."""
-    match encoding:
-        case pb.F32:
-            return 4 * element_count
-        case pb.BF16:
-            return 2 * element_count
-        case pb.INT8:
-            return 4 * -(-element_count // INT8_BLOCK) + element_count
-        case pb.INT4:
-            return 4 * -(-element_count // INT4_BLOCK) + -(-element_count // 2)
-    raise ValueError(f"encoding {encoding} is unknown")
-
-
 def encode(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:
-    """f32[n] as bytes. Integer encodings: f32 scales of all blocks, then the values.
+    """The bytes of f32[n], laid out as `codecs` says. Raises ValueError for an unknown encoding.
 
-    int8 has blocks of 256 and levels -127..127; int4 blocks of 64, levels -7..7, two in a byte
-    (the even element in the low half). A value that is not finite stays so, or makes all of its
-    block so: whoever takes the norm of what is decoded finds it.
+    A value that is not finite stays so, or makes its whole block so: the norm of what is decoded
+    is then not finite either, and the receiver refuses the transfer.
     """
     data = bytearray(encoded_size(values.numel(), encoding))
     encode_span(values, encoding, values.numel(), 0, data)
@@ -87,7 +73,7 @@ def encode_span(
 ) -> None:
     """Write f32[m] as elements start..start+m of `element_count` into `data`, the whole's bytes.
 
-    In an integer encoding `start` must be a multiple of the block (256 or 64), and so must the
+    In an encoding with scales `start` must be a multiple of the codec's block, and so must the
     end, unless it is the whole's.
     """
     assert len(data) == encoded_size(element_count, encoding), (len(data), element_count)
@@ -95,17 +81,17 @@ def encode_span(
         stop = start + values.numel()
         from_bytes(data, FLOATS[encoding])[start:stop].copy_(values)
         return
-    block = INT8_BLOCK if encoding == pb.INT8 else INT4_BLOCK
+    codec = codecs.of(encoding)
+    block = codec.block
     assert start % block == 0, (start, block)
-    scales, rest = _split(data, element_count, block)
+    scales, rest = _split(data, element_count, codec)
     for first in range(0, values.numel(), RUN):
         part = values[first : first + RUN]
         begin, stop = start + first, start + first + part.numel()
-        if encoding == pb.INT8:
-            levels = _quantise(part, block, INT8_LEVELS, scales[begin // block :])
+        levels = _quantise(part, block, codec.levels, scales[begin // block :])
+        if codec.bits == BYTE_BITS:
             rest[begin:stop].view(torch.int8).copy_(levels[: part.numel()])
         else:
-            levels = _quantise(part, block, INT4_LEVELS, scales[begin // block :])
             packed = rest[begin // 2 : -(-stop // 2)]
             packed.copy_(_packed(levels)[: packed.numel()])
 
@@ -124,18 +110,19 @@ def decode_span(
 ) -> torch.Tensor:
     """Fill `out` (f32[m]) with elements start..start+m of `element_count`; returns `out`.
 
-    In an integer encoding `start` must be a multiple of the block (256 or 64).
+    In an encoding with scales `start` must be a multiple of the codec's block.
     """
     assert len(data) == encoded_size(element_count, encoding), (len(data), element_count)
     if encoding in FLOATS:
         return out.copy_(from_bytes(data, FLOATS[encoding])[start : start + out.numel()])
-    block = INT8_BLOCK if encoding == pb.INT8 else INT4_BLOCK
+    codec = codecs.of(encoding)
+    block = codec.block
     assert start % block == 0, (start, block)
-    scales, rest = _split(data, element_count, block)
+    scales, rest = _split(data, element_count, codec)
     for first in range(0, out.numel(), RUN):
         part = out[first : first + RUN]
         begin, stop = start + first, start + first + part.numel()
-        if encoding == pb.INT8:
+        if codec.bits == BYTE_BITS:
             part.copy_(rest[begin:stop].view(torch.int8))
         else:
             part.copy_(_unpacked(rest[begin // 2 : -(-stop // 2)])[: part.numel()])
@@ -144,11 +131,11 @@ def decode_span(
 
 
 def _split(
-    data: bytearray | memoryview, element_count: int, block: int
+    data: bytearray | memoryview, element_count: int, codec: Codec
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Views of the scales (f32) and of the rest (uint8)."""
     whole = from_bytes(data, torch.uint8)
-    scale_bytes = 4 * -(-element_count // block)
+    scale_bytes = codec.scale_bytes(element_count)
     return whole[:scale_bytes].view(torch.float32), whole[scale_bytes:]
 
 

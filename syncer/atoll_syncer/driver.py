@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
+from atoll_protos import codecs
 from atoll_protos.layout import Layout, from_model
 from atoll_protos.names import ExitCode
 from atoll_syncer.background import RETRY_SECONDS, Background, Thread
@@ -189,7 +189,7 @@ class Driver:
             case EndSession(session, end) if session in self.ports:
                 self.ports[session].end(end)
             case Accept(session, element_count, encoding):
-                self.accepted[session] = tensors.encoded_size(element_count, encoding)
+                self.accepted[session] = codecs.encoded_size(element_count, encoding)
             case Append(entry):
                 self._entries.put_nowait(entry)
             case Reply():

@@ -17,9 +17,8 @@ import xxhash  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
 from atoll_protos import tensors  # noqa: E402
+from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
 from atoll_protos.frames import Assembler, transfer_frames  # noqa: E402
-from atoll_protos.run import Wire  # noqa: E402
-from atoll_protos.wire import ENCODINGS  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
 
@@ -47,7 +46,7 @@ def main() -> None:
         cases[name], traffic[name] = function, byte_count
 
     for wire in Wire:
-        encoding = ENCODINGS[wire]
+        encoding = encoding_of(wire)
         data = tensors.encode(values, encoding)
         case(f"{wire} encode", partial(tensors.encode, values, encoding), 4 * count + len(data))
         case(f"{wire} decode", partial(tensors.decode, data, encoding, out), 4 * count + len(data))

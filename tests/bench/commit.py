@@ -19,11 +19,11 @@ import torch  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
 from atoll_protos import tensors  # noqa: E402
+from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
 from atoll_protos.frames import transfer_frames  # noqa: E402
 from atoll_protos.layout import Layout  # noqa: E402
 from atoll_protos.run import Merge as MergeKind  # noqa: E402
-from atoll_protos.run import Sync, Wire  # noqa: E402
-from atoll_protos.wire import ENCODINGS  # noqa: E402
+from atoll_protos.run import Sync  # noqa: E402
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed  # noqa: E402
 from atoll_syncer.model.log import Begun, Participant  # noqa: E402
 from atoll_syncer.numbers.values import Outcome, Values  # noqa: E402
@@ -54,7 +54,7 @@ class Shard:
         (making,) = self.values.begin_seed(StoreSeed(SESSION), "run", 1)
         making.compute()
         self._durable(making.write(self.store))
-        encoding = ENCODINGS[self.wire]
+        encoding = encoding_of(self.wire)
         self.head = pb.Transfer(offer=pb.Offer(), encoding=encoding)
         self.data = [tensors.encode(torch.randn(count), encoding) for _ in range(learners)]
 

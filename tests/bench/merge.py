@@ -16,9 +16,9 @@ import torch  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
 from atoll_protos import tensors  # noqa: E402
+from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
 from atoll_protos.layout import Layout, TensorSpec, build_layout  # noqa: E402
-from atoll_protos.run import Merge, Sync, Wire  # noqa: E402
-from atoll_protos.wire import ENCODINGS  # noqa: E402
+from atoll_protos.run import Merge, Sync  # noqa: E402
 from atoll_syncer.numbers.arrivals import Arrived, examine, slice_norms  # noqa: E402
 from atoll_syncer.numbers.commit import State, advance, recipe, round_master  # noqa: E402
 from atoll_syncer.numbers.merge import Scratch  # noqa: E402
@@ -67,7 +67,7 @@ def main() -> None:
     cases: dict[str, Callable[[], object]] = {"add_": lambda: left.add_(right)}
     traffic = {"add_": 12.0 * count}
     for wire in Wire:
-        encoding = ENCODINGS[wire]
+        encoding = encoding_of(wire)
         offers = [
             examine(
                 layout,

@@ -17,10 +17,11 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos import channels, tensors
+from atoll_protos.codecs import Wire
 from atoll_protos.frames import transfer_frames
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.names import PROTOCOL
-from atoll_protos.run import Region, RunFile, Sync, Wire
+from atoll_protos.run import Region, RunFile, Sync
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 SECONDS_MAX = 90.0

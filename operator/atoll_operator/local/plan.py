@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_operator.api.spec import WAITING_PRESETS, AdoptMode, Container, EnvVar, Job
+from atoll_protos.codecs import Wire
 from atoll_protos.names import Env, slot_name
-from atoll_protos.run import Merge, Region, RunFile, Storage, Sync, Wire
+from atoll_protos.run import Merge, Region, RunFile, Storage, Sync
 
 TRAIN = ("-m", "atoll_worker", "atoll_worker.bytes_lm:train")
 EVALUATE = ("-m", "atoll_worker", "atoll_worker.bytes_lm:evaluate")

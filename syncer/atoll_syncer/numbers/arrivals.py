@@ -6,12 +6,9 @@ from dataclasses import dataclass
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
+from atoll_protos import codecs, tensors
 from atoll_protos.layout import Layout, Slice
 from atoll_syncer.numbers.merge import Scratch, norm
-
-SCALE_ELEMENTS = {pb.INT8: tensors.INT8_BLOCK, pb.INT4: tensors.INT4_BLOCK}
-WHOLE_VALUES = {pb.F32: torch.float32, pb.BF16: torch.bfloat16}
 
 
 class TransferError(Exception):
@@ -32,7 +29,7 @@ class Encoded:
         if self.floats is not None:
             values = self.floats[span.start : span.stop]
             return values if values.dtype == torch.float32 else scratch[: len(span)].copy_(values)
-        scale = SCALE_ELEMENTS[self.encoding]
+        scale = codecs.of(self.encoding).block
         start = span.start // scale * scale
         stop = min(-(-span.stop // scale) * scale, self.element_count)
         out = scratch[: stop - start]
@@ -42,7 +39,7 @@ class Encoded:
 
 def encoded(data: bytearray, encoding: pb.Encoding, element_count: int) -> Encoded:
     """Values over `data`, whose length must fit."""
-    dtype = WHOLE_VALUES.get(encoding)
+    dtype = tensors.FLOATS.get(encoding)
     floats = None if dtype is None else tensors.from_bytes(data, dtype)
     return Encoded(data=data, encoding=encoding, element_count=element_count, floats=floats)
 
@@ -103,10 +100,10 @@ def _slice_number(head: pb.Transfer) -> int:
 
 
 def _check_size(owned: Slice, head: pb.Transfer, payload: bytearray) -> None:
-    if not head.HasField("offer") and head.encoding not in WHOLE_VALUES:
+    if not head.HasField("offer") and head.encoding not in tensors.FLOATS:
         raise TransferError(f"slice {owned.fragment}: whole values must come as f32 or bf16")
     try:
-        expected = tensors.encoded_size(owned.element_count, head.encoding)
+        expected = codecs.encoded_size(owned.element_count, head.encoding)
     except ValueError as error:
         raise TransferError(f"slice {owned.fragment}: {error}") from error
     if len(payload) != expected:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
+from atoll_protos import codecs, tensors
+from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import Layout, Slice
-from atoll_protos.run import Merge, Sync, Wire
-from atoll_protos.wire import ENCODINGS
-from atoll_syncer.numbers.arrivals import SCALE_ELEMENTS, Arrived
+from atoll_protos.run import Merge, Sync
+from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.merge import (
     BLOCK_ELEMENTS,
     Scratch,
@@ -19,8 +19,6 @@ from atoll_syncer.numbers.merge import (
     weighted_mean,
 )
 from atoll_syncer.numbers.outer import Outer, nesterov_step
-
-DIFFERENCE_WIRES = (Wire.INT8, Wire.INT4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def advance(
     """
     if not offers:
         return Published(base=state.base)
-    exact = recipe.wire_down not in DIFFERENCE_WIRES
+    exact = not codecs.BY_WIRE[recipe.wire_down].scaled
     base = torch.empty_like(state.base)
     for block, delta in _merged(offers, weights, recipe, scratch):
         part = slice(block.start, block.stop)
@@ -121,8 +119,8 @@ def _add_difference(
     state: State, base: torch.Tensor, wire_down: Wire, scratch: Scratch
 ) -> bytearray:
     """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded."""
-    encoding = ENCODINGS[wire_down]
-    whole = bytearray(tensors.encoded_size(base.numel(), encoding))
+    encoding = encoding_of(wire_down)
+    whole = bytearray(codecs.encoded_size(base.numel(), encoding))
     for block in blocks(range(base.numel())):
         part = slice(block.start, block.stop)
         old = scratch.sums[: len(block)].copy_(state.base[part])
@@ -137,13 +135,9 @@ def _place(
     whole: bytearray, part: bytearray, block: range, element_count: int, encoding: pb.Encoding
 ) -> None:
     """Copy the encoded block to where it lies in the encoded slice: all scales come first."""
-    scale = SCALE_ELEMENTS[encoding]
-
-    def scale_bytes(elements: int) -> int:
-        return 4 * -(-elements // scale)
-
+    scale_bytes = codecs.of(encoding).scale_bytes
     first, size = scale_bytes(block.start), scale_bytes(len(block))
     whole[first : first + size] = memoryview(part)[:size]
-    before = tensors.encoded_size(block.start, encoding) - first  # levels of earlier blocks
+    before = codecs.encoded_size(block.start, encoding) - first  # levels of earlier blocks
     first = scale_bytes(element_count) + before
     whole[first : first + len(part) - size] = memoryview(part)[size:]

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import torch
 
+from atoll_protos.codecs import BLOCK_MAX
+
 BLOCK_ELEMENTS = 256 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
-SCALE_ELEMENTS_MAX = 256  # elements under one scale (int8): a read may begin and end inside some
 ROW_ELEMENTS = 8 << 10  # of a norm: small enough that torch never splits a row over threads
 CANCELLED = 1e-3  # a mean direction shorter than this is noise: M random ones give 1/sqrt(M)
 
@@ -29,7 +30,8 @@ class Scratch:
     """
 
     def __init__(self, sum_elements: int = BLOCK_ELEMENTS) -> None:
-        self.decoded = torch.empty(BLOCK_ELEMENTS + 2 * SCALE_ELEMENTS_MAX)
+        # A read begins and ends at whole blocks of its codec: it may be longer than its span.
+        self.decoded = torch.empty(BLOCK_ELEMENTS + 2 * BLOCK_MAX)
         self.sums = torch.empty(sum_elements).zero_()
 
 

@@ -8,10 +8,10 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
+from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
-from atoll_protos.wire import ENCODINGS
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.log import History
 from atoll_syncer.numbers.arrivals import Arrived, examine
@@ -205,9 +205,9 @@ class Values:
         if version is None:
             raise KeyError(number)
         if version.difference is not None and base == number - 1:
-            encoding = ENCODINGS[part.recipe.wire_down]
+            encoding = encoding_of(part.recipe.wire_down)
             return Payload(encoding=encoding, difference=True, data=version.difference)
-        encoding = pb.F32 if version.base.dtype == torch.float32 else pb.BF16
+        encoding = base_encoding(part.recipe.wire_down)
         return Payload(encoding=encoding, difference=False, data=tensors.byte_view(version.base))
 
     def bases(self) -> dict[int, torch.Tensor]:

@@ -1,8 +1,7 @@
 """Credit and size of a transfer, before anything is allocated (rules 10 and 25)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.run import Wire
-from atoll_protos.wire import ENCODINGS
+from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import offers, recovering, seeding
@@ -21,12 +20,12 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     encoding = pb.F32
     match kind:
         case "offer":
-            encoding = ENCODINGS[state.sync.wire_up]
+            encoding = encoding_of(state.sync.wire_up)
             reason = offers.objection(state, sender, transfer.offer)
         case "seed":
             reason = seeding.objection(state, session)
         case "held":
-            encoding = pb.F32 if state.sync.wire_down is Wire.F32 else pb.BF16
+            encoding = base_encoding(state.sync.wire_down)
             reason = recovering.objection(state, session, transfer.held)
         case _:
             reason = f"a {kind} is out of place here"

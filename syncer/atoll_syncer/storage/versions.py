@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from atoll_protos import tensors
-from atoll_protos.run import Wire
+from atoll_protos.codecs import BY_WIRE, Wire
 from atoll_syncer.model.log import Head
-from atoll_syncer.numbers.commit import DIFFERENCE_WIRES, State, round_master
+from atoll_syncer.numbers.commit import State, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, object_name
 
@@ -39,7 +39,7 @@ def write_slice(store: Store, origin: Origin, state: State, wire_down: Wire) -> 
     A base that is its master, rounded, is not stored. Raises StoreFull and StoreUnavailable.
     """
     content = {"master": state.master, "momentum": state.momentum}
-    if wire_down in DIFFERENCE_WIRES:
+    if BY_WIRE[wire_down].scaled:
         content["base"] = state.base
     metadata = {key: str(value) for key, value in dataclasses.asdict(origin).items()}
     digest = hashlib.sha256()
@@ -63,7 +63,7 @@ def read_slice(store: Store, head: Head, state: State, wire_down: Wire) -> torch
     try:
         content, _ = decode(data)
         master, momentum = content["master"], content["momentum"]
-        base = content["base"].clone() if wire_down in DIFFERENCE_WIRES else None
+        base = content["base"].clone() if BY_WIRE[wire_down].scaled else None
     except (ObjectError, KeyError) as error:
         raise StoreCorrupt(head.object, f"no slice: {error!r}", LOST) from error
     if master.shape != state.master.shape or momentum.shape != state.momentum.shape:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll_protos.codecs import Wire
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
-from atoll_protos.run import Merge, Region, RunFile, Storage, Sync, Wire
+from atoll_protos.run import Merge, Region, RunFile, Storage, Sync
 
 NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
 SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)

@@ -7,7 +7,6 @@ import struct
 import weakref
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import cast
 
 import pytest
 import torch
@@ -15,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
-from atoll_protos.run import Wire
-from atoll_protos.tensors import INT4_BLOCK, INT8_BLOCK
+from atoll_protos import codecs, tensors
+from atoll_protos.codecs import Wire
 
-ALL = [pb.F32, pb.BF16, pb.INT8, pb.INT4]
-BLOCKED = [(pb.INT8, INT8_BLOCK, 127), (pb.INT4, INT4_BLOCK, 7)]
+ALL = [codec.encoding for codec in codecs.CODECS]
+BLOCKED = [(each.encoding, each.block, each.levels) for each in codecs.CODECS if each.scaled]
 ODD = [0, 1, 2, 63, 64, 65, 255, 256, 257, 1023, 4097]
 VALUES = st.floats(-(2.0**127), 2.0**127, width=32)
 
@@ -39,7 +37,7 @@ def normal(element_count: int, seed: int = 0) -> torch.Tensor:
 
 def there_and_back(values: torch.Tensor, encoding: pb.Encoding) -> torch.Tensor:
     data = tensors.encode(values, encoding)
-    assert len(data) == tensors.encoded_size(values.numel(), encoding)
+    assert len(data) == codecs.encoded_size(values.numel(), encoding)
     return tensors.decode(data, encoding, torch.full_like(values, math.nan))
 
 
@@ -203,18 +201,6 @@ def test_a_value_that_is_not_finite_does_not_become_finite(
 def test_the_largest_value_stays_finite(encoding: pb.Encoding) -> None:
     largest = torch.finfo(torch.bfloat16).max
     assert there_and_back(torch.tensor([largest, -largest]), encoding).isfinite().all()
-
-
-@pytest.mark.parametrize("encoding", ALL)
-def test_sizes_are_those_of_the_contract(encoding: pb.Encoding) -> None:
-    bits = {pb.F32: 32, pb.BF16: 16, pb.INT8: 8 + 32 / 256, pb.INT4: 4 + 32 / 64}[encoding]
-    assert tensors.encoded_size(1 << 20, encoding) * 8 == bits * (1 << 20)
-    assert tensors.encoded_size(0, encoding) == 0
-
-
-def test_an_unknown_encoding_has_no_size() -> None:
-    with pytest.raises(ValueError, match="encoding 9 is unknown"):
-        tensors.encoded_size(1, cast(pb.Encoding, 9))
 
 
 @pytest.mark.parametrize("encoding", ALL)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from atoll_operator.api.spec import parse
 from atoll_operator.local import plan
+from atoll_protos.codecs import Wire
 from atoll_protos.names import Env
-from atoll_protos.run import Merge, Sync, Wire
+from atoll_protos.run import Merge, Sync
 
 MANIFEST = """
 apiVersion: atoll.dev/v1alpha1

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
+from atoll_protos import codecs, tensors
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_syncer.numbers.arrivals import Arrived, TransferError, examine
 
@@ -72,7 +72,7 @@ def test_a_scale_that_is_not_finite_is_refused_whatever_its_levels(
     encoding: pb.Encoding, level: int, scale: float, data: st.DataObject
 ) -> None:
     """Nobody's encoder writes levels of 0 under such a scale; a peer may send them."""
-    block = {pb.INT8: tensors.INT8_BLOCK, pb.INT4: tensors.INT4_BLOCK}[encoding]
+    block = codecs.of(encoding).block
     payload = tensors.encode(torch.full((COUNT,), float(level)), encoding)
     place = data.draw(st.integers(0, (COUNT - 1) // block))
     payload[4 * place : 4 * place + 4] = struct.pack("<f", scale)
@@ -92,7 +92,7 @@ def test_a_finite_scale_whose_levels_overflow_is_refused(encoding: pb.Encoding) 
 def test_bytes_are_refused_exactly_when_they_decode_to_values_that_are_not_finite(
     encoding: pb.Encoding, numbers: random.Random
 ) -> None:
-    data = bytearray(numbers.randbytes(tensors.encoded_size(COUNT, encoding)))
+    data = bytearray(numbers.randbytes(codecs.encoded_size(COUNT, encoding)))
     finite = bool(tensors.decode(data, encoding, torch.empty(COUNT)).isfinite().all())
     if finite:
         assert offered(data, encoding).byte_count == len(data)

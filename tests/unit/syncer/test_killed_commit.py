@@ -11,8 +11,9 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
+from atoll_protos.codecs import Wire
 from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.run import Sync, Wire
+from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
 from atoll_syncer.model.log import Committed, Entry, History, Participant, Reign, Seeded
 from atoll_syncer.numbers.arrivals import Arrived

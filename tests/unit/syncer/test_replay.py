@@ -9,9 +9,9 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
+from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.run import Merge as MergeKind
-from atoll_protos.run import Sync, Wire
-from atoll_protos.wire import ENCODINGS
+from atoll_protos.run import Sync
 from atoll_syncer.model.log import Participant, to_document
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.replay import Replay, ReplayError, from_tape
@@ -41,7 +41,7 @@ def test_a_tape_and_recorded_offers_give_every_commit_again(
     replay = Replay(LAYOUT, 0, sync)
 
     def recorded(fragment: int, p: Participant) -> Arrived:
-        head = pb.Transfer(offer=pb.Offer(slice=fragment), encoding=ENCODINGS[wire_up])
+        head = pb.Transfer(offer=pb.Offer(slice=fragment), encoding=encoding_of(wire_up))
         data = bench.recorded[fragment, p.slot, p.incarnation, p.capture]
         return replay.values.examine(head, bytearray(data))
 

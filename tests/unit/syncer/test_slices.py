@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from atoll_protos.run import Sync, Wire
+from atoll_protos.codecs import Wire
+from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge
 from atoll_syncer.numbers.values import Values
 from atoll_syncer.storage.store import StoreCorrupt, StoreFull, StoreMissing

@@ -8,9 +8,9 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
+from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.run import Merge as MergeKind
-from atoll_protos.run import Sync, Wire
-from atoll_protos.wire import ENCODINGS
+from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Values
@@ -66,7 +66,7 @@ def test_a_difference_and_the_full_value_give_the_same_bits(
         entry = bench.round(0, capture)
         payload = bench.values.publish_payload(0, entry.number, entry.base)
         assert payload.difference
-        assert payload.encoding == ENCODINGS[wire_down]
+        assert payload.encoding == encoding_of(wire_down)
         difference = torch.empty(held.numel())
         tensors.decode(bytearray(payload.data), payload.encoding, difference)
         held = (held.float() + difference).bfloat16()

@@ -7,9 +7,9 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
+from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import Layout, TensorSpec, build_layout
-from atoll_protos.run import Sync, Wire
-from atoll_protos.wire import ENCODINGS
+from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
 from atoll_syncer.model.log import Committed, History, Participant, Reign, Seeded
 from atoll_syncer.numbers.arrivals import Arrived
@@ -71,7 +71,7 @@ class Bench:
         return arrived
 
     def examined(self, head: pb.Transfer, values: torch.Tensor, wire: Wire) -> Arrived:
-        head.encoding = ENCODINGS[wire]
+        head.encoding = encoding_of(wire)
         return self.values.examine(head, tensors.encode(values, head.encoding))
 
     def offer(self, fragment: int, slot: str, capture: int, scale: float = 0.01) -> Participant:

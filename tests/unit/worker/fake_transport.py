@@ -12,7 +12,8 @@ from unittest.mock import patch
 
 import torch
 
-from atoll_protos.run import Region, RunFile, Sync, Wire
+from atoll_protos.codecs import Wire
+from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link.messages import Adopt, Boundary, Leaving, Start
 from atoll_worker.link.socket import Link, Message, TransportEnd, open_transport_end
 from atoll_worker.training import process

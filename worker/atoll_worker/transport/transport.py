@@ -12,9 +12,8 @@ import structlog
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import allocator, logs, tensors
-from atoll_protos.run import Wire
-from atoll_protos.wire import ENCODINGS
+from atoll_protos import allocator, codecs, logs, tensors
+from atoll_protos.codecs import Wire, encoding_of
 from atoll_worker.link.messages import Boundary, Leaving
 from atoll_worker.link.socket import Evaluated, TransportEnd, open_transport_end, outlive_signals
 from atoll_worker.rules.effects import (
@@ -115,7 +114,7 @@ class Transport:
         if not self.exchange.publish_started(shard, head.publish, self.now()):
             return None
         part = self.layout.slice(shard, head.publish.version.slice)
-        return tensors.encoded_size(part.element_count, head.encoding)
+        return codecs.encoded_size(part.element_count, head.encoding)
 
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
         """See client.Listener."""
@@ -193,7 +192,7 @@ class Transport:
             self.feed(self.exchange.capture_lost(shard, offer.slice, offer.base))
             return
         difference = self.bases[key].float().sub_(theta)
-        encoding = ENCODINGS[self.sync.wire_up]
+        encoding = encoding_of(self.sync.wire_up)
 
         async def payload() -> tuple[pb.Transfer, memoryview]:
             data = await asyncio.to_thread(tensors.encode, difference, encoding)
@@ -205,7 +204,7 @@ class Transport:
     def _send_seed(self, shard: int) -> None:
         """The capture regions hold the model as it was made, until training begins."""
         for part in self.layout.shard_slices(shard):
-            data = tensors.encode(self.memory.capture(shard, part.fragment), ENCODINGS[Wire.F32])
+            data = tensors.encode(self.memory.capture(shard, part.fragment), encoding_of(Wire.F32))
             head = pb.Transfer(
                 seed=pb.Seed(slice=part.fragment), encoding=pb.F32, byte_count=len(data)
             )
