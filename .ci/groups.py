@@ -1,0 +1,134 @@
+"""Run the checks and the groups of tests one after the other, and count the tests of all groups.
+
+`tests/cluster prepare` builds Kubernetes, which takes minutes on a new machine. It therefore starts
+at the beginning, at the lowest priority, and is waited for before the group that needs it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+BIN = Path(sys.executable).parent
+CHECKS = (
+    ["ruff", "check", "."],
+    ["ruff", "format", "--check", "."],
+    ["mypy"],
+    ["lint-imports"],
+)
+# `tests` is the command of the README, with the selection that pyproject.toml gives it.
+GROUPS = {
+    "tests": [],
+    "local": ["-m", "local and not long"],
+    "cluster": ["-m", "cluster and not long"],
+    "long": ["-m", "long"],
+}
+NEED_CLUSTERS = {"cluster", "long"}
+LEFT_OUT = {"long"}  # unless the command line names it
+# Tests that may be skipped here, by name. CI has all that the tests need, so there are none.
+MAY_SKIP: frozenset[str] = frozenset()
+
+
+class Count:
+    """How many tests passed, failed and were skipped."""
+
+    def __init__(self) -> None:
+        self.passed = self.failed = self.skipped = 0
+
+    def add(self, report: Path, status: int) -> None:
+        """Add what pytest wrote about one group, and its exit status."""
+        failed_before = self.failed
+        for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+            name = f"{case.get('classname')}::{case.get('name')}"
+            kinds = {child.tag for child in case}
+            if kinds & {"failure", "error"}:
+                self.failed += 1
+            elif "skipped" not in kinds:
+                self.passed += 1
+            elif name in MAY_SKIP:
+                self.skipped += 1
+            else:
+                say(f"skipped, which counts as failed here: {name}")
+                self.failed += 1
+        if status and self.failed == failed_before:
+            self.failed += 1  # pytest itself failed: no test ran, or it was interrupted
+
+    def line(self) -> str:
+        """Return the last line of the run."""
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def say(line: str) -> None:
+    """Write a line before the next program writes its own."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def run(*words: str) -> int:
+    """Run a program of the environment and return its exit status."""
+    say(f"== {' '.join(words)}")
+    return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode
+
+
+def main() -> int:
+    """Run the groups that the command line names, or all."""
+    wanted = sys.argv[1:] or ["checks", *(group for group in GROUPS if group not in LEFT_OUT)]
+    if unknown := set(wanted) - {"checks", *GROUPS}:
+        say(f"unknown group {', '.join(sorted(unknown))}: there are checks, {', '.join(GROUPS)}")
+        return 2
+    os.environ["CI"] = "true"  # a missing cluster is then a failure
+    with tempfile.TemporaryDirectory() as folder:
+        prepare = Prepare(Path(folder)) if NEED_CLUSTERS & set(wanted) else None
+        try:
+            return run_groups(wanted, Path(folder), prepare)
+        finally:
+            if prepare:
+                prepare.stop()
+
+
+def run_groups(wanted: list[str], folder: Path, prepare: "Prepare | None") -> int:
+    """Stop at the first check that fails, but run every group of tests."""
+    if "checks" in wanted:
+        for check in CHECKS:
+            if run(*check):
+                return 1
+    count = Count()
+    for group in (group for group in GROUPS if group in wanted):
+        if group in NEED_CLUSTERS and prepare:
+            prepare.wait()
+        report = folder / f"{group}.xml"
+        count.add(report, run("pytest", "-q", f"--junitxml={report}", *GROUPS[group]))
+    say(count.line())
+    return 1 if count.failed else 0
+
+
+class Prepare:
+    """`tests/cluster prepare`, while other groups run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "prepare.log"
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                ["nice", "-n", "19", sys.executable, "tests/cluster", "prepare"],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self) -> None:
+        """Wait until it has ended, and show what it wrote; the tests fail if it did."""
+        status = self.process.wait()
+        say(f"== tests/cluster prepare: exit status {status}")
+        say("\n".join(self.log.read_text(errors="replace").splitlines()[-20 if status else -2 :]))
+
+    def stop(self) -> None:
+        """End it, if a check failed meanwhile."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

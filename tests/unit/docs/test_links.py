@@ -1,0 +1,39 @@
+"""Links between the pages lead somewhere, and diagrams can be drawn."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from unit.docs.tree import documents, name, prose
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
+MERMAID = re.compile(r"```mermaid\n\s*(\S+)")
+DIAGRAMS = {"flowchart", "sequenceDiagram", "stateDiagram-v2"}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what a link into a page may name: its headings, as GitHub writes them, and ids."""
+    text = page.read_text()
+    headings = (re.sub(r"[^\w\- ]", "", found.lower()) for found in HEADING.findall(text))
+    return {heading.replace(" ", "-") for heading in headings} | set(ANCHOR.findall(text))
+
+
+@pytest.mark.parametrize("page", documents(), ids=name)
+def test_every_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", documents(), ids=name)
+def test_a_diagram_begins_with_a_type_that_mermaid_knows(page: Path) -> None:
+    assert set(MERMAID.findall(page.read_text())) <= DIAGRAMS
