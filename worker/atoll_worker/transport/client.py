@@ -13,7 +13,7 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.channels import BULK_METHOD, SESSION_METADATA, bulk_options, control_options
-from atoll_protos.frames import Assembler, FrameError, transfer_frames
+from atoll_protos.frames import Assembler, Buffer, FrameError, transfer_frames
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CONNECT_SECONDS_MAX = 10.0
@@ -21,7 +21,7 @@ NEW_TASK_SECONDS = 0.5  # how soon a wait notices the bulk stream's task
 
 log = structlog.get_logger()
 
-Payload = Callable[[], Awaitable[tuple[pb.Transfer, memoryview] | None]]
+Payload = Callable[[], Awaitable[tuple[pb.Transfer, Buffer] | None]]
 
 
 class Listener(Protocol):

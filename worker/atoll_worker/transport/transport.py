@@ -12,8 +12,8 @@ import structlog
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import allocator, codecs, logs, tensors
-from atoll_protos.codecs import Wire, encoding_of
+from atoll_protos import allocator, codecs, logs
+from atoll_protos.frames import Buffer
 from atoll_worker.link.messages import Boundary, Leaving
 from atoll_worker.link.socket import Evaluated, TransportEnd, open_transport_end, outlive_signals
 from atoll_worker.rules.effects import (
@@ -32,6 +32,7 @@ from atoll_worker.rules.effects import (
 )
 from atoll_worker.rules.exchange import Exchange
 from atoll_worker.transport.client import ShardClient
+from atoll_worker.transport.numbers import Base, Numbers, TorchNumbers
 from atoll_worker.transport.telemetry import Telemetry
 
 LEAVE_SECONDS_MAX = 3.0
@@ -44,8 +45,8 @@ class Transport:
 
     def __init__(self, end: TransportEnd) -> None:
         configure = end.configure
-        self.end, self.memory, self.layout = end, end.memory, end.layout
-        self.sync = end.run_file.sync
+        self.end, self.layout = end, end.layout
+        self.numbers: Numbers = TorchNumbers(end.memory, end.run_file.sync)
         self.exchange = Exchange(
             run_file=end.run_file,
             layout=end.layout,
@@ -58,8 +59,8 @@ class Transport:
             ShardClient(shard, endpoint, self) for shard, endpoint in enumerate(configure.endpoints)
         ]
         self.telemetry = Telemetry(configure.telemetry_folder, configure.slot)
-        self.bases: dict[tuple[int, int], torch.Tensor] = {}
-        self.candidates: dict[tuple[int, int, int], torch.Tensor] = {}
+        self.bases: dict[tuple[int, int], Base] = {}
+        self.candidates: dict[tuple[int, int, int], Base] = {}
         self.captures: dict[tuple[int, int], int] = {}  # counter that the newest mark belongs to
         self.over = asyncio.Event()
         self._timer = asyncio.Event()
@@ -68,7 +69,7 @@ class Transport:
         """Until the training process leaves or dies."""
         self.telemetry.open()
         if not self.end.configure.observer:
-            self.captures = {key: self.memory.counter(*key) for key in self.exchange.slices}
+            self.captures = {key: self.numbers.counter(*key) for key in self.exchange.slices}
         self.end.attach(asyncio.get_running_loop(), self._from_training, self.over.set)
         self.feed(self.exchange.start(self.now()))
         keeper = asyncio.create_task(self._keep_time())
@@ -120,7 +121,7 @@ class Transport:
         """See client.Listener."""
         publish = head.publish
         key = shard, publish.version.slice
-        base = self._decoded(key, publish, head.encoding, payload)
+        base = self.numbers.decode(publish, head.encoding, payload, self.bases.get(key))
         self.candidates[*key, publish.version.version.number] = base
         self.feed(self.exchange.published(shard, publish, self.now()))
 
@@ -154,7 +155,7 @@ class Transport:
             case SendHeld(shard, held):
                 self._send_held(shard, held)
             case Place(shard, fragment, number):
-                self.memory.adopt(shard, fragment).copy_(self.candidates[shard, fragment, number])
+                self.numbers.place(shard, fragment, self.candidates[shard, fragment, number])
             case Promote(shard, fragment, number):
                 self.bases[shard, fragment] = self.candidates.pop((shard, fragment, number))
             case Discard(shard, fragment, number):
@@ -172,58 +173,37 @@ class Transport:
             case HangUp(shard):
                 self.clients[shard].hang_up()
 
-    def _decoded(
-        self, key: tuple[int, int], publish: pb.Publish, encoding: pb.Encoding, payload: bytearray
-    ) -> torch.Tensor:
-        """The base, bit for bit as the shard holds it (rule 17)."""
-        if not publish.difference:
-            dtype = torch.float32 if encoding == pb.F32 else torch.bfloat16
-            return tensors.from_bytes(payload, dtype)
-        old = self.bases[key]
-        difference = tensors.decode(payload, encoding, torch.empty(old.numel()))
-        return difference.add_(old.float()).to(old.dtype)
-
     def _send_offer(self, shard: int, offer: pb.Offer) -> None:
-        """Rule 16: the difference base - theta, formed in f32 and then encoded."""
+        """Rule 16: what has been captured again since the offer was made is not sent."""
         key = shard, offer.slice
-        expected = self.captures[key]
-        theta = self.memory.capture(*key).clone()
-        if self.memory.counter(*key) != expected:
+        difference = self.numbers.difference(*key, self.bases[key])
+        if self.numbers.counter(*key) != self.captures[key]:
             self.feed(self.exchange.capture_lost(shard, offer.slice, offer.base))
             return
-        difference = self.bases[key].float().sub_(theta)
-        encoding = encoding_of(self.sync.wire_up)
 
-        async def payload() -> tuple[pb.Transfer, memoryview]:
-            data = await asyncio.to_thread(tensors.encode, difference, encoding)
-            head = pb.Transfer(offer=offer, encoding=encoding, byte_count=len(data))
-            return head, memoryview(data)
+        async def payload() -> tuple[pb.Transfer, Buffer]:
+            encoding, data = await asyncio.to_thread(self.numbers.encode_difference, difference)
+            return pb.Transfer(offer=offer, encoding=encoding, byte_count=len(data)), data
 
         self.clients[shard].send_bulk(payload)
 
     def _send_seed(self, shard: int) -> None:
         """The capture regions hold the model as it was made, until training begins."""
         for part in self.layout.shard_slices(shard):
-            data = tensors.encode(self.memory.capture(shard, part.fragment), encoding_of(Wire.F32))
-            head = pb.Transfer(
-                seed=pb.Seed(slice=part.fragment), encoding=pb.F32, byte_count=len(data)
-            )
-
-            async def payload(
-                head: pb.Transfer = head, data: bytearray = data
-            ) -> tuple[pb.Transfer, memoryview]:
-                return head, memoryview(data)
-
-            self.clients[shard].send_bulk(payload)
+            encoding, data = self.numbers.encode_seed(shard, part.fragment)
+            seed = pb.Seed(slice=part.fragment)
+            head = pb.Transfer(seed=seed, encoding=encoding, byte_count=len(data))
+            self._send_bulk(shard, head, data)
 
     def _send_held(self, shard: int, held: pb.Held) -> None:
-        """Rule 22: the base bit for bit, so that its digest is the version's."""
-        base = self.bases[shard, held.version.slice]
-        data = tensors.byte_view(base)
-        encoding = pb.F32 if base.dtype == torch.float32 else pb.BF16
-        head = pb.Transfer(held=held, encoding=encoding, byte_count=len(data))
+        """The base as it is held (rule 22)."""
+        encoding, data = self.numbers.encode_base(self.bases[shard, held.version.slice])
+        self._send_bulk(
+            shard, pb.Transfer(held=held, encoding=encoding, byte_count=len(data)), data
+        )
 
-        async def payload() -> tuple[pb.Transfer, memoryview]:
+    def _send_bulk(self, shard: int, head: pb.Transfer, data: Buffer) -> None:
+        async def payload() -> tuple[pb.Transfer, Buffer]:
             return head, data
 
         self.clients[shard].send_bulk(payload)
