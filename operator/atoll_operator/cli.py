@@ -79,5 +79,5 @@ def evaluate(
     arguments: Annotated[list[str] | None, typer.Argument(help="such as --data PATH")] = None,
 ) -> None:
     """Held-out loss of an exported byte model: JSON with nats per byte."""
-    command = [sys.executable, "-P", "-m", "atoll_worker.evaluate", "--export", str(export)]
+    command = [sys.executable, "-P", "-m", "bytegpt.evaluate", "--export", str(export)]
     raise typer.Exit(subprocess.run([*command, *(arguments or [])], check=False).returncode)

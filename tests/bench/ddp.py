@@ -16,17 +16,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
-from atoll_worker import data
-from atoll_worker.bytes_lm import (
-    BETAS,
-    GRADIENT_NORM_MAX,
-    WEIGHT_DECAY,
-    TrainOptions,
-    warmup_then_cosine,
-)
-from atoll_worker.evaluate import heldout_loss
-from atoll_worker.models import ByteGPT
-from atoll_worker.options import parse
 from bench.quality import (
     BATCH,
     HELDOUT_BYTES,
@@ -36,6 +25,17 @@ from bench.quality import (
     parser,
     report,
     size_arguments,
+)
+from bytegpt import data
+from bytegpt.evaluate import heldout_loss
+from bytegpt.model import ByteGPT
+from bytegpt.options import parse
+from bytegpt.train import (
+    BETAS,
+    GRADIENT_NORM_MAX,
+    WEIGHT_DECAY,
+    TrainOptions,
+    warmup_then_cosine,
 )
 
 

@@ -52,7 +52,7 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
 
 def _loss(job: Job, image: str) -> float:
     """Measure the exported model in a pod of its own, on the text of the evaluator's image."""
-    command = ["python3", "-m", "atoll_worker.evaluate", "--export", f"{MODELS}/three-regions"]
+    command = ["python3", "-m", "bytegpt.evaluate", "--export", f"{MODELS}/three-regions"]
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container = {
         "name": "measure",

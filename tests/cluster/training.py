@@ -35,7 +35,7 @@ def manifest(name: str, regions: dict[str, int], **spec: Any) -> Object:
 
 def pace(milliseconds: int) -> Object:
     """Return a learner whose steps take at least so long: several share few cores."""
-    command = ["atoll-worker", "atoll_worker.bytes_lm:train"]
+    command = ["atoll-worker", "bytegpt.train:main"]
     small = ["--batch=2", "--context=64", f"--step-milliseconds-min={milliseconds}"]
     container = {"name": "learner", "command": command, "args": small}
     return {"template": {"spec": {"containers": [container]}}}

@@ -21,8 +21,8 @@ def main() -> None:
     optimizer = inner_optimizer(model)
     with Learner(model, optimizer) as learner:
         while not learner.finished:
-            if learner.t_m in MEETINGS:
-                meet(Path(f"{os.environ['MEETING']}-{learner.t_m}"), learner.slot)
+            if learner.own_steps in MEETINGS:
+                meet(Path(f"{os.environ['MEETING']}-{learner.own_steps}"), learner.slot)
             loss = inner_step(model, optimizer, learner.slot, learner.cursor)
             learner.step(tokens=BATCH, loss=loss)
 

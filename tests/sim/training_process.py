@@ -183,7 +183,7 @@ class TrainingProcess(Process, abc.ABC):
         """Tell the transport process, over the link."""
         training = self.training
         boundary = Boundary(
-            t_m=training.t_m,
+            own_steps=training.t_m,
             tokens=0 if again else self.world.scenario.tokens_per_step,
             loss=1.0,
             step_seconds=0.0 if again else training.step_seconds,

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from torch.optim import Optimizer
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary
-from atoll_worker.settings import Settings, resolve
+from atoll_worker.settings import Settings, read_settings
 from atoll_worker.training.rates import Followers, Scheduler
 from atoll_worker.training.replica import Replica, Work, open_replica
 from atoll_worker.training.staging import Scalar
@@ -73,7 +72,7 @@ class Learner:
         self._followers = Followers()
         self._readings: deque[Scalar] = deque()
         self._loss = math.nan
-        self._t_m = 0
+        self._own_steps = 0
         self._tokens = 0
         self._cursor = 0
         self._left_at = 0.0  # when the last step() returned, monotonic
@@ -90,9 +89,9 @@ class Learner:
         return self._replica.tick if self._replica else 0
 
     @property
-    def t_m(self) -> int:
-        """This learner's own steps since it started."""
-        return self._t_m
+    def own_steps(self) -> int:
+        """Optimizer steps of this learner since it was started; 0 after every restart."""
+        return self._own_steps
 
     @property
     def slot(self) -> str:
@@ -119,18 +118,19 @@ class Learner:
         return self._cursor
 
     @property
-    def steps(self) -> int | None:
-        """The job's length T in ticks; for a length in tokens an estimate, None before `step()`."""
-        run_file = self._job.run_file
-        if run_file.steps is not None or run_file.tokens is None or not self._tokens:
-            return run_file.steps
-        tokens_per_tick = self._tokens / self._t_m * len(run_file.slots)
-        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
+    def total_ticks(self) -> int | None:
+        """The job's length in ticks (`spec.steps`); None when it is given in tokens."""
+        return self._job.run_file.steps
 
     @property
     def progress(self) -> float:
-        """tick / steps, 0 to 1."""
-        return min(1.0, self.tick / self.steps) if self.steps else 0.0
+        """How much of the job is done, 0.0 to 1.0.
+
+        For a length in tokens it is an estimate from this learner's tokens per step, and 0.0 until
+        the first `step()`.
+        """
+        total_ticks = self.total_ticks or self._estimated_ticks()
+        return min(1.0, self.tick / total_ticks) if total_ticks else 0.0
 
     def schedule(self, scheduler: Scheduler) -> None:
         """Let a `torch.optim.lr_scheduler` follow the job's tick; do not step it yourself.
@@ -138,7 +138,7 @@ class Learner:
         Call it before or after entering. Plateau schedulers do not fit: they need a metric.
         """
         self._followers.schedulers.append(scheduler)
-        self._followers.move(self.tick, optimizer_has_stepped=self._t_m > 0)
+        self._followers.move(self.tick, optimizer_has_stepped=self._own_steps > 0)
 
     def step(
         self, *, tokens: int, loss: float | Tensor | None = None, cursor: int | None = None
@@ -154,7 +154,7 @@ class Learner:
         step_seconds = begun - self._left_at
         tokens, cursor = self._checked(tokens, cursor)
         with self._termination.held():
-            self._t_m += 1
+            self._own_steps += 1
             self._tokens += tokens
             self._cursor = cursor
             replica.proceed = False
@@ -171,7 +171,7 @@ class Learner:
     def __enter__(self) -> Self:
         """Join the job and take its values; returns when training may begin."""
         run_file, endpoints, slot = self._arguments
-        self._settings = resolve(os.environ, run_file=run_file, endpoints=endpoints, slot=slot)
+        self._settings = read_settings(run_file=run_file, endpoints=endpoints, slot=slot)
         self._check_optimizer()
         self._termination.install()
         try:
@@ -192,6 +192,14 @@ class Learner:
     ) -> None:
         """Leave the job with a reason."""
         self._leave(reason_of(error) if error else "finished" if self.finished else "loop ended")
+
+    def _estimated_ticks(self) -> int | None:
+        """The length of a job in tokens, if every slot trains as many tokens per step as this."""
+        run_file = self._job.run_file
+        if run_file.tokens is None or not self._tokens:
+            return None
+        tokens_per_tick = self._tokens / self._own_steps * len(run_file.slots)
+        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
 
     @property
     def _job(self) -> Settings:
@@ -232,7 +240,7 @@ class Learner:
     def _boundary(self, work: Work, tokens: int = 0, step_seconds: float | None = None) -> Boundary:
         """Of a step, or without `step_seconds` of more work at the same boundary."""
         return Boundary(
-            t_m=self._t_m,
+            own_steps=self._own_steps,
             tokens=tokens,
             loss=self._loss,
             step_seconds=step_seconds or 0.0,

@@ -1,6 +1,5 @@
 """The public Observer: receives the job's outer parameters, offers nothing, counts for nothing."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from atoll_protos.run import RunFile
 from atoll_worker.learner import POLL_SECONDS, reason_of
 from atoll_worker.link.messages import Boundary
 from atoll_worker.link.socket import Evaluated
-from atoll_worker.settings import Settings, resolve
+from atoll_worker.settings import Settings, read_settings
 from atoll_worker.training.replica import Replica, open_replica
 from atoll_worker.training.termination import Termination
 
@@ -111,7 +110,7 @@ class Observer:
     def __enter__(self) -> Self:
         """Join the job; values arrive with the first snapshot."""
         run_file, endpoints = self._arguments
-        self._settings = resolve(os.environ, observer=True, run_file=run_file, endpoints=endpoints)
+        self._settings = read_settings(observer=True, run_file=run_file, endpoints=endpoints)
         self._termination.install()
         try:
             with self._termination.held():
@@ -147,7 +146,7 @@ class Observer:
         replica.link.wait(POLL_SECONDS)
         if work := replica.obey():
             boundary = Boundary(
-                t_m=0,
+                own_steps=0,
                 tokens=0,
                 loss=0.0,
                 step_seconds=0.0,

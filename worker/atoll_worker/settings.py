@@ -1,5 +1,6 @@
-"""Who this process is in which job: arguments first, then the environment that the pod carries."""
+"""Which learner of which job this process is: arguments first, then the environment of the pod."""
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,51 +13,65 @@ from atoll_protos.run import RunFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a learner or an observer must know before it can dial."""
+    """What a learner or an observer must know before it can connect to the syncer."""
 
     run_file: RunFile
-    endpoints: tuple[str, ...]  # host:port by shard
-    slot: str  # empty for an observer
-    uid: str  # of the pod; made up outside of one
-    instance: str  # this process start
-    telemetry_folder: str  # empty: none
+    endpoints: tuple[str, ...]  # host:port of every shard, in the order of the shards
+    slot: str  # region and ordinal, such as us-east-0; empty for an observer
+    uid: str  # of the pod; a random name outside of one
+    instance: str  # this start of the process; no two starts share it
+    telemetry_folder: str  # where learners/SLOT.jsonl is written; empty: it is not written
+
+    @property
+    def seed(self) -> int:
+        """The job's seed: build the model's initial values from it, or from a constant."""
+        return self.run_file.seed
 
 
-def resolve(
-    environment: Mapping[str, str],
+def read_settings(
     *,
-    observer: bool = False,
     run_file: str | Path | RunFile | None = None,
     endpoints: Sequence[str] = (),
     slot: str = "",
+    observer: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Raises SpecError that names the variable that is missing or wrong and what to do."""
-    run = run_file if isinstance(run_file, RunFile) else read_run_file(environment, run_file)
-    listed = required(environment, Env.ENDPOINTS, "endpoints") if not endpoints else ""
-    dialled = tuple(endpoints) or tuple(each.strip() for each in listed.split(",") if each.strip())
-    if len(dialled) != run.shards:
+    """Read who this process is, without connecting to anything.
+
+    A script calls it when it needs the job's seed or its slot before it builds the model; Learner
+    and Observer call it themselves. Every argument that is not given is taken from `environment`
+    (by default that of the process): ATOLL_RUN_FILE, ATOLL_ENDPOINTS, ATOLL_SLOT (not needed by an
+    observer), and optionally ATOLL_UID, ATOLL_INSTANCE and ATOLL_TELEMETRY_DIR.
+
+    Raises SpecError, which names the variable that is missing or wrong and says what to do.
+    """
+    variables = os.environ if environment is None else environment
+    run = run_file if isinstance(run_file, RunFile) else _read_run_file(variables, run_file)
+    addresses = tuple(endpoints) or _listed(_required(variables, Env.ENDPOINTS, "endpoints"))
+    if len(addresses) != run.shards:
         raise SpecError(
             Env.ENDPOINTS,
-            f"names {len(dialled)} endpoints for {run.shards} shards",
+            f"names {len(addresses)} endpoints for {run.shards} shards",
             "give one host:port per shard, in the order of the shards",
         )
-    if not observer:
-        slot = slot or required(environment, Env.SLOT, "slot")
+    if observer:
+        slot = ""
+    else:
+        slot = slot or _required(variables, Env.SLOT, "slot")
         split_slot(slot)
-    uid = environment.get(Env.UID) or f"no-pod-{secrets.token_hex(8)}"
+    uid = variables.get(Env.UID) or f"no-pod-{secrets.token_hex(8)}"
     return Settings(
         run_file=run,
-        endpoints=dialled,
-        slot="" if observer else slot,
+        endpoints=addresses,
+        slot=slot,
         uid=uid,
-        instance=environment.get(Env.INSTANCE) or f"{uid}-{secrets.token_hex(4)}",
-        telemetry_folder=environment.get(Env.TELEMETRY_DIR, ""),
+        instance=variables.get(Env.INSTANCE) or f"{uid}-{secrets.token_hex(4)}",
+        telemetry_folder=variables.get(Env.TELEMETRY_DIR, ""),
     )
 
 
-def read_run_file(environment: Mapping[str, str], given: str | Path | None) -> RunFile:
-    """The job's run file from its path."""
-    path = Path(given or required(environment, Env.RUN_FILE, "run_file"))
+def _read_run_file(variables: Mapping[str, str], given: str | Path | None) -> RunFile:
+    path = Path(given or _required(variables, Env.RUN_FILE, "run_file"))
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -68,9 +83,12 @@ def read_run_file(environment: Mapping[str, str], given: str | Path | None) -> R
     return RunFile.from_json(text)
 
 
-def required(environment: Mapping[str, str], variable: str, argument: str) -> str:
-    """The variable's value, or a SpecError that says how to give it."""
-    value = environment.get(variable, "")
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def _required(variables: Mapping[str, str], variable: str, argument: str) -> str:
+    value = variables.get(variable, "")
     if not value:
         raise SpecError(
             variable,

@@ -11,8 +11,8 @@ from atoll_protos.codecs import Wire
 from atoll_protos.names import Env, slot_name
 from atoll_protos.run import Merge, Region, RunFile, Storage, Sync
 
-TRAIN = ("-m", "atoll_worker", "atoll_worker.bytes_lm:train")
-EVALUATE = ("-m", "atoll_worker", "atoll_worker.bytes_lm:evaluate")
+TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
+EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ def _compile(packages: Path) -> None:
 def _wheel_layer() -> Path:
     """Return the layer of this checkout's wheel and its commands."""
     sources = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
-    for folder in ("operator", "worker", "syncer", "protos", "crds"):
+    for folder in ("operator", "worker", "syncer", "protos", "crds", "examples/bytegpt"):
         sources += sorted(f for f in (ROOT / folder).rglob("*") if "__pycache__" not in f.parts)
     content = b"".join(
         f"{source.relative_to(ROOT)}\0".encode() + source.read_bytes()

@@ -27,7 +27,7 @@ class LearnerSide:
     now: float = 100.0
     seen: list[Effect] = field(default_factory=list)
     inbox: list[Any] = field(default_factory=list)
-    t_m: int = 0
+    own_steps: int = 0
     cursor: int = 0
 
     def feed(self, effects: list[Effect]) -> None:
@@ -107,7 +107,7 @@ class LearnerSide:
 
     def step(self, *, tokens: int = 10, loss: float = 1.0, blocked_seconds: float = 0.0) -> None:
         """One step, with what was asked for until then."""
-        self.t_m += 1
+        self.own_steps += 1
         self.cursor += 1
         self._boundary(tokens, loss, blocked_seconds, again=False)
 
@@ -122,7 +122,7 @@ class LearnerSide:
         )
         captured = tuple(key for each in inbox if isinstance(each, Capture) for key in each.slices)
         boundary = Boundary(
-            t_m=self.t_m,
+            own_steps=self.own_steps,
             tokens=tokens,
             loss=loss,
             step_seconds=0.0 if again else 1.0,

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 
-import atoll
 from atoll_protos.errors import SpecError
 from atoll_worker.errors import TransportLostError
 from atoll_worker.learner import Learner
@@ -29,11 +28,6 @@ def values(model: nn.Module) -> set[float]:
     return {value for each in model.parameters() for value in each.flatten().tolist()}
 
 
-def test_the_public_package_is_small() -> None:
-    assert atoll.__all__ == ["Learner", "LearnerError", "Observer"]
-    assert all(hasattr(atoll, name) for name in atoll.__all__)
-
-
 def test_entering_takes_the_jobs_values_its_cursor_and_its_tick() -> None:
     def script(fake: FakeTransport) -> None:
         fake.begin(value=2.0, cursor=7, tick=5)
@@ -42,8 +36,8 @@ def test_entering_takes_the_jobs_values_its_cursor_and_its_tick() -> None:
     model, optimizer = model_and_optimizer()
     with playing(script), learner_of(model, optimizer) as learner:
         assert values(model) == {2.0}
-        assert (learner.cursor, learner.tick, learner.t_m) == (7, 5, 0)
-        assert (learner.slot, learner.seed, learner.steps) == ("here-1", 5, 100)
+        assert (learner.cursor, learner.tick, learner.own_steps) == (7, 5, 0)
+        assert (learner.slot, learner.seed, learner.total_ticks) == ("here-1", 5, 100)
         assert learner.progress == 0.05
         assert not learner.finished
 
@@ -66,7 +60,7 @@ def test_every_step_is_one_boundary_with_its_counters() -> None:
     def script(fake: FakeTransport) -> None:
         fake.begin(cursor=10)
         boundaries = [fake.boundary() for _ in range(4)]
-        assert [each.t_m for each in boundaries] == [1, 2, 3, 4]
+        assert [each.own_steps for each in boundaries] == [1, 2, 3, 4]
         assert [each.tokens for each in boundaries] == [8, 8, 8, 9]
         assert [each.cursor for each in boundaries] == [11, 12, 20, 21]
         assert [each.loss for each in boundaries[:3]] == [1.5, 2.5, 2.5]
@@ -81,7 +75,7 @@ def test_every_step_is_one_boundary_with_its_counters() -> None:
         learner.step(tokens=8, loss=torch.tensor(2.5, requires_grad=True))
         learner.step(tokens=8, cursor=20)
         learner.step(tokens=9, loss=torch.tensor([0.25], dtype=torch.bfloat16))
-        assert (learner.t_m, learner.cursor) == (4, 21)
+        assert (learner.own_steps, learner.cursor) == (4, 21)
 
 
 def test_a_loss_that_is_never_given_is_not_a_number() -> None:
@@ -107,7 +101,7 @@ def test_a_boundary_adopts_before_it_captures_whatever_came_first() -> None:
             fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.25))
         sent.open()
         boundary = fake.boundary()
-        assert boundary.t_m == 1
+        assert boundary.own_steps == 1
         assert boundary.adopted == tuple((*key, 1) for key in keys)
         assert boundary.captured == keys
         assert set(fake.captures().tolist()) == {2.5}
@@ -172,7 +166,7 @@ def test_step_never_waits_for_a_transport_that_does_not_answer() -> None:
     def script(fake: FakeTransport) -> None:
         fake.begin()
         done.pass_()  # reads nothing meanwhile
-        boundaries = [fake.boundary().t_m for _ in range(3000)]
+        boundaries = [fake.boundary().own_steps for _ in range(3000)]
         assert boundaries == list(range(1, 3001))
         fake.until_leaving()
 
@@ -186,27 +180,27 @@ def test_in_lockstep_step_waits_for_proceed_and_reports_what_it_does_meanwhile()
     def script(fake: FakeTransport) -> None:
         fake.begin(value=1.0)
         keys = fake.end.memory.plan.slices
-        for t_m in (1, 2):
+        for steps in (1, 2):
             boundary = fake.boundary()
-            assert (boundary.t_m, boundary.again) == (t_m, False)
+            assert (boundary.own_steps, boundary.again) == (steps, False)
             fake.send(Capture(slices=keys))
             handed_over = fake.boundary()
-            assert (handed_over.t_m, handed_over.again) == (t_m, True)
+            assert (handed_over.own_steps, handed_over.again) == (steps, True)
             assert handed_over.captured == keys
-            assert set(fake.captures().tolist()) == {float(t_m)}
-            fake.offer_values(t_m + 1.0, number=t_m)
+            assert set(fake.captures().tolist()) == {float(steps)}
+            fake.offer_values(steps + 1.0, number=steps)
             adopted: list[tuple[int, int, int]] = []
             while len(adopted) < len(keys):
                 adopted += fake.boundary().adopted
-            fake.send(Tick(tick=t_m), Proceed())
+            fake.send(Tick(tick=steps), Proceed())
         fake.until_leaving()
 
     model, optimizer = model_and_optimizer()
     with playing(script), learner_of(model, optimizer, LOCKSTEP) as learner:
-        for t_m in (1, 2):
+        for steps in (1, 2):
             learner.step(tokens=1)
-            assert values(model) == {t_m + 1.0}
-            assert learner.tick == t_m
+            assert values(model) == {steps + 1.0}
+            assert learner.tick == steps
 
 
 def test_in_lockstep_finished_ends_the_wait() -> None:
@@ -281,7 +275,7 @@ def test_a_schedule_may_be_given_before_entering_and_may_be_chained() -> None:
         assert optimizer.param_groups[0]["lr"] == 0.5 * 0.25
 
 
-def test_a_length_in_tokens_gives_an_estimate_after_the_first_step() -> None:
+def test_a_length_in_tokens_has_no_total_ticks_and_its_progress_is_estimated_after_a_step() -> None:
     def script(fake: FakeTransport) -> None:
         fake.begin(tick=10)
         fake.until_leaving()
@@ -289,9 +283,9 @@ def test_a_length_in_tokens_gives_an_estimate_after_the_first_step() -> None:
     text = RUN_FILE.to_json().replace('"steps": 100', '"steps": null')
     run_file = RUN_FILE.from_json(text.replace('"tokens": null', '"tokens": 1000'))
     with playing(script), learner_of(*model_and_optimizer(), run_file) as learner:
-        assert (learner.steps, learner.progress) == (None, 0.0)
+        assert (learner.total_ticks, learner.progress) == (None, 0.0)
         learner.step(tokens=10)
-        assert (learner.steps, learner.progress) == (50, 0.2)
+        assert (learner.total_ticks, learner.progress) == (None, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -347,9 +341,9 @@ while not leaving:
     end.link.wait(20)
     for message in end.link.receive():
         left -= len(getattr(message, "adopted", ()))
-        if isinstance(message, Boundary) and not left and not message.t_m:
+        if isinstance(message, Boundary) and not left and not message.own_steps:
             end.send(Start(incarnation=1, cursor=0, tick=0))
-        if getattr(message, "t_m", 0) == 2:
+        if getattr(message, "own_steps", 0) == 2:
             raise SystemExit(3)
         leaving = isinstance(message, Leaving)
 """

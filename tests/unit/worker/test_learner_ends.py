@@ -101,7 +101,7 @@ def test_sigterm_ends_a_wait_for_the_syncer() -> None:
 def test_sigterm_in_the_middle_of_a_step_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def script(fake: FakeTransport) -> None:
         fake.begin()
-        assert fake.boundary().t_m == 1
+        assert fake.boundary().own_steps == 1
         assert fake.until_leaving().reason == "terminated"
 
     model, optimizer = model_and_optimizer()
@@ -109,7 +109,7 @@ def test_sigterm_in_the_middle_of_a_step_comes_after_it(monkeypatch: pytest.Monk
     obey = Replica.obey
 
     def killed_meanwhile(replica: Replica) -> Work:
-        if learner.t_m:
+        if learner.own_steps:
             signal.raise_signal(signal.SIGTERM)
         return obey(replica)
 

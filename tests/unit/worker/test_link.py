@@ -61,7 +61,7 @@ MESSAGES = [
     Evaluated(tick=3, loss=2.5, tokens=100, seconds=0.5),
     Adopt(shard=1, fragment=2, number=3, blend=0.5),
     Boundary(
-        t_m=1,
+        own_steps=1,
         tokens=2,
         loss=1.5,
         step_seconds=0.1,

@@ -20,7 +20,7 @@ from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
 from unit.worker.fake_transport import RUN_FILE, FakeProcess
 
 BOUNDARY = Boundary(
-    t_m=0,
+    own_steps=0,
     tokens=1,
     loss=0.0,
     step_seconds=0.0,
@@ -82,10 +82,10 @@ def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
     other.close()
 
 
-def step(replica: Replica, t_m: int) -> None:
+def step(replica: Replica, own_steps: int) -> None:
     work = replica.obey()
     boundary = dataclasses.replace(
-        BOUNDARY, t_m=t_m, adopted=tuple(work.adopted), captured=tuple(work.captured)
+        BOUNDARY, own_steps=own_steps, adopted=tuple(work.adopted), captured=tuple(work.captured)
     )
     replica.report(boundary, work)
 
@@ -102,7 +102,7 @@ def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
     staging.tickets[0].over = True
     step(replica, 3)
     received = other.receive()
-    assert [each.t_m for each in received] == [1, 2, 3]
+    assert [each.own_steps for each in received] == [1, 2, 3]
     assert [each.captured for each in received] == [((1, 0),), (), ()]
     assert replica.memory.counter(1, 0) == 2
 
@@ -116,11 +116,11 @@ def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
         step(replica, t_m)
     staging.tickets[0].over = True
     replica.settle()
-    assert [each.t_m for each in other.receive()] == [1]
+    assert [each.own_steps for each in other.receive()] == [1]
     assert replica.memory.counter(0, 1) == 1, "the second copy is under way"
     staging.tickets[1].over = True
     replica.settle()
-    assert [each.t_m for each in other.receive()] == [2]
+    assert [each.own_steps for each in other.receive()] == [2]
     assert replica.memory.counter(0, 1) == 2
 
 

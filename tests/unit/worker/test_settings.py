@@ -1,9 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker.settings import resolve
+from atoll_worker.settings import Settings, read_settings
 from unit.worker.fake_transport import RUN_FILE
 
 
@@ -18,25 +19,35 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def read(environment: dict[str, str], **arguments: Any) -> Settings:
+    return read_settings(environment=environment, **arguments)
+
+
 def test_the_environment_is_enough(environment: dict[str, str]) -> None:
-    settings = resolve({**environment, "ATOLL_UID": "pod", "ATOLL_TELEMETRY_DIR": "/t"})
+    settings = read_settings(
+        environment={**environment, "ATOLL_UID": "pod", "ATOLL_TELEMETRY_DIR": "/t"}
+    )
     assert settings.run_file == RUN_FILE
     assert settings.endpoints == ("one:1", "two:2")
     assert (settings.slot, settings.uid, settings.telemetry_folder) == ("here-0", "pod", "/t")
     assert settings.instance.startswith("pod-")
-    assert resolve({**environment, "ATOLL_INSTANCE": "mine"}).instance == "mine"
+    assert read({**environment, "ATOLL_INSTANCE": "mine"}).instance == "mine"
 
 
 def test_arguments_win_over_the_environment(environment: dict[str, str]) -> None:
-    settings = resolve(environment, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1")
+    settings = read_settings(
+        environment=environment, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1"
+    )
     assert settings.endpoints == ("a:1", "b:2")
     assert settings.slot == "here-1"
-    assert resolve({}, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1").uid
+    assert read_settings(
+        environment={}, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1"
+    ).uid
 
 
 def test_two_starts_are_two_instances(environment: dict[str, str]) -> None:
     environment["ATOLL_UID"] = "pod"
-    assert resolve(environment).instance != resolve(environment).instance
+    assert read(environment).instance != read(environment).instance
 
 
 @pytest.mark.parametrize("variable", ["ATOLL_RUN_FILE", "ATOLL_ENDPOINTS", "ATOLL_SLOT"])
@@ -45,14 +56,14 @@ def test_a_missing_variable_is_named_with_the_remedy(
 ) -> None:
     del environment[variable]
     with pytest.raises(SpecError, match=f"{variable}: is not set; .*set it, or pass") as caught:
-        resolve(environment)
+        read(environment)
     assert caught.value.field == variable
 
 
 def test_an_observer_needs_no_slot(environment: dict[str, str]) -> None:
-    assert resolve(environment, observer=True).slot == ""
+    assert read(environment, observer=True).slot == ""
     del environment["ATOLL_SLOT"]
-    assert resolve(environment, observer=True).slot == ""
+    assert read(environment, observer=True).slot == ""
 
 
 @pytest.mark.parametrize(
@@ -68,4 +79,4 @@ def test_a_wrong_variable_is_named(
 ) -> None:
     environment[variable] = value
     with pytest.raises(SpecError, match=message):
-        resolve(environment)
+        read(environment)

@@ -11,7 +11,7 @@ class Boundary:
     step counts for every slice, then adoptions, then captures.
     """
 
-    t_m: int
+    own_steps: int  # optimizer steps of this process
     tokens: int  # of this step
     loss: float
     step_seconds: float

@@ -13,7 +13,7 @@ SAMPLE_WEIGHT: Final = 0.2  # of a new sample in a moving mean
 class Work:
     """Counted at step boundaries, since this process started."""
 
-    t_m: int = 0  # steps
+    own_steps: int = 0
     position: int = 0  # on the schedule: the tick at the start, then one more a step
     boundaries: int = 0
     tokens: int = 0
@@ -27,7 +27,7 @@ class Work:
     def count(self, boundary: Boundary) -> None:
         """One more step."""
         self.boundaries += 1
-        self.t_m = boundary.t_m
+        self.own_steps = boundary.own_steps
         self.position += 1
         self.tokens += boundary.tokens
         self.loss, self.cursor = boundary.loss, boundary.cursor
@@ -48,7 +48,7 @@ class Work:
     def line(self, boundary: Boundary, tick: int, adopted: list[dict[str, Any]]) -> dict[str, Any]:
         """The telemetry of a boundary."""
         return {
-            "t_m": self.t_m,
+            "t_m": self.own_steps,
             "tick": tick,
             "tokens": 0 if boundary.again else boundary.tokens,
             "loss": self.loss if math.isfinite(self.loss) else None,

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
-from atoll_protos.errors import SpecError
+from atoll import SpecError
 
 Options = TypeVar("Options")
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atoll_protos.errors import SpecError
-from atoll_worker.options import option
+from atoll import SpecError
+from bytegpt.options import option
 
 BYTES = 256
 ROTARY_BASE = 10_000.0

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from atoll_protos.errors import SpecError
-from atoll_worker.models import ByteGPT, Size
+from bytegpt.model import ByteGPT, Size
 
 SMALL = Size(layers=1, heads=2, width=16, context=8)
 

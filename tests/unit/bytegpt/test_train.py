@@ -1,33 +1,17 @@
-import math
-import os
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from atoll_protos.errors import SpecError
-from atoll_worker import bytes_lm
-from atoll_worker.bytes_lm import TrainOptions, length, shard_of, warmup_then_cosine
-from atoll_worker.data import Batches
 from atoll_worker.link.messages import Adopt, Finished, Start, Tick
-from atoll_worker.link.socket import Evaluated
-from atoll_worker.models import ByteGPT
-from unit.worker.fake_transport import ENDPOINTS, RUN_FILE, FakeTransport, playing
+from bytegpt import train
+from bytegpt.data import Batches
+from bytegpt.model import ByteGPT
+from bytegpt.train import TrainOptions, length, shard_of, warmup_then_cosine
+from unit.worker.fake_transport import RUN_FILE, FakeTransport, playing
 
 SMALL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "8"]
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    text = tmp_path / "text.bin"
-    text.write_bytes(bytes(range(97)) * 10_000)
-    run_file = tmp_path / "run.json"
-    run_file.write_text(RUN_FILE.to_json())
-    monkeypatch.setenv("ATOLL_RUN_FILE", str(run_file))
-    monkeypatch.setenv("ATOLL_ENDPOINTS", ",".join(ENDPOINTS))
-    monkeypatch.setenv("ATOLL_SLOT", "here-0")
-    return str(text)
 
 
 def begin_from_seed(fake: FakeTransport, cursor: int = 0) -> None:
@@ -50,14 +34,14 @@ def test_training_learns_and_ends_when_the_job_is_final(data: str) -> None:
             boundary = fake.boundary()
             losses.append(boundary.loss)
             assert boundary.tokens == 4 * 2 * 8
-            assert boundary.cursor == boundary.t_m
+            assert boundary.cursor == boundary.own_steps
             fake.send(Tick(tick=tick))
         fake.send(Finished())
         assert fake.until_leaving().reason == "finished"
 
     arguments = [*SMALL, "--batch", "4", "--accumulate", "2", "--data", data]
     with playing(script):
-        bytes_lm.train([*arguments, "--learning-rate", "0.02"])
+        train.main([*arguments, "--learning-rate", "0.02"])
     assert losses[0] > 5
     assert losses[-1] < losses[0] - 1.5
 
@@ -73,7 +57,7 @@ def test_two_micro_batches_are_one_step_on_the_batch_of_both(data: str) -> None:
             fake.until_leaving()
 
         with playing(script):
-            bytes_lm.train([*SMALL, "--data", data, *arguments])
+            train.main([*SMALL, "--data", data, *arguments])
         return found
 
     once = losses(["--batch", "8"])
@@ -86,38 +70,9 @@ def test_a_floor_on_a_steps_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "monotonic", lambda: 10.5)
-    bytes_lm.pace(begun=10.0, seconds_min=0.75)
-    bytes_lm.pace(begun=10.0, seconds_min=0.25)
+    train.pace(begun=10.0, seconds_min=0.75)
+    train.pace(begun=10.0, seconds_min=0.25)
     assert slept == [0.25]
-
-
-def test_the_evaluator_reports_the_loss_of_the_outer_parameters(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    niceness: list[int] = []
-    monkeypatch.setattr(os, "nice", niceness.append)
-    found: list[Evaluated] = []
-
-    def script(fake: FakeTransport) -> None:
-        fake.offer_values(0.0)
-        found.append(next_evaluation(fake))
-        fake.send(Tick(tick=7))
-        found.append(next_evaluation(fake))
-        fake.send(Finished())
-        fake.until_leaving()
-
-    with playing(script):
-        bytes_lm.evaluate([*SMALL, "--data", data, "--every", "5", "--heldout-bytes", "800"])
-    assert niceness == [bytes_lm.NICE]
-    assert [each.tick for each in found] == [0, 7]
-    assert [each.tokens for each in found] == [800, 800]
-    assert found[0].loss == pytest.approx(math.log(256))
-
-
-def next_evaluation(fake: FakeTransport) -> Evaluated:
-    while not isinstance(message := fake.next(), Evaluated):
-        pass
-    return message
 
 
 def test_the_learning_rate_warms_up_and_then_falls_to_its_floor() -> None:
@@ -138,7 +93,7 @@ def test_a_length_in_tokens_becomes_ticks_of_all_slots() -> None:
 def test_the_slots_of_a_job_share_no_text(data: str) -> None:
     first, second = (shard_of(RUN_FILE, slot, [data]) for slot in RUN_FILE.slots)
     assert not torch.equal(first[:1000], second[:1000])
-    with pytest.raises(SpecError, match="there-0 is no slot of the job; use one of here-0, here-1"):
+    with pytest.raises(SpecError, match="there-0 is not a slot of the job; use one of here-0"):
         shard_of(RUN_FILE, "there-0", [data])
 
 

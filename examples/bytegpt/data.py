@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from atoll_protos.errors import SpecError
+from atoll import SpecError
 
 HELDOUT_ONE_IN = 20
 FILE_BYTES_MAX = 1 << 20  # a longer file is cut

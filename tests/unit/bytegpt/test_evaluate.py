@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import save_file
 
 from atoll_protos.errors import SpecError
-from atoll_worker import evaluate
-from atoll_worker.evaluate import heldout_loss
-from atoll_worker.models import ByteGPT, Size
+from bytegpt import evaluate
+from bytegpt.evaluate import heldout_loss
+from bytegpt.model import ByteGPT, Size
 
 SMALL = Size(layers=1, heads=2, width=16, context=8)
 OPTIONS = ["--layers", "1", "--heads", "2", "--width", "16", "--context", "8"]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
-from atoll_worker import data
-from atoll_worker.data import Batches
+from bytegpt import data
+from bytegpt.data import Batches
 
 
 def many_files(folder: Path, count: int = 100) -> Path:

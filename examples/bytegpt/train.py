@@ -1,7 +1,17 @@
-"""The built-in example, a byte-level GPT: `train` as a learner, `evaluate` as an observer."""
+"""`atoll-worker bytegpt.train:main`: trains a byte-level GPT as one learner of a job.
+
+What makes it a good learner, and what a training script of your own should do as well:
+
+- The initial model is a function of the job's seed alone, so that all learners begin equal.
+- A batch is a function of (seed, slot, cursor). A learner that is started again asks the job for
+  its cursor and goes on with the first batch that it has not trained; nothing is stored here.
+- Every slot has its own part of the text, so that no two learners train on the same windows.
+- The learning rate follows the job's tick (`learner.schedule`), not this process's own steps: a
+  learner that joins late uses the same rate as the others.
+- All micro-batches of one optimizer step are counted in one `learner.step`.
+"""
 
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,24 +21,16 @@ from dataclasses import dataclass
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from atoll_protos.errors import SpecError
-from atoll_protos.names import Env
-from atoll_protos.run import RunFile
-from atoll_worker import data
-from atoll_worker.evaluate import heldout_loss
-from atoll_worker.learner import Learner
-from atoll_worker.models import ByteGPT, Size
-from atoll_worker.observer import Observer
-from atoll_worker.options import option, parse
-from atoll_worker.settings import resolve
+from atoll import Learner, RunFile, SpecError, read_settings
+from bytegpt import data
+from bytegpt.model import ByteGPT, Size
+from bytegpt.options import option, parse
 
 BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 GRADIENT_NORM_MAX = 1.0
 WARMUP_SHARE, WARMUP_TICKS_MAX = 0.1, 50
 RATE_FLOOR = 0.1  # where the cosine ends
-NICE = 10
-EVERY_TICKS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +59,24 @@ class TrainOptions(Size):
         return self.batch * self.accumulate * self.context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObserveOptions(Size):
-    """Measure the held-out loss of the outer parameters of a byte-level GPT while it trains."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train until the job is final.
 
-    every: int = option(0, "ticks between two measurements; 0: as in the job, else 100")
-    data: tuple[str, ...] = option((), "as the learners'")
-    heldout_bytes: int = option(1 << 17, "at most so many bytes, evenly spread")
-
-
-def train(arguments: Sequence[str] | None = None) -> None:
-    """`atoll-worker atoll_worker.bytes_lm:train [options]`; returns when the job is final."""
+    `arguments` are those of TrainOptions, by default the command line's. Raises SpecError for
+    wrong ones, and what Learner raises.
+    """
     options = parse(TrainOptions, sys.argv[1:] if arguments is None else arguments, "train")
     torch.set_num_threads(options.threads)
-    settings = resolve(os.environ)
+    settings = read_settings()
     run_file = settings.run_file
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = ByteGPT(options, seed=run_file.seed).to(device)
+    model = ByteGPT(options, seed=settings.seed).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     batches = data.Batches(
         text=shard_of(run_file, settings.slot, options.data),
-        seed=run_file.seed,
+        seed=settings.seed,
         slot=settings.slot,
         batch=options.batch * options.accumulate,
         context=options.context,
@@ -101,35 +98,19 @@ def train(arguments: Sequence[str] | None = None) -> None:
             learner.step(tokens=options.tokens, loss=loss)
 
 
-def evaluate(arguments: Sequence[str] | None = None) -> None:
-    """`atoll-worker atoll_worker.bytes_lm:evaluate [options]`, beside the learners."""
-    options = parse(ObserveOptions, sys.argv[1:] if arguments is None else arguments, "evaluate")
-    os.nice(NICE)
-    torch.set_num_threads(1)
-    windows = data.windows(
-        data.read(options.data).heldout(),
-        context=options.context,
-        byte_count_max=options.heldout_bytes,
-    )
-    with Observer(ByteGPT(options, seed=0)) as observer:
-        every = options.every or observer.run_file.evaluator_every or EVERY_TICKS
-        for snapshot in observer.snapshots(every=every):
-            assert isinstance(snapshot.model, ByteGPT)
-            measured = heldout_loss(snapshot.model, windows)
-            observer.report(loss=measured.loss, tokens=measured.bytes)
-
-
 def shard_of(run_file: RunFile, slot: str, patterns: Sequence[str]) -> torch.Tensor:
-    """The slot's own part of the training text, uint8 [n]."""
+    """The slot's own part of the training text, uint8 [n]; SpecError for a slot of another job."""
     if slot not in run_file.slots:
         raise SpecError(
-            Env.SLOT, f"{slot} is no slot of the job", f"use one of {', '.join(run_file.slots)}"
+            "ATOLL_SLOT",
+            f"{slot} is not a slot of the job",
+            f"use one of {', '.join(run_file.slots)}",
         )
     return data.read(patterns).shard(run_file.slots.index(slot), len(run_file.slots))
 
 
 def length(run_file: RunFile, tokens_per_step: int) -> int:
-    """The job's length in ticks, when every slot trains so many tokens in one."""
+    """The job's length in ticks, if every slot trains `tokens_per_step` tokens in each tick."""
     if run_file.steps is not None:
         return run_file.steps
     assert run_file.tokens is not None

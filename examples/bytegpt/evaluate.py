@@ -1,6 +1,7 @@
 """Held-out loss of a byte model: of one in memory, and of an exported one as a command."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from atoll_protos.errors import SpecError
-from atoll_protos.names import ExitCode
-from atoll_worker import data
-from atoll_worker.models import ByteGPT, Size
-from atoll_worker.options import option, parse
+from atoll import SpecError
+from bytegpt import data
+from bytegpt.model import ByteGPT, Size
+from bytegpt.options import option, parse
 
 INDEX = "model.safetensors.index.json"
 BATCH = 64
@@ -91,10 +91,10 @@ def unreadable(path: Path, error: Exception) -> SpecError:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m atoll_worker.evaluate --export FOLDER`; returns the exit code."""
+    """`python -m bytegpt.evaluate --export FOLDER`; returns the exit code."""
     try:
         given = sys.argv[1:] if arguments is None else arguments
-        options = parse(EvaluateOptions, given, "python -m atoll_worker.evaluate")
+        options = parse(EvaluateOptions, given, "python -m bytegpt.evaluate")
         model = ByteGPT(options, seed=0)
         load(model, Path(options.export))
         windows = data.windows(
@@ -105,9 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measured = heldout_loss(model, windows)
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
-        return ExitCode.BAD_INPUT
+        return os.EX_USAGE
     sys.stdout.write(json.dumps({"loss": measured.loss, "bytes": measured.bytes}) + "\n")
-    return ExitCode.FINAL
+    return os.EX_OK
 
 
 if __name__ == "__main__":

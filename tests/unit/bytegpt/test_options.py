@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker.options import option, parse
+from bytegpt.options import option, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
