@@ -5,13 +5,13 @@ from typing import Any
 
 import yaml
 
-from atoll_operator.api import rules
-from atoll_operator.api.spec import API_VERSION, KIND, Preset, Spec
+from atoll_operator.api import presets, rules
+from atoll_operator.api.spec import API_VERSION, COUNT_MAX, KIND, SECONDS_MAX, Spec
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "decoupledtrainingjobs"
 OPEN = ("Template", "EnvVar")  # pods are the cluster's to check
-BY_PRESET = ("fragments", "overlap", "quorum", "merge", "grace", "adopt", "wire")
+UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
 MAPS = {"regions": ["name"], "conditions": ["type"]}
 
 
@@ -70,9 +70,9 @@ def schema() -> dict[str, Any]:
     document = Spec.model_json_schema(by_alias=True)
     spec = _structural(document, document.get("$defs", {}))
     sync = spec["properties"]["sync"]
-    for name in BY_PRESET:  # what is not given is the preset's
+    _explain(spec["properties"])
+    for name in presets.fields():  # what is not given is the preset's
         sync["properties"][name].pop("default", None)
-    sync["properties"]["preset"]["default"] = str(Preset.DECOUPLED_DILOCO)
     spec["properties"]["managedBy"]["nullable"] = True
     spec["x-kubernetes-validations"] = [
         *(_rule(rule) for rule in rules.RULES if not rule.of_object),
@@ -103,6 +103,41 @@ def _rule(rule: rules.Rule) -> dict[str, Any]:
     return {"rule": rule.cel, "message": said, "fieldPath": rule.field.removeprefix("spec")}
 
 
+def _explain(properties: dict[str, Any], path: str = "") -> None:
+    """Add default and range to the description of every field that has one value.
+
+    `kubectl explain` shows descriptions, but neither defaults nor ranges.
+    """
+    for name, node in properties.items():
+        inner = node.get("items", node).get("properties")
+        if inner is not None:
+            _explain(inner, f"{path}{name}.")
+        said = [node.get("description", ""), default_text(path + name, node), range_text(node)]
+        node["description"] = " ".join(part for part in said if part)
+
+
+def default_text(path: str, node: dict[str, Any]) -> str:
+    """`Default: 2; with DiLoCo 0.`; empty where nothing is filled in. `path` is below `spec`."""
+    value = node.get("default")
+    if value is None or value in ("", [], {}):
+        return ""
+    by_preset = presets.values(path.removeprefix("sync.")) if path.startswith("sync.") else {}
+    others = "".join(f"; with {name} {_plain_text(other)}" for name, other in by_preset.items())
+    return f"Default: {_plain_text(value)}{others}."
+
+
+def range_text(node: dict[str, Any]) -> str:
+    """`From 1 to 64.`; empty where only the number's format is a limit."""
+    low, high = node.get("minimum"), node.get("maximum")
+    if high is None or high in UNLIMITED:
+        return f"At least {low}." if low else ""
+    return f"From {low} to {high}."
+
+
+def _plain_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "") -> Any:
     """pydantic's JSON schema -> a structural schema (no $ref, no null unions, no titles)."""
     node = {key: value for key, value in node.items() if key != "$defs"}
@@ -110,7 +145,11 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     if reference is not None:
         kind = reference.rpartition("/")[2]
         inner = _structural(definitions[kind], definitions, name)
-        return {**inner, **{key: _plain(value) for key, value in node.items() if key == "default"}}
+        if node.get("default") is not None:
+            inner["default"] = {} if isinstance(node["default"], dict) else node["default"]
+        if "description" in node:  # what the field means here, not what its type is
+            inner["description"] = node["description"]
+        return inner
     options = [each for each in node.pop("anyOf", []) if each.get("type") != "null"]
     if options:
         (option,) = options
@@ -119,7 +158,8 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     if title in OPEN:
         kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         if title == "EnvVar":
-            kept |= {"required": ["name"], "properties": {"name": {"type": "string"}}}
+            named = {"type": "string", "description": node["properties"]["name"]["description"]}
+            kept |= {"required": ["name"], "properties": {"name": named}}
         return kept
     if node.get("default") is None:
         node.pop("default", None)
@@ -140,10 +180,6 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     if node.get("type") == "integer":
         node["format"] = "int64"
     return node
-
-
-def _plain(value: Any) -> Any:
-    return {} if isinstance(value, dict) else value
 
 
 def _fields(**properties: dict[str, Any]) -> dict[str, Any]:

@@ -1,112 +1,140 @@
-"""What no single field shows wrong: each rule for `atoll validate` and in CEL, one wording."""
+"""Conditions over several fields of a manifest: each one for `atoll validate` and in CEL.
 
-import re
+A rule is one value that holds the Python function, the CEL text and the words, so the API server
+and `atoll validate` refuse the same manifests with the same message. What a single field can show
+(type, range, pattern) stands in `spec.py`. `FIXED` lists what an update must not change.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from atoll_operator.api import presets
+from atoll_operator.api.spec import NAME_CHARACTERS_MAX, Job, SyncSpec
 from atoll_protos.errors import SpecError
-
-if TYPE_CHECKING:
-    from atoll_operator.api.spec import Job
-
-NAME_CHARACTERS_MAX = 50  # of a job and a region together
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-
-_FRAGMENTS = (
-    "(has(self.sync.fragments) ? self.sync.fragments :"
-    " has(self.sync.preset) && self.sync.preset == 'DiLoCo' ? 1 : 24)"
-)
-_OVERLAP = (
-    "(has(self.sync.overlap) ? self.sync.overlap :"
-    " has(self.sync.preset) && self.sync.preset == 'DiLoCo' ? 0 : 2)"
-)
-_LEARNERS = "self.regions.map(r, r.learners).sum()"
+from atoll_protos.names import REGION_PATTERN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """`holds` and `cel` say the same; `cel` stands at `spec`, or at the whole object.
+    """`holds` and `cel` say the same; `cel` is a rule of `spec`, or of the whole object.
 
-    The words are fixed: numbers in a message would cost CEL more than it may spend.
+    The message contains no value of the manifest: building it would cost CEL more than the API
+    server allows.
     """
 
     field: str
     problem: str
     remedy: str
-    holds: Callable[["Job"], bool]
+    holds: Callable[[Job], bool]
     cel: str
     of_object: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """What an update must not change; only the API server sees both."""
+    """What an update must not change; only the API server sees both versions.
 
-    field: str
+    `path` is below `spec`; with `grows`, the value may become larger.
+    """
+
+    path: str
     cel: str
     text: str
+    grows: bool = False
+
+    @property
+    def field(self) -> str:
+        """The path that a message names."""
+        return f"spec.{self.path}"
 
 
-def _endpoints(job: "Job") -> bool:
+def default_of(field: str) -> Any:
+    """The default of a field of `spec.sync` where neither manifest nor preset gives one."""
+    return SyncSpec.model_fields[field].default
+
+
+def effective(field: str) -> str:
+    """CEL for the value of a field of `spec.sync`: as given, else the preset's, else the default.
+
+    The API server does not fill these fields, since their default depends on the preset.
+    """
+    found = f"has(self.sync.{field}) ? self.sync.{field} :"
+    for name, value in presets.values(field).items():
+        found += f" has(self.sync.preset) && self.sync.preset == '{name}' ? {value} :"
+    return f"({found} {default_of(field)})"
+
+
+def _unless_given(field: str) -> str:
+    """`(24 unless given; with DiLoCo 1)`: the value that a user does not see in the manifest."""
+    presets_of = "".join(f"; with {name} {value}" for name, value in presets.values(field).items())
+    return f"({default_of(field)} unless given{presets_of})"
+
+
+def _endpoints(job: Job) -> bool:
     return len(job.spec.syncer.endpoints) in (0, job.spec.syncer.shards)
 
 
-def _syncer_region(job: "Job") -> bool:
+def _syncer_region(job: Job) -> bool:
     return job.spec.syncer.region in ("", *(each.name for each in job.spec.regions))
 
 
-def _names(job: "Job") -> bool:
+def _names(job: Job) -> bool:
     longest = max(len(region.name) for region in job.spec.regions)
     return len(job.name) + longest <= NAME_CHARACTERS_MAX
 
 
+_LEARNERS = "self.regions.map(r, r.learners).sum()"
+
 RULES = (
     Rule(
         field="spec.steps",
-        problem="the length is not given once",
+        problem="steps and tokens are both given, or neither is",
         remedy="give exactly one of steps and tokens",
         holds=lambda job: (job.spec.steps is None) != (job.spec.tokens is None),
         cel="has(self.steps) != has(self.tokens)",
     ),
     Rule(
         field="spec.syncer.region",
-        problem="is no region of this job",
+        problem="must be a region of this job",
         remedy="use one of spec.regions",
         holds=_syncer_region,
         cel="self.syncer.region == '' || self.regions.exists(r, r.name == self.syncer.region)",
     ),
     Rule(
         field="spec.syncer.endpoints",
-        problem="are not as many as the shards",
+        problem="must have one entry for each shard",
         remedy="give one host:port for each shard, or none",
         holds=_endpoints,
         cel="size(self.syncer.endpoints) == 0 || size(self.syncer.endpoints) == self.syncer.shards",
     ),
     Rule(
         field="spec.sync.quorum",
-        problem="is more than all learners together",
+        problem="must not be more than all learners together",
         remedy="use at most the number of learners",
         holds=lambda job: job.spec.sync.quorum <= max(1, job.spec.learners),
         cel=f"!has(self.sync.quorum) || self.sync.quorum <= 1 || self.sync.quorum <= {_LEARNERS}",
     ),
     Rule(
         field="spec.sync.fragments",
-        problem="is more than the ticks of a period (24 where not given; with DiLoCo 1)",
+        problem=f"must not be more than spec.sync.period {_unless_given('fragments')}",
         remedy="use at most spec.sync.period",
         holds=lambda job: job.spec.sync.fragments <= job.spec.sync.period,
-        cel=f"{_FRAGMENTS} <= self.sync.period",
+        cel=f"{effective('fragments')} <= self.sync.period",
     ),
     Rule(
         field="spec.sync.overlap",
-        problem="is a whole period or more (2 where not given; with DiLoCo 0)",
+        problem=f"must be less than spec.sync.period {_unless_given('overlap')}",
         remedy="use less than spec.sync.period",
         holds=lambda job: job.spec.sync.overlap < job.spec.sync.period,
-        cel=f"{_OVERLAP} < self.sync.period",
+        cel=f"{effective('overlap')} < self.sync.period",
     ),
     Rule(
         field="metadata.name",
-        problem=f"has with a region's name more than {NAME_CHARACTERS_MAX} characters",
+        problem=(
+            f"this name and a region's name must have at most {NAME_CHARACTERS_MAX} characters"
+            " together"
+        ),
         remedy="use shorter names",
         holds=_names,
         cel=(
@@ -117,30 +145,27 @@ RULES = (
     ),
     Rule(
         field="metadata.name",
-        problem="is no name for Services",
+        problem="must be a name that Services can have",
         remedy="use a-z, 0-9 and inner dashes",
-        holds=lambda job: NAME.fullmatch(job.name) is not None,
-        cel=f"self.metadata.name.matches('^{NAME.pattern}$')",
+        holds=lambda job: REGION_PATTERN.fullmatch(job.name) is not None,
+        cel=f"self.metadata.name.matches('^{REGION_PATTERN.pattern}$')",
         of_object=True,
     ),
 )
 
-_NEW_JOB = "start another job to change it"
+_CANNOT = "cannot change; start another job to change it"
 
 
 def _same(path: str) -> Fixed:
-    return Fixed(
-        field=f"spec.{path}",
-        cel=f"self.{path} == oldSelf.{path}",
-        text=f"cannot change; {_NEW_JOB}",
-    )
+    return Fixed(path=path, cel=f"self.{path} == oldSelf.{path}", text=_CANNOT)
 
 
 def _grows(name: str) -> Fixed:
     return Fixed(
-        field=f"spec.{name}",
+        path=name,
         cel=f"!has(oldSelf.{name}) || (has(self.{name}) && self.{name} >= oldSelf.{name})",
-        text="may only grow; give at least what it was",
+        text="may only grow; give at least its previous value",
+        grows=True,
     )
 
 
@@ -151,24 +176,25 @@ FIXED = (
     _same("syncer.shards"),
     _same("sync"),
     Fixed(
-        field="spec.managedBy",
+        path="managedBy",
         cel=(
             "has(self.managedBy) == has(oldSelf.managedBy)"
             " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)"
         ),
-        text=f"cannot change; {_NEW_JOB}",
+        text=_CANNOT,
     ),
     _grows("steps"),
     _grows("tokens"),
 )
 
 
-def check(job: "Job") -> None:
-    """Raises SpecError for the first rule that the job breaks."""
+def check(job: Job) -> None:
+    """Raise SpecError for the first rule that the job breaks."""
     names = [region.name for region in job.spec.regions]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:  # the API server's list map says this in its own words
-        raise SpecError("spec.regions", f"{', '.join(twice)} named twice", "name each region once")
+        problem = f"{', '.join(twice)} is there twice"
+        raise SpecError("spec.regions", problem, "give each region a name of its own")
     for rule in RULES:
         if not rule.holds(job):
             raise SpecError(rule.field, rule.problem, rule.remedy)

@@ -1,31 +1,77 @@
-"""The DecoupledTrainingJob manifest: read, checked, and with its preset filled in."""
+"""The models of a DecoupledTrainingJob's `spec`: the one definition of every field.
 
-import copy
+Theory of operation: how a manifest becomes a job
+-------------------------------------------------
+Each field is defined here once, by pydantic's `Field`: its type, default, range and description.
+Everything else that knows about a field derives from this definition:
+
+    crd.py       the OpenAPI schema with which the API server fills defaults and checks ranges
+    rules.py     what no single field can show (CEL for the API server, a function for Python)
+    presets.py   the defaults that depend on `spec.sync.preset`
+    docs.py      docs/spec.md
+    runfile.py   the run file, which tells the job's processes what they need to know
+
+A manifest takes one of two ways to become a `Job`, and both end in `manifest.from_object`:
+
+    atoll validate, atoll run    file -> YAML -> `--set` changes ------------------------+
+    kubectl apply                API server: defaults, ranges, CEL -> stored object -----+
+                                                                                         v
+            1. preset       fields of spec.sync that are absent get the preset's value
+            2. models       types, ranges, defaults, unknown fields (this module)
+            3. rules        conditions over several fields, in the order of rules.RULES
+                                                                                         v
+                                                        Job (frozen), or SpecError
+
+Step 1 comes first because a default that depends on another field cannot stand in a schema. For
+the same reason the CRD gives no default for these fields: the API server stores them as absent,
+and the preset fills them whenever the object is read.
+
+The two ways must refuse the same manifests in the same words. Ranges agree because the schema is
+generated from the models. The rules agree because each one is a single value (`rules.Rule`) that
+holds the CEL text, the Python function and the message. A test applies every broken manifest to
+both a real API server and the parser and compares the messages. So the API server refuses a wrong
+manifest at once, and the operator still checks each object again: an object may have been stored
+under an older CRD with weaker rules. Then the job gets the condition Accepted=False.
+
+What an update must not change is known to the API server alone, since only it sees the object
+before and after (`rules.FIXED`). Nothing else compares two versions of a manifest, but the run
+file's hash does protect a running job: a process refuses to go on with other settings.
+
+Errors are `SpecError(field, problem, remedy)`; `field` is the path that the user wrote, such as
+`spec.regions[1].learners`. Values are never corrected silently. A field that is accepted has an
+effect; one that this version cannot honour yet is described as such and refused when it is set
+(`support.py`).
+
+To add a field: add it here with a description, use it, and regenerate the CRD and docs/spec.md.
+"""
+
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-import pydantic
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from atoll_operator.api import rules
-from atoll_protos.errors import SpecError
+from atoll_operator.api import presets
+from atoll_operator.api.presets import Preset
+from atoll_protos.codecs import Wire
+from atoll_protos.names import REGION_PATTERN
+from atoll_protos.run import Merge
 
-API_VERSION = "atoll.dev/v1alpha1"
-KIND = "DecoupledTrainingJob"
-LEARNERS_MAX = 1000  # of a region
-REGIONS_MAX = 64
-SHARDS_MAX = 64
-PERIOD_MAX = 1_000_000  # ticks
-COUNT_MAX = (1 << 53) - 1  # JSON's whole numbers
-SECONDS_MAX = 10 * 365 * 24 * 3600
+API_VERSION: Final = "atoll.dev/v1alpha1"
+KIND: Final = "DecoupledTrainingJob"
+NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
+LEARNERS_MAX: Final = 1000  # of a region
+REGIONS_MAX: Final = 64
+SHARDS_MAX: Final = 64
+PERIOD_MAX: Final = 1_000_000  # ticks
+COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
+SECONDS_MAX: Final = 10 * 365 * 24 * 3600
 
 ShortText = Annotated[str, Field(max_length=253)]
 
 
 class Model(BaseModel):
-    """Fields in camelCase, nothing unknown, nothing changes after reading."""
+    """Fields in camelCase; unknown fields are errors, and a value cannot change."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
@@ -33,15 +79,15 @@ class Model(BaseModel):
 
 
 class EnvVar(BaseModel):
-    """One environment variable of a container; local mode honours plain values."""
+    """One environment variable of a container; local mode uses plain values only."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    name: str = Field(min_length=1)
-    value: str = ""
+    name: str = Field(min_length=1, description="Name of the variable.")
+    value: str = Field(default="", description="Its value; $(OTHER) is replaced as in any pod.")
 
 
 class Container(BaseModel):
-    """What local mode honours of a container; all else is the cluster's."""
+    """The fields of a container that local mode uses; a cluster uses all of them."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="allow", frozen=True)
     command: list[str] = Field(default=[])
@@ -72,27 +118,86 @@ class Template(BaseModel):
 class Learner(Model):
     """What every learner runs."""
 
-    template: Template = Template()
-    hosts: int = Field(default=1, ge=1, le=64)
+    template: Template = Field(
+        default=Template(),
+        description=(
+            "Pod template of every learner. Its first container is the one that trains: give it an"
+            " image with Atoll and the script, the command and the resources. What is left out is"
+            " filled in; without a command, the built-in byte-level GPT trains. `atoll run` uses"
+            " command, args, workingDir and env of that container and ignores the rest."
+        ),
+    )
+    hosts: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description=(
+            "Number of pods that form one learner. More than 1 is not supported yet: a cluster"
+            " refuses it, and `atoll run` starts one process per learner."
+        ),
+    )
 
 
 class PodOverrides(Model):
     """What a region changes in the template."""
 
-    node_selector: dict[str, str] = Field(default={}, max_length=32)
-    tolerations: list[dict[str, Any]] = Field(default=[], max_length=32)
-    resources: dict[str, Any] = Field(default={})
-    env: list[EnvVar] = Field(default=[], max_length=128)
-    args: list[str] = Field(default=[], max_length=128)
-    priority_class_name: str = Field(default="", max_length=253)
+    node_selector: dict[str, str] = Field(
+        default={},
+        max_length=32,
+        description=(
+            "Labels that a node of this region must have, added to those of the template. Without"
+            " any, and where one cluster serves several regions, learners go to the nodes whose"
+            " region label has the name of this region."
+        ),
+    )
+    tolerations: list[dict[str, Any]] = Field(
+        default=[], max_length=32, description="Tolerations, added to those of the template."
+    )
+    resources: dict[str, Any] = Field(
+        default={}, description="Resources of the learner's container, instead of the template's."
+    )
+    env: list[EnvVar] = Field(
+        default=[],
+        max_length=128,
+        description="Environment variables; a name that the template has too gets this value.",
+    )
+    args: list[str] = Field(
+        default=[],
+        max_length=128,
+        description="Arguments of the learner's command, instead of the template's.",
+    )
+    priority_class_name: str = Field(
+        default="",
+        max_length=253,
+        description="Priority class of the learners' pods, instead of the template's.",
+    )
 
 
 class RegionSpec(Model):
     """One region and its learners."""
 
-    name: str = Field(pattern=f"^{rules.NAME.pattern}$", max_length=rules.NAME_CHARACTERS_MAX)
-    learners: int = Field(default=1, ge=0, le=LEARNERS_MAX)
-    pod_overrides: PodOverrides = PodOverrides()
+    name: str = Field(
+        pattern=f"^{REGION_PATTERN.pattern}$",
+        max_length=NAME_CHARACTERS_MAX,
+        description=(
+            "Name of the region, unique in the job. A learner's slot is this name and its number,"
+            " as in us-east-0. The names of the job and of a region together have at most"
+            f" {NAME_CHARACTERS_MAX} characters."
+        ),
+    )
+    learners: int = Field(
+        default=1,
+        ge=0,
+        le=LEARNERS_MAX,
+        description=(
+            "Number of learners in this region, each with a whole copy of the model. It may change"
+            " at any time and restarts no other learner."
+        ),
+    )
+    pod_overrides: PodOverrides = Field(
+        default=PodOverrides(),
+        description="What the learners of this region have instead of the template's settings.",
+    )
 
 
 class StorageType(StrEnum):
@@ -111,38 +216,78 @@ class Reclaim(StrEnum):
 
 
 class StorageSpec(Model):
-    """Where shards keep their log. Local mode keeps it in the run folder whatever this says."""
+    """Where shards keep their log."""
 
-    type: StorageType = Field(default=StorageType.EPHEMERAL, strict=False)
-    url: str = Field(default="", max_length=2048)
-    size: str = Field(default="10Gi", max_length=32, pattern=r"^[0-9]+([KMGTP]i?)?$")
-    storage_class_name: str = Field(default="", max_length=253)
-    reclaim: Reclaim = Field(default=Reclaim.RETAIN, strict=False)
+    type: StorageType = Field(
+        default=StorageType.EPHEMERAL,
+        strict=False,
+        description=(
+            "PersistentVolumeClaim: every shard has a volume, and a lost shard goes on from it."
+            " Ephemeral: a shard's state lives and dies with its pod, and is restored from the"
+            " learners. ObjectStore is not supported yet. `atoll run` always keeps the state in"
+            " the run folder."
+        ),
+    )
+    url: str = Field(
+        default="", max_length=2048, description="Address of an ObjectStore. Not supported yet."
+    )
+    size: str = Field(
+        default="10Gi",
+        max_length=32,
+        pattern=r"^[0-9]+([KMGTP]i?)?$",
+        description="Size of each shard's volume, for PersistentVolumeClaim.",
+    )
+    storage_class_name: str = Field(
+        default="",
+        max_length=253,
+        description="Storage class of the volumes; left out, the cluster's default class.",
+    )
+    reclaim: Reclaim = Field(
+        default=Reclaim.RETAIN,
+        strict=False,
+        description=(
+            "Whether the shards' volume claims stay (Retain) or go (Delete) when the job is"
+            " deleted."
+        ),
+    )
 
 
 class Syncer(Model):
     """The shards."""
 
-    region: str = Field(default="", max_length=rules.NAME_CHARACTERS_MAX)
-    shards: int = Field(default=1, ge=1, le=SHARDS_MAX)
-    storage: StorageSpec = StorageSpec()
-    endpoints: list[ShortText] = Field(default=[], max_length=SHARDS_MAX)
-    template: Template = Template()
-
-
-class Preset(StrEnum):
-    """A published system (ALGORITHM.md, section 4)."""
-
-    DILOCO = "DiLoCo"
-    STREAMING_DILOCO = "StreamingDiLoCo"
-    DECOUPLED_DILOCO = "DecoupledDiLoCo"
-
-
-class MergeRule(StrEnum):
-    """How differences become one."""
-
-    RADIAL_DIRECTIONAL = "RadialDirectional"
-    MEAN = "Mean"
+    region: str = Field(
+        default="",
+        max_length=NAME_CHARACTERS_MAX,
+        description="Region where the shards and the evaluator run; left out, the first region.",
+    )
+    shards: int = Field(
+        default=1,
+        ge=1,
+        le=SHARDS_MAX,
+        description=(
+            "Number of shards. Every fragment's tensors are spread over all shards, so that they"
+            " share traffic, memory and work."
+        ),
+    )
+    storage: StorageSpec = Field(
+        default=StorageSpec(),
+        description="Where the shards keep their log of committed merges.",
+    )
+    endpoints: list[ShortText] = Field(
+        default=[],
+        max_length=SHARDS_MAX,
+        description=(
+            "host:port of every shard as learners reach it, in the shards' order. Left out, the"
+            " shards' Services in this cluster. `atoll run` ignores it."
+        ),
+    )
+    template: Template = Field(
+        default=Template(),
+        description=(
+            "Pod template of the shards; what is left out is filled in. Mount the volume of"
+            " spec.export here."
+        ),
+    )
 
 
 class AdoptMode(StrEnum):
@@ -152,110 +297,335 @@ class AdoptMode(StrEnum):
     BLEND = "Blend"
 
 
-class WireType(StrEnum):
-    """Types on the wire."""
-
-    F32 = "f32"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT4 = "int4"
-
-
 class GraceSpec(Model):
     """Waiting for more than the quorum."""
 
-    enabled: bool = True
-    safety_percent: int = Field(default=80, ge=1, le=99)
+    enabled: bool = Field(
+        default=True,
+        description=(
+            "Whether a merge that has its quorum waits a little for more learners. It waits only"
+            " as long as the overlap hides, so no learner has to wait for the merged value."
+        ),
+    )
+    safety_percent: int = Field(
+        default=80,
+        ge=1,
+        le=99,
+        description=(
+            "Percent of the time hidden by the overlap that this wait may use (gamma in arXiv"
+            " 2604.21428, equation 3)."
+        ),
+    )
 
 
 class Adopt(Model):
-    """With Blend a learner keeps `blendPercent` of its own value."""
+    """How a learner takes a merged value."""
 
-    mode: AdoptMode = Field(default=AdoptMode.OVERWRITE, strict=False)
-    blend_percent: int = Field(default=50, ge=1, le=99)
+    mode: AdoptMode = Field(
+        default=AdoptMode.OVERWRITE,
+        strict=False,
+        description=(
+            "Overwrite: the merged value replaces the learner's own. Blend: the learner keeps a"
+            " share of its own value."
+        ),
+    )
+    blend_percent: int = Field(
+        default=50,
+        ge=1,
+        le=99,
+        description="Percent of its own value that a learner keeps; only with mode Blend.",
+    )
 
 
 class Outer(Model):
     """The outer optimizer; decimal strings, as the API conventions forbid floats."""
 
-    learning_rate: str = Field(default="0.7", pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)
-    momentum: str = Field(default="0.9", pattern=r"^0(\.[0-9]+)?$", max_length=32)
+    learning_rate: str = Field(
+        default="0.7",
+        pattern=r"^[0-9]+(\.[0-9]+)?$",
+        max_length=32,
+        description="Learning rate of the outer optimizer, as a decimal number in quotes.",
+    )
+    momentum: str = Field(
+        default="0.9",
+        pattern=r"^0(\.[0-9]+)?$",
+        max_length=32,
+        description=(
+            "Nesterov momentum of the outer optimizer, as a decimal number in quotes. 0.5 is"
+            " better for runs of some tens of merges per fragment."
+        ),
+    )
 
 
 class WireSpec(Model):
-    """Types of offers (up) and publishes (down)."""
+    """Number formats between learners and shards."""
 
-    up: WireType = Field(default=WireType.BF16, strict=False)
-    down: WireType = Field(default=WireType.BF16, strict=False)
+    up: Wire = Field(
+        default=Wire.BF16,
+        strict=False,
+        description="Number format of what learners send: the change since the last merged value.",
+    )
+    down: Wire = Field(
+        default=Wire.BF16,
+        strict=False,
+        description="Number format of what shards send: the merged value or its change.",
+    )
 
 
 class SyncSpec(Model):
     """What is computed; the preset fills what is not given."""
 
-    preset: Preset = Field(default=Preset.DECOUPLED_DILOCO, strict=False)
-    fragments: int = Field(default=24, ge=1, le=PERIOD_MAX)
-    period: int = Field(default=24, ge=1, le=PERIOD_MAX)
-    overlap: int = Field(default=2, ge=0, le=PERIOD_MAX)
-    quorum: int = Field(default=1, ge=1, le=LEARNERS_MAX * REGIONS_MAX)
-    grace: GraceSpec = GraceSpec()
-    merge: MergeRule = Field(default=MergeRule.RADIAL_DIRECTIONAL, strict=False)
-    adopt: Adopt = Adopt()
-    outer: Outer = Outer()
-    wire: WireSpec = WireSpec()
-    mean_patterns: list[ShortText] = Field(default=[], max_length=64)
+    preset: Preset = Field(
+        default=presets.DEFAULT,
+        strict=False,
+        description=(
+            "The published system whose settings fill the fields of spec.sync that are not given. "
+            + "; ".join(f"{name}: {each.about}" for name, each in presets.PRESETS.items())
+            + "."
+        ),
+    )
+    fragments: int = Field(
+        default=24,
+        ge=1,
+        le=PERIOD_MAX,
+        description=(
+            "Number of parts into which the model is cut (P). Each is merged by itself, in turn."
+            " At most the period; a small model wants few, such as 4."
+        ),
+    )
+    period: int = Field(
+        default=24,
+        ge=1,
+        le=PERIOD_MAX,
+        description="Steps between two merges of the same fragment (H).",
+    )
+    overlap: int = Field(
+        default=2,
+        ge=0,
+        le=PERIOD_MAX,
+        description=(
+            "Steps between a learner's hand-over of a fragment and its adoption of the merged"
+            " value (tau). With 1 or more, training goes on while values travel; with 0, learners"
+            " wait. Less than the period."
+        ),
+    )
+    quorum: int = Field(
+        default=1,
+        ge=1,
+        le=LEARNERS_MAX * REGIONS_MAX,
+        description=(
+            "Number of learners whose work a merge must contain (K). Training waits while fewer"
+            " are there. At most the number of learners."
+        ),
+    )
+    grace: GraceSpec = Field(
+        default=GraceSpec(), description="Waiting for more learners than the quorum."
+    )
+    merge: Merge = Field(
+        default=Merge.RADIAL_DIRECTIONAL,
+        strict=False,
+        description=(
+            "How the learners' changes become one. RadialDirectional averages their lengths and"
+            " their directions separately, per tensor, so that the result does not shrink with"
+            " the number of learners. Mean is the plain weighted mean. Embeddings, and tensors"
+            " that meanPatterns name, are always merged by Mean."
+        ),
+    )
+    adopt: Adopt = Field(default=Adopt(), description="How a learner takes a merged value.")
+    outer: Outer = Field(
+        default=Outer(),
+        description="The outer optimizer (SGD with Nesterov momentum) that the shards apply.",
+    )
+    wire: WireSpec = Field(
+        default=WireSpec(), description="Number formats between learners and shards."
+    )
+    mean_patterns: list[ShortText] = Field(
+        default=[],
+        max_length=64,
+        description=(
+            "Names of tensors that are merged by Mean whatever spec.sync.merge says, with * and ?"
+            " as in file names: `*.router.weight`."
+        ),
+    )
 
 
 class Evaluator(Model):
     """An observer that measures held-out loss on the outer parameters."""
 
-    template: Template = Template()
-    every_steps: int = Field(default=100, ge=1, le=COUNT_MAX)
+    template: Template = Field(
+        default=Template(),
+        description=(
+            "Pod template of the evaluator; what is left out is filled in. Without a command, the"
+            " evaluation of the built-in byte-level GPT runs."
+        ),
+    )
+    every_steps: int = Field(
+        default=100, ge=1, le=COUNT_MAX, description="Steps between two evaluations."
+    )
 
 
 class Failure(Model):
-    """When lost nodes are given up and what for."""
+    """When lost nodes are given up."""
 
-    node_loss_seconds: int = Field(default=20, ge=1, le=86400)
-    storm_percent: int = Field(default=50, ge=1, le=100)
-    max_replacements_per_slot: int = Field(default=20, ge=0, le=10_000)
-    syncer_lost_seconds: int = Field(default=3600, ge=1, le=SECONDS_MAX)
+    node_loss_seconds: int = Field(
+        default=20,
+        ge=1,
+        le=86400,
+        description=(
+            "Seconds without a sign of life after which a node counts as lost and its pods are"
+            " replaced elsewhere, if their sessions with the shards are dead too."
+        ),
+    )
+    storm_percent: int = Field(
+        default=50,
+        ge=1,
+        le=100,
+        description=(
+            "When more than this percentage of a region's nodes (and at least 3) are lost at once,"
+            " nothing is replaced and the condition NodeLossHeld is True: a failed network looks"
+            " the same."
+        ),
+    )
+    max_replacements_per_slot: int = Field(
+        default=20,
+        ge=0,
+        le=10_000,
+        description="How often a learner may be moved away from a lost node during one job.",
+    )
+    syncer_lost_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=SECONDS_MAX,
+        description=(
+            "Not supported yet, leave it out. Seconds after which learners in other clusters stop"
+            " when the syncer has disappeared."
+        ),
+    )
 
 
 class Checkpoint(Model):
-    """Learners' states beside the shards' logs (PROTOCOL.md, rule 28)."""
+    """Learners' states, kept in addition to the shards' logs."""
 
-    url: str = Field(default="", max_length=2048)
-    every_steps: int = Field(default=1000, ge=1, le=COUNT_MAX)
+    url: str = Field(default="", max_length=2048, description="Where checkpoints are written.")
+    every_steps: int = Field(
+        default=1000, ge=1, le=COUNT_MAX, description="Steps between two checkpoints."
+    )
 
 
 class Export(Model):
-    """Where the final model goes: `file:///folder` is a folder of the shards' pods."""
+    """Where the final model goes."""
 
-    url: str = Field(max_length=2048, pattern=r"^[a-z0-9]+://.+$")
+    url: str = Field(
+        max_length=2048,
+        pattern=r"^[a-z0-9]+://.+$",
+        description=(
+            "file:///FOLDER, a folder that spec.syncer.template mounts in every shard. Object"
+            " stores are not supported yet. `atoll run` always writes to the run folder."
+        ),
+    )
 
 
 class Spec(Model):
     """The job as its user wrote it."""
 
-    suspend: bool = False
-    managed_by: str | None = Field(default=None, max_length=253)
-    steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
-    tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
-    seed: int = Field(default=0, ge=0, le=COUNT_MAX)
-    learner: Learner = Learner()
-    regions: list[RegionSpec] = Field(min_length=1, max_length=REGIONS_MAX)
-    syncer: Syncer = Syncer()
-    sync: SyncSpec = SyncSpec()
-    evaluator: Evaluator | None = None
-    failure: Failure = Failure()
-    checkpoint: Checkpoint | None = None
-    export: Export | None = None
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=SECONDS_MAX)
-    active_deadline_seconds: int | None = Field(default=None, ge=1, le=SECONDS_MAX)
+    suspend: bool = Field(
+        default=False,
+        description=(
+            "True stops the learners and then the shards and keeps the run, which goes on where it"
+            " stopped when this is false again. A job that is created with true starts no pod."
+        ),
+    )
+    managed_by: str | None = Field(
+        default=None,
+        max_length=253,
+        description=(
+            "Name of the controller that serves this job. Left out or atoll.dev/operator: Atoll."
+            " Atoll leaves a job with any other value alone (for Kueue)."
+        ),
+    )
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=COUNT_MAX,
+        description=(
+            "Length of the training in steps of the job's clock (ticks), which all learners share."
+            " Give exactly one of steps and tokens. It may grow."
+        ),
+    )
+    tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=COUNT_MAX,
+        description=(
+            "Length of the training in tokens of all learners together. Give exactly one of steps"
+            " and tokens. It may grow."
+        ),
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        le=COUNT_MAX,
+        description="Seed of the model's first values and of the order of the data.",
+    )
+    learner: Learner = Field(
+        default=Learner(),
+        description="What every learner runs. A learner trains one whole copy of the model.",
+    )
+    regions: list[RegionSpec] = Field(
+        min_length=1,
+        max_length=REGIONS_MAX,
+        description="The regions in which learners run, at least one.",
+    )
+    syncer: Syncer = Field(
+        default=Syncer(),
+        description="The syncer, which merges the learners' work; it needs no accelerator.",
+    )
+    sync: SyncSpec = Field(
+        default=SyncSpec(), description="How and when the learners' work is merged."
+    )
+    evaluator: Evaluator | None = Field(
+        default=None,
+        description=(
+            "When given, one more process measures the held-out loss of the merged parameters; the"
+            " result is in status.progress.metrics."
+        ),
+    )
+    failure: Failure = Field(
+        default=Failure(), description="When pods on lost nodes are replaced elsewhere."
+    )
+    checkpoint: Checkpoint | None = Field(
+        default=None,
+        description="Checkpoints of the learners' states. Not supported yet, leave it out.",
+    )
+    export: Export | None = Field(
+        default=None,
+        description=(
+            "Where the final model goes. Left out, it stays on the volume of the only shard, if"
+            " that has one; several shards need it."
+        ),
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        default=None,
+        ge=0,
+        le=SECONDS_MAX,
+        description=(
+            "Seconds after which a job that is Complete or Failed is deleted. Left out, it stays."
+            " `atoll run` ignores it."
+        ),
+    )
+    active_deadline_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=SECONDS_MAX,
+        description=(
+            "Seconds since its start or its last resumption after which the job fails. Left out,"
+            " there is no limit. `atoll run` ignores it."
+        ),
+    )
 
     @property
     def learners(self) -> int:
-        """Of all regions."""
+        """Number of learners of all regions."""
         return sum(region.learners for region in self.regions)
 
 
@@ -264,99 +634,3 @@ class Job(Model):
 
     name: str
     spec: Spec
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    Preset.DILOCO: {
-        "fragments": 1,
-        "overlap": 0,
-        "grace": {"enabled": False},
-        "merge": "Mean",
-        "wire": {"up": "f32", "down": "f32"},
-    },
-    Preset.STREAMING_DILOCO: {
-        "grace": {"enabled": False},
-        "merge": "Mean",
-        "adopt": {"mode": "Blend", "blendPercent": 50},
-        "wire": {"up": "int4", "down": "bf16"},
-    },
-    Preset.DECOUPLED_DILOCO: {},
-}
-WAITING_PRESETS = (Preset.DILOCO, Preset.STREAMING_DILOCO)
-
-
-def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
-    """A manifest, with `spec.x=y` changes; raises SpecError that names field and remedy."""
-    try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
-    except yaml.YAMLError as error:
-        raise SpecError("manifest", f"is not YAML ({error})", "mend the file") from error
-    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
-    document = next(iter(jobs or documents), None)  # claims and the like may stand beside it
-    if len(jobs) > 1:
-        raise SpecError("manifest", f"holds {len(jobs)} jobs", "give one job a file")
-    if not isinstance(document, dict):
-        raise SpecError("manifest", "is no mapping", f"start it with apiVersion: {API_VERSION}")
-    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if document.get(field) != expected:
-            raise SpecError(field, f"is {document.get(field)!r}", f"use {expected}")
-    for change in changes:
-        _change(document, change)
-    return from_object(document)
-
-
-def from_object(document: dict[str, Any]) -> Job:
-    """A manifest or an object of the API server; raises SpecError. `document` stays as it is."""
-    name = (document.get("metadata") or {}).get("name")
-    if not isinstance(name, str) or not name:
-        raise SpecError("metadata.name", "is missing", "give it")
-    spec = copy.deepcopy(document.get("spec"))
-    if isinstance(spec, dict):
-        _fill_preset(spec)
-    try:
-        job = Job(name=name, spec=Spec.model_validate(spec))
-    except pydantic.ValidationError as error:
-        raise _first(error) from error
-    rules.check(job)
-    return job
-
-
-def _change(document: dict[str, Any], change: str) -> None:
-    path, separator, value = change.partition("=")
-    keys = path.split(".")
-    if not separator or keys[0] not in ("spec", "metadata") or len(keys) == 1:
-        raise SpecError(f"--set {change}", "is not spec.x=y", "write --set spec.steps=100")
-    place = document
-    for key in keys[:-1]:
-        inner = place.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise SpecError(path, f"{key} has no fields", "change the manifest itself")
-        place = inner
-    place[keys[-1]] = yaml.safe_load(value)
-
-
-def _fill_preset(spec: dict[str, Any]) -> None:
-    sync = spec.setdefault("sync", {})
-    if not isinstance(sync, dict):
-        return
-    preset = sync.get("preset", Preset.DECOUPLED_DILOCO)
-    for field, value in PRESETS.get(preset, {}).items():
-        sync.setdefault(field, value)
-    if preset in WAITING_PRESETS and "quorum" not in sync:
-        regions = [r for r in spec.get("regions") or [] if isinstance(r, dict)]
-        counts = [r.get("learners", 1) for r in regions]
-        sync["quorum"] = max(1, sum(c for c in counts if isinstance(c, int)))
-
-
-def _first(error: pydantic.ValidationError) -> SpecError:
-    first = error.errors()[0]
-    field = "spec"
-    for part in first["loc"]:
-        field += f"[{part}]" if isinstance(part, int) else f".{part}"
-    remedies = {
-        "extra_forbidden": ("is unknown", "remove it or mend its spelling"),
-        "missing": ("is missing", "give it"),
-    }
-    problem, remedy = remedies.get(first["type"], ("", ""))
-    message = first["msg"][0].lower() + first["msg"][1:]
-    return SpecError(field, problem or f"{first['input']!r}: {message}", remedy or "mend the value")

@@ -12,7 +12,8 @@ import structlog
 
 from atoll_operator.api import conditions
 from atoll_operator.api.conditions import Kind
-from atoll_operator.api.spec import Job, StorageType, from_object
+from atoll_operator.api.manifest import from_object
+from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.kube import observe, readings
 from atoll_operator.kube.edges.api import KINDS, Api, jobs_path, path
 from atoll_operator.kube.edges.queue import Key

@@ -1,26 +1,42 @@
-"""What a run shows while it goes on: a live table, or lines."""
+"""What `atoll run` shows while it goes on: a live table, lines of text, or lines of JSON."""
 
+import json
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import typer
 
-from atoll_operator.local import progress
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.spec import Job
+from atoll_operator.local.progress import Snapshot
+from atoll_protos.names import slot_name
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 LINE_SECONDS = 5.0
-COLUMNS = ("learner", "region", "state", "step", "tokens/s", "loss", "last adoption")
+COLUMNS = ("learner", "region", "state", "own steps", "tokens/s", "loss", "last adoption")
+
+
+class Output(StrEnum):
+    """The values of `--output`."""
+
+    TABLE = "table"
+    LINES = "lines"
+    JSON = "json"
 
 
 class View(Protocol):
-    """One way to show a run."""
+    """One way to show a run; used as a context manager around the run."""
 
-    def show(self, seen: progress.Snapshot, now: float) -> None:
-        """The newest look."""
+    def show(self, seen: Snapshot, now: float) -> None:
+        """Show the newest status; `now` is in monotonic seconds."""
 
     def say(self, text: str) -> None:
-        """One thing that has happened."""
+        """Show one line about something that has happened."""
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -31,28 +47,28 @@ class View(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the screen as it is."""
+        """Stop; what was shown last stays on the screen."""
 
 
 class Lines:
     """A line every few seconds, for logs and pipes."""
 
-    def __init__(self, line: Callable[[progress.Snapshot], str]) -> None:
-        self.line = line
+    def __init__(self, text_of: Callable[[Snapshot], str]) -> None:
+        self.text_of = text_of
         self.shown_at = time.monotonic()
 
-    def show(self, seen: progress.Snapshot, now: float) -> None:
-        """See View."""
+    def show(self, seen: Snapshot, now: float) -> None:
+        """Print a line when the last one is LINE_SECONDS old."""
         if now - self.shown_at >= LINE_SECONDS:
             self.shown_at = now
-            typer.echo(self.line(seen))
+            typer.echo(self.text_of(seen))
 
     def say(self, text: str) -> None:
-        """See View; on stderr, so that stdout stays lines of one kind."""
+        """Print to stderr, so that all lines on stdout have one format."""
         typer.echo(text, err=True)
 
     def __enter__(self) -> Self:
-        """See View."""
+        """Nothing to begin."""
         return self
 
     def __exit__(
@@ -61,35 +77,28 @@ class Lines:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """See View."""
+        """Nothing to end."""
 
 
 class Table:
-    """A table that stays in its place on the terminal."""
+    """A table that stays in its place on the terminal, with one row for each learner."""
 
     def __init__(self) -> None:
         from rich.live import Live  # noqa: PLC0415 - only local mode has it
 
         self.live = Live(auto_refresh=False)
 
-    def show(self, seen: progress.Snapshot, now: float) -> None:
-        """See View."""
+    def show(self, seen: Snapshot, now: float) -> None:
+        """Draw the table again."""
         del now
-        from rich.table import Table as RichTable  # noqa: PLC0415
-
-        table = RichTable(title=progress.line(seen), title_justify="left")
-        for column in COLUMNS:
-            table.add_column(column)
-        for row in progress.slot_rows(seen.job, seen.replies[0]):
-            table.add_row(*row)
-        self.live.update(table, refresh=True)
+        self.live.update(picture(seen), refresh=True)
 
     def say(self, text: str) -> None:
-        """See View; above the table."""
+        """Print above the table."""
         self.live.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
-        """See View."""
+        """Take the place on the terminal."""
         self.live.start()
         return self
 
@@ -99,10 +108,79 @@ class Table:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """See View."""
+        """Leave the table as it is."""
         self.live.stop()
 
 
-def view_for(*, table: bool, line: Callable[[progress.Snapshot], str]) -> View:
-    """The table for a terminal, else lines."""
-    return Table() if table else Lines(line)
+def view_for(output: Output, *, terminal: bool) -> View:
+    """The table on a terminal when it is asked for, else lines."""
+    if output is Output.TABLE and terminal:
+        return Table()
+    return Lines(json_line if output is Output.JSON else line)
+
+
+def picture(seen: Snapshot) -> "RenderableType":
+    """The line about the whole job above a table of the learners, for any rich console."""
+    from rich.console import Group  # noqa: PLC0415 - only local mode has it
+    from rich.table import Table as RichTable  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = RichTable()
+    for column in COLUMNS:
+        table.add_column(column)
+    for row in slot_rows(seen.job, seen.replies[0]):
+        table.add_row(*row)
+    return Group(Text(line(seen)), table)
+
+
+def line(seen: Snapshot) -> str:
+    """The whole job in one line."""
+    current = seen.status.get("progress", {})
+    left = current.get("estimatedRemainingSeconds")
+    length = seen.job.spec.steps
+    tick = current.get("step", 0)  # may pass the length by a few in the last round
+    grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
+    rate = seen.bytes_per_second
+    parts = (
+        f"tick {min(tick, length) if length else tick} of {length or '?'}",
+        f"learners {seen.status['columns']['learners']}",
+        f"quorum {seen.status['quorum']}",
+        f"grace {grace:.2f} s",
+        "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
+        f"loss {current.get('loss', '-')}",
+        f"held out {current['metrics'][0]['value'] if 'metrics' in current else '-'}",
+        f"ETA {'-' if left is None else f'{left} s'}",
+    )
+    return "  ".join(parts)
+
+
+def json_line(seen: Snapshot) -> str:
+    """The status and the time (Unix seconds), as one line of JSON."""
+    return json.dumps({"time": time.time(), **seen.status})
+
+
+def slot_rows(job: Job, registrar: pb.StatusReply | None) -> list[list[str]]:
+    """The rows of the live table, in the order of COLUMNS: one for each learner."""
+    slots = {slot.slot: slot for slot in registrar.slots} if registrar else {}
+    rows = []
+    for region in job.spec.regions:
+        for ordinal in range(region.learners):
+            name = slot_name(region.name, ordinal)
+            slot = slots.get(name)
+            if slot is None:
+                rows.append([name, region.name, "Starting", "", "", "", ""])
+            else:
+                rows.append([name, region.name, *_numbers(slot)])
+    return rows
+
+
+def _numbers(slot: pb.SlotStatus) -> list[str]:
+    known = slot.t_m and slot.step_seconds
+    rate = slot.tokens / slot.t_m / slot.step_seconds if known else 0.0
+    return [
+        slot.state,
+        str(slot.t_m),
+        f"{rate:,.0f}",
+        f"{slot.loss:.3f}",
+        f"{slot.seconds_since_adoption:.1f} s",
+    ]

@@ -1,21 +1,14 @@
-"""What the shards say, as one view in the shape of the CRD's status."""
+"""The status of a local run, made from what its shards say; pure but for the clock."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import grpc
-
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import STORE_LOST, Facts, Kind, Phase, decide, troubles
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import View, body, training
-from atoll_protos.channels import control_options
-from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
-
-CALL_SECONDS_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,42 +19,6 @@ class Snapshot:
     replies: Sequence[pb.StatusReply | None]
     status: Any
     bytes_per_second: float | None  # bulk bytes, both ways; None while unknown
-
-
-class Poller:
-    """Asks every shard for its Status."""
-
-    def __init__(self, job: Job, ports: Sequence[int]) -> None:
-        self.job = job
-        self._counted: tuple[float, int] | None = None
-        self._stubs: list[Any] = [
-            SyncerStub(grpc.insecure_channel(f"127.0.0.1:{port}", options=control_options()))
-            for port in ports
-        ]
-
-    def poll(self, now: float) -> Snapshot:
-        """One look."""
-        replies = self._replies()
-        counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
-        before, self._counted = self._counted, (now, counted)
-        rate = None
-        if before is not None and now > before[0] and counted >= before[1] and all(replies):
-            rate = (counted - before[1]) / (now - before[0])
-        return Snapshot(
-            job=self.job,
-            replies=replies,
-            status=status(self.job, replies),
-            bytes_per_second=rate,
-        )
-
-    def _replies(self) -> list[pb.StatusReply | None]:
-        replies: list[pb.StatusReply | None] = []
-        for stub in self._stubs:
-            try:
-                replies.append(stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX))
-            except grpc.RpcError:
-                replies.append(None)
-        return replies
 
 
 def status(job: Job, replies: Sequence[pb.StatusReply | None]) -> Any:
@@ -101,55 +58,3 @@ def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
         message = f"trained to step {registrar.tick}; the model is in export"
         return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
     return Phase(kind=Kind.RUNNING, reason="Running", message="")
-
-
-def line(seen: Snapshot) -> str:
-    """The whole job in one line."""
-    current = seen.status.get("progress", {})
-    left = current.get("estimatedRemainingSeconds")
-    grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
-    rate = seen.bytes_per_second
-    parts = (
-        f"tick {current.get('step', 0)} of {seen.job.spec.steps or '?'}",
-        f"learners {seen.status['columns']['learners']}",
-        f"quorum {seen.status['quorum']}",
-        f"grace {grace:.2f} s",
-        "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
-        f"loss {current.get('loss', '-')}",
-        f"held out {current['metrics'][0]['value'] if 'metrics' in current else '-'}",
-        f"ETA {'-' if left is None else f'{left} s'}",
-    )
-    return "  ".join(parts)
-
-
-def json_line(seen: Snapshot) -> str:
-    """The status with its time (Unix seconds); `run` is the status' own."""
-    return json.dumps({"time": time.time(), **seen.status})
-
-
-def slot_rows(job: Job, reply: pb.StatusReply | None) -> list[list[str]]:
-    """The live table: one row a learner."""
-    slots = {slot.slot: slot for slot in reply.slots} if reply else {}
-    rows = []
-    for region in job.spec.regions:
-        for ordinal in range(region.learners):
-            name = f"{region.name}-{ordinal}"
-            slot = slots.get(name)
-            if slot is None:
-                rows.append([name, region.name, "Starting", "", "", "", ""])
-                continue
-            rate = (
-                slot.tokens / slot.t_m / slot.step_seconds if slot.t_m and slot.step_seconds else 0
-            )
-            rows.append(
-                [
-                    name,
-                    region.name,
-                    slot.state,
-                    str(slot.t_m),
-                    f"{rate:,.0f}",
-                    f"{slot.loss:.3f}",
-                    f"{slot.seconds_since_adoption:.1f} s",
-                ]
-            )
-    return rows

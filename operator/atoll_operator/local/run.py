@@ -4,17 +4,20 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
 from atoll_operator.api.conditions import ENDED, FAILURES, STORE_LOST
+from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
+from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan, plots, progress, summary
-from atoll_operator.local.live import View, view_for
+from atoll_operator.local.live import Output, View, view_for
+from atoll_operator.local.shards import Poller
+from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Supervisor, check_startable, free_ports, write_json
 from atoll_protos.errors import SpecError
 from atoll_protos.names import ExitCode
@@ -23,23 +26,6 @@ from atoll_protos.run import RunFile
 POLL_SECONDS = 0.5
 CHAOS_SECONDS = 20.0
 LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
-
-
-class Exit(IntEnum):
-    """What `atoll run` exits with."""
-
-    COMPLETE = 0
-    FAILED = 1
-    BAD_INPUT = 2
-    INTERRUPTED = 130
-
-
-class Output(StrEnum):
-    """What a run shows while it goes on."""
-
-    TABLE = "table"
-    LINES = "lines"
-    JSON = "json"
 
 
 class JobFailedError(Exception):
@@ -57,7 +43,7 @@ class Training:
     quorum: int
     out: Path
     supervisor: Supervisor
-    poller: progress.Poller
+    poller: Poller
     view: View
     chaos: bool = False
     chaos_at: float = 0.0
@@ -121,20 +107,20 @@ class Training:
 
 def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = False) -> Exit:
     """Run a job in a folder, and write its summary and pictures there."""
-    wanted = plan.run_file(job)
+    wanted = run_file(job)
     ports = free_ports(job.spec.syncer.shards)
     check_startable(plan.processes(job, out, ports, new=True))
     new = prepare(wanted, out, resume=resume)
     planned = plan.processes(job, out, ports, new=new)
-    view = view_for(table=output is Output.TABLE and sys.stdout.isatty(), line=_line(output))
-    for word in plan.ignored(job):
-        view.say(word)
+    view = view_for(output, terminal=sys.stdout.isatty())
+    for line in without_effect_here(job):
+        view.say(line)
     supervisor = Supervisor(planned, out, view.say)
     training = Training(
         quorum=1 if wanted.sync.lockstep else wanted.sync.quorum,
         out=out,
         supervisor=supervisor,
-        poller=progress.Poller(job, ports),
+        poller=Poller(job, ports),
         view=view,
         chaos=chaos,
     )
@@ -191,10 +177,6 @@ def _outcome(training: Training) -> tuple[Exit, str]:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, "interrupted, go on with --resume"
     return Exit.COMPLETE, "complete"
-
-
-def _line(output: Output) -> Callable[[progress.Snapshot], str]:
-    return progress.json_line if output is Output.JSON else progress.line
 
 
 @contextmanager

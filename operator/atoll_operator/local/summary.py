@@ -4,8 +4,18 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
+
+
+class Exit(IntEnum):
+    """How a run ended: the exit code of `atoll run`, and its name as `result` in summary.json."""
+
+    COMPLETE = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    INTERRUPTED = 130
 
 
 @dataclass(slots=True, kw_only=True)

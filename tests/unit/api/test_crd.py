@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from atoll_operator.api import crd, rules
-from atoll_operator.api.spec import parse
+from atoll_operator.api.manifest import parse
 from atoll_protos.errors import SpecError
 from unit.kube.cluster_values import MANIFEST
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.spec import Job, parse
+from atoll_operator.api.manifest import parse
+from atoll_operator.api.spec import Job
 from atoll_operator.kube.observe import Node, Pod
 from atoll_operator.kube.plan.children import Family, Owner, Wanted
 from atoll_operator.kube.settings import Settings

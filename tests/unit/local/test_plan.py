@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-from atoll_operator.api.spec import parse
+from atoll_operator.api.manifest import parse
+from atoll_operator.api.runfile import TRAIN, run_file
+from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan
 from atoll_protos.codecs import Wire
 from atoll_protos.names import Env
@@ -65,25 +67,25 @@ def test_only_a_new_run_may_be_minted_at_once() -> None:
 def test_without_a_template_the_built_in_example_trains() -> None:
     text = MANIFEST[: MANIFEST.index("  learner:")] + MANIFEST[MANIFEST.index("  regions:") :]
     command = planned(text)["us-east-0"].command
-    assert command == (sys.executable, *plan.TRAIN)
+    assert command == (sys.executable, *TRAIN)
 
 
 def test_an_evaluator_is_a_process_without_a_slot() -> None:
     evaluator = planned(MANIFEST + "  evaluator: {everySteps: 10}\n")["evaluator"]
     assert evaluator.role == "evaluator"
     assert Env.SLOT not in evaluator.env
-    assert plan.run_file(parse(MANIFEST + "  evaluator: {everySteps: 10}\n")).evaluator_every == 10
+    assert run_file(parse(MANIFEST + "  evaluator: {everySteps: 10}\n")).evaluator_every == 10
 
 
 def test_what_only_a_cluster_can_do_is_said() -> None:
-    lines = plan.ignored(parse(MANIFEST))
+    lines = without_effect_here(parse(MANIFEST))
     assert any("image" in line and "resources" in line for line in lines)
     assert any("nodeSelector" in line and "eu-west" in line for line in lines)
 
 
 def test_presets_are_the_published_systems() -> None:
     def sync(text: str) -> Sync:
-        return plan.run_file(parse(MANIFEST + text)).sync
+        return run_file(parse(MANIFEST + text)).sync
 
     plain = sync("  sync: {preset: DiLoCo, period: 20}\n")
     assert (plain.fragments, plain.overlap, plain.lockstep, plain.quorum) == (1, 0, True, 3)

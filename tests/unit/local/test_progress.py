@@ -7,8 +7,9 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import TYPES
-from atoll_operator.api.spec import Job, parse
-from atoll_operator.local import progress
+from atoll_operator.api.manifest import parse
+from atoll_operator.api.spec import Job
+from atoll_operator.local import live, progress
 
 MANIFEST = """
 apiVersion: atoll.dev/v1alpha1
@@ -110,13 +111,13 @@ def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
 
 
 def test_a_row_is_there_for_every_learner_also_before_it_joins() -> None:
-    rows = progress.slot_rows(job(), reply(training=("a-0", "b-0")))
+    rows = live.slot_rows(job(), reply(training=("a-0", "b-0")))
     assert [row[:3] for row in rows] == [
         ["a-0", "a", "Training"],
         ["a-1", "a", "Lost"],
         ["b-0", "b", "Training"],
     ]
-    assert [row[2] for row in progress.slot_rows(job(), None)] == ["Starting"] * 3
+    assert [row[2] for row in live.slot_rows(job(), None)] == ["Starting"] * 3
 
 
 def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
@@ -127,7 +128,7 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
         status=progress.status(job(), replies),
         bytes_per_second=2.5e6,
     )
-    line = progress.line(seen)
+    line = live.line(seen)
     for part in (
         "tick 50 of 200",
         "learners 3/3",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import KIND, LEARNERS_MAX, Job, Reclaim, RegionSpec, StorageType
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
@@ -23,7 +24,6 @@ from atoll_operator.kube.names import (
 )
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.settings import Settings
-from atoll_operator.local.plan import run_file
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 

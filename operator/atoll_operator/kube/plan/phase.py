@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api import support
 from atoll_operator.api.conditions import FAILURES, STORE_LOST, Kind, Phase
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.kube.observe import Pod
@@ -19,22 +20,6 @@ class Before:
     complete: Mapping[str, str] | None = None  # the condition, when True
     failed: Mapping[str, str] | None = None
     running_seconds: float | None = None  # since startTime
-
-
-def unsupported(job: Job) -> tuple[str, str] | None:
-    """(field, remedy) of what this version accepts in a manifest but cannot do."""
-    spec = job.spec
-    if spec.learner.hosts != 1:
-        return "spec.learner.hosts", "this version runs learners of one pod; use 1"
-    if spec.syncer.storage.type is StorageType.OBJECT_STORE:
-        return "spec.syncer.storage.type", "use PersistentVolumeClaim or Ephemeral"
-    if spec.checkpoint is not None:
-        return "spec.checkpoint", "this version writes no checkpoints; remove it"
-    if spec.export is not None and not spec.export.url.startswith("file:///"):
-        return "spec.export.url", "use file:///FOLDER, a folder that spec.syncer.template mounts"
-    if spec.export is None and spec.syncer.shards > 1:
-        return "spec.export", "several shards need file:///FOLDER, mounted by spec.syncer.template"
-    return None
 
 
 def export_url(job: Job) -> str:
@@ -53,14 +38,13 @@ def decide(
     final_seconds: float | None,
 ) -> Phase:
     """`final_seconds`: since this operator first saw the registrar's Complete."""
-    refused = unsupported(job)
+    refused = support.on_a_cluster(job)
     if before.complete is not None:
         return _kept(Kind.COMPLETE, before.complete)
     if before.failed is not None:
         return _kept(Kind.FAILED, before.failed)
     if refused is not None:
-        field, remedy = refused
-        return Phase(kind=Kind.REJECTED, reason="NotSupported", message=f"{field}: {remedy}")
+        return Phase(kind=Kind.REJECTED, reason="NotSupported", message=str(refused))
     if registrar is not None and registrar.state == "Complete":
         return _complete(job, registrar, pods, final_seconds or 0.0)
     failure = _failure(job, before, pods, registrar)

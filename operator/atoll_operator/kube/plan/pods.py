@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from atoll_operator.api.runfile import EVALUATE, TRAIN
 from atoll_operator.api.spec import Job, PodOverrides, StorageType, Template
 from atoll_operator.kube.names import (
     DATA_FOLDER,
@@ -21,7 +22,6 @@ from atoll_operator.kube.names import (
     account_name,
 )
 from atoll_operator.kube.settings import Settings
-from atoll_operator.local.plan import EVALUATE, TRAIN
 from atoll_protos.names import Env
 
 NOBODY = 65532

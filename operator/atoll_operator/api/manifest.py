@@ -1,0 +1,122 @@
+"""A manifest becomes a `Job`: YAML, `--set` changes, preset, models, rules.
+
+`spec.py` explains the order of these steps. Everything here raises `SpecError`, which names the
+field and the remedy.
+"""
+
+import copy
+import reprlib
+from typing import Any
+
+import pydantic
+import yaml
+
+from atoll_operator.api import presets, rules
+from atoll_operator.api.spec import API_VERSION, KIND, Job, RegionSpec, Spec
+from atoll_protos.errors import SpecError
+
+UNKNOWN = "extra_forbidden"
+MISSING = "missing"
+MAPPING = ("must be a mapping", "give it named fields")
+OTHER = ("is not valid", "see the field in docs/spec.md")
+WORDS = {  # pydantic's kind of error -> problem, remedy; {names} are of the error's context
+    "greater_than_equal": ("must be at least {ge}", "give {ge} or more"),
+    "less_than_equal": ("must be at most {le}", "give {le} or less"),
+    "enum": ("must be {expected}", "use one of these"),
+    "string_type": ("must be a string", "write it in quotes"),
+    "int_type": ("must be a whole number", "write it without quotes and decimals"),
+    "bool_type": ("must be true or false", "write it without quotes"),
+    "string_pattern_mismatch": ("must match {pattern}", "write it in this form"),
+    "string_too_long": ("must have at most {max_length} characters", "make it shorter"),
+    "too_long": ("must have at most {max_length} entries", "remove some"),
+    "too_short": ("must have at least {min_length} entries", "add some"),
+    "list_type": ("must be a list", "write it as a list"),
+    "dict_type": MAPPING,
+    "model_type": MAPPING,
+}
+
+
+def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
+    """A manifest's text, with changes such as `spec.steps=100`, as a job; raises SpecError.
+
+    The file may hold other objects too, such as a claim that the job mounts, but only one job.
+    """
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    except yaml.YAMLError as error:
+        raise SpecError("manifest", f"is not YAML ({error})", "fix the file") from error
+    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
+    document = next(iter(jobs or documents), None)
+    if len(jobs) > 1:
+        raise SpecError("manifest", f"holds {len(jobs)} jobs", "write one job per file")
+    if not isinstance(document, dict):
+        raise SpecError("manifest", "must be a mapping", f"start it with apiVersion: {API_VERSION}")
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(field) != expected:
+            problem = f"must be {expected}, got {document.get(field)!r}"
+            raise SpecError(field, problem, f"write {field}: {expected}")
+    for change in changes:
+        _change(document, change)
+    return from_object(document)
+
+
+def from_object(document: dict[str, Any]) -> Job:
+    """A manifest or an object of the API server as a job; raises SpecError.
+
+    `document` is not changed.
+    """
+    name = (document.get("metadata") or {}).get("name")
+    if not isinstance(name, str) or not name:
+        raise SpecError("metadata.name", "is missing", "add it")
+    spec = copy.deepcopy(document.get("spec"))
+    if isinstance(spec, dict):
+        _fill_preset(spec)
+    try:
+        job = Job(name=name, spec=Spec.model_validate(spec))
+    except pydantic.ValidationError as error:
+        raise _first(error) from error
+    rules.check(job)
+    return job
+
+
+def _change(document: dict[str, Any], change: str) -> None:
+    path, separator, value = change.partition("=")
+    keys = path.split(".")
+    if not separator or keys[0] not in ("spec", "metadata") or len(keys) == 1:
+        problem = "must have the form spec.FIELD=VALUE"
+        raise SpecError(f"--set {change}", problem, "write --set spec.steps=100")
+    place = document
+    for key in keys[:-1]:
+        inner = place.setdefault(key, {})
+        if not isinstance(inner, dict):
+            remedy = f"set {key} as a whole, or change the manifest itself"
+            raise SpecError(path, f"{key} has no named fields", remedy)
+        place = inner
+    place[keys[-1]] = yaml.safe_load(value)
+
+
+def _fill_preset(spec: dict[str, Any]) -> None:
+    sync = spec.setdefault("sync", {})
+    if not isinstance(sync, dict):
+        return  # the models say what is wrong with it
+    given = spec.get("regions")
+    regions = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    default = RegionSpec.model_fields["learners"].default
+    counts = [each.get("learners", default) for each in regions]
+    presets.fill(sync, sum(count for count in counts if isinstance(count, int)))
+
+
+def _first(error: pydantic.ValidationError) -> SpecError:
+    """The first thing that is wrong, in the words of a manifest."""
+    first = error.errors()[0]
+    field = "spec"
+    for part in first["loc"]:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}"
+    if first["type"] == UNKNOWN:
+        return SpecError(field, "is unknown", "remove it or fix its spelling")
+    if first["type"] == MISSING:
+        return SpecError(field, "is missing", "add it")
+    problem, remedy = WORDS.get(first["type"], OTHER)
+    context = first.get("ctx", {})
+    said = f"{problem.format_map(context)}, got {reprlib.repr(first['input'])}"
+    return SpecError(field, said, remedy.format_map(context))

@@ -1,0 +1,109 @@
+"""The published systems that `spec.sync.preset` names: one table of their settings.
+
+A preset fills the fields of `spec.sync` that the manifest does not give. Every other place derives
+what it says about a preset from `PRESETS`: the parser (`manifest.py`), the CEL rules of the API
+server (`rules.py`), the CRD's defaults and descriptions (`crd.py`) and docs/spec.md (`docs.py`).
+So a new preset is one member of `Preset` and one entry of `PRESETS` in this file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+
+class Preset(StrEnum):
+    """A published system."""
+
+    DILOCO = "DiLoCo"
+    STREAMING_DILOCO = "StreamingDiLoCo"
+    DECOUPLED_DILOCO = "DecoupledDiLoCo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What a preset stands for.
+
+    `settings` holds fields of `spec.sync` as a manifest spells them; a field that is absent keeps
+    the default of the model. With `waits`, every learner waits for the others: the quorum is
+    all learners unless the manifest gives one, and `step()` waits at hand-over + overlap.
+    """
+
+    about: str
+    settings: Mapping[str, Any]
+    waits: bool
+
+
+PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
+    {
+        Preset.DILOCO: Published(
+            about="plain DiLoCo (arXiv 2311.08105): train a period, then wait for everyone's mean",
+            settings={
+                "fragments": 1,
+                "overlap": 0,
+                "grace": {"enabled": False},
+                "merge": "Mean",
+                "wire": {"up": "f32", "down": "f32"},
+            },
+            waits=True,
+        ),
+        Preset.STREAMING_DILOCO: Published(
+            about="Streaming DiLoCo (arXiv 2501.18512): fragments in turn, 4-bit offers, blending",
+            settings={
+                "grace": {"enabled": False},
+                "merge": "Mean",
+                "adopt": {"mode": "Blend", "blendPercent": 50},
+                "wire": {"up": "int4", "down": "bf16"},
+            },
+            waits=True,
+        ),
+        Preset.DECOUPLED_DILOCO: Published(
+            about="Decoupled DiLoCo (arXiv 2604.21428): no learner waits for another one",
+            settings={},
+            waits=False,
+        ),
+    }
+)
+DEFAULT: Final = Preset.DECOUPLED_DILOCO
+QUORUM: Final = "quorum"  # the one field whose value for a preset depends on the job
+
+
+def fields() -> tuple[str, ...]:
+    """The fields of `spec.sync` whose default depends on the preset."""
+    named = {field for each in PRESETS.values() for field in each.settings}
+    return (*sorted(named), QUORUM)
+
+
+def values(path: str) -> dict[str, Any]:
+    """The presets that set a field below `spec.sync`, such as `wire.up`, with their values."""
+    found: dict[str, Any] = {}
+    for name, each in PRESETS.items():
+        value: Any = each.settings
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if path == QUORUM and each.waits:
+            value = "the number of learners"
+        if value is not None:
+            found[str(name)] = value
+    return found
+
+
+def fill(sync: dict[str, Any], learners: int) -> None:
+    """Add to `sync` what its preset says and it does not; an unknown preset adds nothing.
+
+    `learners` is the number of learners of the whole job.
+    """
+    preset = sync.get("preset", DEFAULT)
+    if preset not in tuple(Preset):
+        return
+    published = PRESETS[Preset(preset)]
+    for field, value in published.settings.items():
+        sync.setdefault(field, value)
+    if published.waits:
+        sync.setdefault(QUORUM, max(1, learners))
+
+
+def waits(preset: Preset) -> bool:
+    """Whether learners of this preset wait for each other."""
+    return PRESETS[preset].waits

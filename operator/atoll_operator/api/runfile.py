@@ -1,0 +1,45 @@
+"""A job becomes its run file: what all processes of the job must know, under either executor.
+
+The run file is derived from the manifest alone, so the operators of several clusters, and
+`atoll run`, write the same bytes for the same manifest. `atoll_protos.run` defines its fields.
+"""
+
+from atoll_operator.api import presets
+from atoll_operator.api.spec import AdoptMode, Job
+from atoll_protos.run import Region, RunFile, Storage, Sync
+
+# What a container runs whose template names no command: arguments of a Python interpreter.
+TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
+EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
+
+
+def run_file(job: Job) -> RunFile:
+    """The run file of a job; raises SpecError for what only the run file's own checks find."""
+    spec, sync = job.spec, job.spec.sync
+    return RunFile(
+        job=job.name,
+        regions=tuple(Region(name=r.name, learners=r.learners) for r in spec.regions),
+        syncer_region=spec.syncer.region,
+        shards=spec.syncer.shards,
+        seed=spec.seed,
+        steps=spec.steps,
+        tokens=spec.tokens,
+        evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
+        storage=Storage(type=str(spec.syncer.storage.type), url=spec.syncer.storage.url),
+        sync=Sync(
+            fragments=sync.fragments,
+            period=sync.period,
+            overlap=sync.overlap,
+            quorum=sync.quorum,
+            grace=sync.grace.enabled,
+            grace_safety=sync.grace.safety_percent / 100,
+            merge=sync.merge,
+            blend=sync.adopt.blend_percent / 100 if sync.adopt.mode is AdoptMode.BLEND else 0.0,
+            outer_learning_rate=float(sync.outer.learning_rate),
+            outer_momentum=float(sync.outer.momentum),
+            wire_up=sync.wire.up,
+            wire_down=sync.wire.down,
+            lockstep=sync.overlap == 0 or presets.waits(sync.preset),
+            mean_patterns=tuple(sync.mean_patterns),
+        ),
+    )

@@ -1,0 +1,76 @@
+"""What a manifest may say but this version cannot do yet: it is refused where it is set.
+
+A field without an effect must not pass in silence. The fields stay in the CRD, so that manifests
+keep their shape once they work, and their descriptions say "not supported yet".
+"""
+
+from atoll_operator.api.spec import Job, StorageType
+from atoll_protos.errors import SpecError
+
+FORMER_DEFAULT_SECONDS = 3600  # an earlier CRD stored it in objects that never named the field
+
+
+def nowhere(job: Job) -> SpecError | None:
+    """What neither executor can do; None when there is nothing of that kind."""
+    spec = job.spec
+    if spec.checkpoint is not None:
+        return _not_yet("spec.checkpoint", "remove it: this version writes no checkpoints")
+    if spec.failure.syncer_lost_seconds not in (None, FORMER_DEFAULT_SECONDS):
+        remedy = "remove it: this version runs a job's learners and syncer in one cluster"
+        return _not_yet("spec.failure.syncerLostSeconds", remedy)
+    if spec.syncer.storage.url:
+        return _not_yet("spec.syncer.storage.url", "remove it: there are no object stores yet")
+    return None
+
+
+def on_a_cluster(job: Job) -> SpecError | None:
+    """What the operator cannot do for this job; None when it can run it."""
+    found = nowhere(job)
+    if found is not None:
+        return found
+    spec = job.spec
+    if spec.learner.hosts != 1:
+        return _not_yet("spec.learner.hosts", "use 1: a learner is one pod")
+    if spec.syncer.storage.type is StorageType.OBJECT_STORE:
+        return _not_yet("spec.syncer.storage.type", "use PersistentVolumeClaim or Ephemeral")
+    if spec.export is not None and not spec.export.url.startswith("file:///"):
+        remedy = "use file:///FOLDER, a folder that spec.syncer.template mounts"
+        return _not_yet("spec.export.url", remedy)
+    if spec.export is None and spec.syncer.shards > 1:
+        problem = "is missing: several shards need a folder that they share"
+        remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts"
+        return SpecError("spec.export", problem, remedy)
+    return None
+
+
+def without_effect_here(job: Job) -> list[str]:
+    """What `atoll run` leaves to clusters, one line for each field."""
+    spec = job.spec
+    lines = []
+    given = sorted({*(spec.learner.template.container.model_extra or {})} - {"name"})
+    if given:
+        lines.append(f"spec.learner.template: {', '.join(given)} is for clusters only")
+    for region in spec.regions:
+        own = region.pod_overrides
+        given = sorted(own.model_dump(by_alias=True, exclude_unset=True, exclude={"env", "args"}))
+        if given:
+            where = f"spec.regions[{region.name}].podOverrides"
+            lines.append(f"{where}: {', '.join(given)} is for clusters only")
+    if spec.learner.hosts > 1:
+        lines.append("spec.learner.hosts: a learner is one process here")
+    whole = {
+        "spec.suspend": spec.suspend,
+        "spec.managedBy": spec.managed_by is not None,
+        "spec.syncer.storage": "storage" in spec.syncer.model_fields_set,
+        "spec.syncer.endpoints": bool(spec.syncer.endpoints),
+        "spec.syncer.template": "template" in spec.syncer.model_fields_set,
+        "spec.failure": "failure" in spec.model_fields_set,
+        "spec.export": spec.export is not None,
+        "spec.ttlSecondsAfterFinished": spec.ttl_seconds_after_finished is not None,
+        "spec.activeDeadlineSeconds": spec.active_deadline_seconds is not None,
+    }
+    return lines + [f"{field} is for clusters only" for field, given in whole.items() if given]
+
+
+def _not_yet(field: str, remedy: str) -> SpecError:
+    return SpecError(field, "is not supported yet", remedy)

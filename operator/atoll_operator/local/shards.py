@@ -1,0 +1,50 @@
+"""Asks the shards of a local run for their status, over gRPC on the loopback interface."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.spec import Job
+from atoll_operator.local.progress import Snapshot, status
+from atoll_protos.channels import control_options
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+
+CALL_SECONDS_MAX = 2.0
+
+
+class Poller:
+    """Asks every shard for its Status."""
+
+    def __init__(self, job: Job, ports: Sequence[int]) -> None:
+        self.job = job
+        self._counted: tuple[float, int] | None = None
+        self._stubs: list[Any] = [
+            SyncerStub(grpc.insecure_channel(f"127.0.0.1:{port}", options=control_options()))
+            for port in ports
+        ]
+
+    def poll(self, now: float) -> Snapshot:
+        """One look."""
+        replies = self._replies()
+        counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
+        before, self._counted = self._counted, (now, counted)
+        rate = None
+        if before is not None and now > before[0] and counted >= before[1] and all(replies):
+            rate = (counted - before[1]) / (now - before[0])
+        return Snapshot(
+            job=self.job,
+            replies=replies,
+            status=status(self.job, replies),
+            bytes_per_second=rate,
+        )
+
+    def _replies(self) -> list[pb.StatusReply | None]:
+        replies: list[pb.StatusReply | None] = []
+        for stub in self._stubs:
+            try:
+                replies.append(stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX))
+            except grpc.RpcError:
+                replies.append(None)
+        return replies
