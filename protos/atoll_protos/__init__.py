@@ -10,6 +10,7 @@ operator's image does not have.
 - errors.py        errors of the user: field, problem, remedy
 - names.py         slots, exit codes, environment variables, labels
 - run.py           the run file: one job as its processes see it
+- states.py        what shards and slots do, in the words that people see
 - codecs.py        the table of codecs: names, numbers, sizes; no arithmetic
 - tensors.py       tensor <-> bytes: the arithmetic of the codecs, on torch
 - layout.py        which part of which tensor belongs to which slice

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.states import SLOT_TEXTS, slot_text
 from atoll_syncer.model.effects import Drop, Effect, EndSession, Tape
 from atoll_syncer.model.state import State
 from atoll_syncer.rules.status import status
@@ -10,7 +11,6 @@ from atoll_syncer.rules.status import status
 PREFIX = "atoll_syncer"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
-SLOT_STATES = ("Joining", "Recovering", "Training", "Stalled", "Lost", "Left")
 OFFER_OUTCOMES = ("merged", "late", "rejected", "dropped")
 STORE_TROUBLES = ("full", "unavailable", "missing", "corrupt")
 
@@ -18,7 +18,7 @@ STORE_TROUBLES = ("full", "unavailable", "missing", "corrupt")
 class Metrics:
     """Everything that one shard counts; `job` and `shard` come from the scrape's own labels.
 
-    Labels are `state` (SLOT_STATES), `outcome` (OFFER_OUTCOMES), `trouble` (STORE_TROUBLES) and
+    Labels are `state` (SLOT_TEXTS), `outcome` (OFFER_OUTCOMES), `trouble` (STORE_TROUBLES) and
     `code` (the protocol's enum Code): never a slot, session, instance or version.
     """
 
@@ -44,7 +44,7 @@ class Metrics:
         self.merge_seconds = self._histogram("merge_seconds", "Merge and outer step of one slice")
         self.store_seconds = self._histogram("store_seconds", "Object and entry made durable")
         self.commit_seconds = self._histogram("commit_seconds", "Close of a round to its trailer")
-        for name in SLOT_STATES:
+        for name in SLOT_TEXTS.values():
             self.slots.labels(name)
         for outcome in OFFER_OUTCOMES:
             self.offers.labels(outcome)
@@ -81,8 +81,8 @@ class Metrics:
         self.grace_seconds.set(seen.grace_seconds)
         self.staged_bytes.set(staged_bytes)
         self.tape_dropped_lines.set(dropped_lines)
-        for name in SLOT_STATES:
-            self.slots.labels(name).set(sum(slot.state == name for slot in seen.slots))
+        for name in SLOT_TEXTS.values():
+            self.slots.labels(name).set(sum(slot_text(slot.state) == name for slot in seen.slots))
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, labels, registry=self.registry)

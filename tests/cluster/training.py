@@ -97,7 +97,7 @@ class Job:
     def training(self) -> dict[str, str]:
         """UIDs of the pods that train, by slot."""
         reply = self.status()
-        return {s.slot: s.uid for s in reply.slots if s.state == "Training"} if reply else {}
+        return {s.slot: s.uid for s in reply.slots if s.state == pb.SLOT_TRAINING} if reply else {}
 
     def trains(self, count: int) -> None:
         until(f"{count} train", lambda: len(self.training()) == count, TRAIN_SECONDS_MAX)

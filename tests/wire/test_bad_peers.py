@@ -83,7 +83,7 @@ def test_a_bad_transfer_ends_its_session_and_the_next_learner_seeds(
             await other.until("send_seed")
             for fragment in (0, 1):
                 await other.send(other.frames(fragment))
-            await until(lambda: served.status.state == "Serving")
+            await until(lambda: served.status.state == pb.SHARD_SERVING)
 
     asyncio.run(scenario())
 
@@ -125,7 +125,7 @@ def test_a_join_that_does_not_fit_is_told_what_to_do(
             assert end.code == code
             assert not end.retry
             assert names in f"{end.reason} {end.remedy}"
-            assert [slot.state for slot in served.status.slots] == ["Joining"]
+            assert [slot.state for slot in served.status.slots] == [pb.SLOT_JOINING]
 
     asyncio.run(scenario())
 
@@ -141,11 +141,11 @@ def test_a_learner_with_another_model_is_refused_and_the_run_goes_on(
             await first.ready_to_seed()
             for fragment in (0, 1):
                 await first.send(first.frames(fragment))
-            await until(lambda: served.status.state == "Serving")
+            await until(lambda: served.status.state == pb.SHARD_SERVING)
             end = (await other.join()).end
             assert end.code == pb.OTHER_LAYOUT
             assert "same model" in end.remedy
-        assert served.status.state == "Serving"
+        assert served.status.state == pb.SHARD_SERVING
 
     asyncio.run(scenario())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervisor import free_ports
 from wire.raw_peer import SECONDS_MAX, peer, shard, shard_command, until
 
@@ -35,7 +36,7 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
             await learner.ready_to_seed()
             for fragment in (0, 1):
                 await learner.send(learner.frames(fragment))
-            await until(lambda: served.status.state == "Serving")
+            await until(lambda: served.status.state == pb.SHARD_SERVING)
             for t_m in range(STEPS):
                 await learner.report(t_m)
             await learner.offer(await learner.until("call"), STEPS - 1, 0.01)

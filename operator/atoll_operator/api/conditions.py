@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import ExitCode
+from atoll_protos.states import shard_text
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 TYPES: Final = (
@@ -14,8 +15,10 @@ TYPES: Final = (
     "NodeLossHeld", "SpecDrift", "Suspended", "Complete", "Failed",
 )  # fmt: skip
 WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed"})
-ENDED: Final = frozenset({"Final", "Complete"})  # shards that ask nothing more of learners
-SERVING: Final = frozenset({"Serving", *ENDED})
+ENDED: Final = frozenset(
+    {pb.SHARD_FINAL, pb.SHARD_COMPLETE}
+)  # shards that ask nothing more of learners
+SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 STALLED_SECONDS: Final = 120.0
 FAILURES: Final[Mapping[int, str]] = {
     ExitCode.BAD_INPUT: "BadInput",
@@ -64,7 +67,7 @@ class Facts:
     """What the conditions are made from. `live` is None when the registrar cannot be asked."""
 
     phase: Phase
-    shard_states: tuple[str | None, ...]  # as Status says; None: no answer
+    shard_states: tuple[pb.ShardState | None, ...]  # as Status says; None: no answer
     shard_problems: tuple[str, ...] = ()
     desired: int = 0
     live: int | None = None
@@ -137,7 +140,10 @@ def _syncer_ready(facts: Facts) -> Condition:
         return idle
     states = facts.shard_states
     problems = "; ".join(facts.shard_problems)
-    told = ", ".join(f"shard {i} {state or 'silent'}" for i, state in enumerate(states))
+    told = ", ".join(
+        f"shard {i} {'silent' if state is None else shard_text(state)}"
+        for i, state in enumerate(states)
+    )
     if all(state in SERVING for state in states):
         note = ""
         if facts.ephemeral:

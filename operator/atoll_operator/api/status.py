@@ -10,8 +10,6 @@ from atoll_operator.api.conditions import SERVING
 from atoll_operator.api.spec import Job
 from atoll_protos.names import split_slot
 
-TRAINING = "Training"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -30,7 +28,7 @@ def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | 
     registrar = replies[0] if replies else None
     if registrar is None:
         return None
-    return [slot for slot in registrar.slots if slot.state == TRAINING]
+    return [slot for slot in registrar.slots if slot.state == pb.SLOT_TRAINING]
 
 
 def body(view: View) -> dict[str, Any]:
@@ -79,7 +77,8 @@ def _region(
     if live is not None and registrar is not None:
         found["live"] = sum(split_slot(slot.slot)[0] == name for slot in live)
         found["lost"] = sum(
-            slot.state == "Lost" and split_slot(slot.slot)[0] == name for slot in registrar.slots
+            slot.state == pb.SLOT_LOST and split_slot(slot.slot)[0] == name
+            for slot in registrar.slots
         )
     return found
 

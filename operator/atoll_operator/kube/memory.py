@@ -61,7 +61,7 @@ class Memory:
         if len(known) == len(replies) and known and min(known) != self.tick:
             self.tick, self.tick_at = min(known), now
         registrar = replies[0] if replies else None
-        if registrar is not None and registrar.state == "Complete" and self.final_at is None:
+        if registrar is not None and registrar.state == pb.SHARD_COMPLETE and self.final_at is None:
             self.final_at = now
 
     def fresh(self, shards: int, now: float) -> list[pb.StatusReply | None]:

@@ -13,6 +13,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.local.progress import Snapshot
 from atoll_protos.names import slot_name
+from atoll_protos.states import slot_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -178,7 +179,7 @@ def _numbers(slot: pb.SlotStatus) -> list[str]:
     known = slot.t_m and slot.step_seconds
     rate = slot.tokens / slot.t_m / slot.step_seconds if known else 0.0
     return [
-        slot.state,
+        slot_text(slot.state),
         str(slot.t_m),
         f"{rate:,.0f}",
         f"{slot.loss:.3f}",

@@ -51,10 +51,10 @@ def failed(status: Any, reason: str, message: str) -> Any:
 def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
     """Where the job stands, as the shards say."""
     for reply in replies:
-        if reply is not None and reply.state == "Failed":
+        if reply is not None and reply.state == pb.SHARD_FAILED:
             return Phase(kind=Kind.FAILED, reason=STORE_LOST, message=reply.reason)
     registrar = replies[0]
-    if registrar is not None and registrar.state == "Complete":
+    if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         message = f"trained to step {registrar.tick}; the model is in export"
         return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
     return Phase(kind=Kind.RUNNING, reason="Running", message="")

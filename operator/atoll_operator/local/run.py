@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import ENDED, FAILURES, STORE_LOST
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
@@ -60,17 +61,17 @@ class Training:
         """Look after the processes and the status once; says whether all is over."""
         seen = self.poller.poll(now)
         registrar = seen.replies[0]
-        state = registrar.state if registrar is not None else ""
+        complete = registrar is not None and registrar.state == pb.SHARD_COMPLETE
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
         self.supervisor.look(now, final=final or self.complete_at is not None)
         self.status = seen.status
         write_json(self.out / "status.json", self.status)
         self.view.show(seen, now)
         for reply in seen.replies:
-            if reply is not None and reply.state == "Failed":
+            if reply is not None and reply.state == pb.SHARD_FAILED:
                 raise JobFailedError(STORE_LOST, reply.reason)
         self._check_children()
-        if state == "Complete" and self.complete_at is None:
+        if complete and self.complete_at is None:
             self.complete_at = now
         if self.chaos and now - self.chaos_at >= CHAOS_SECONDS and not final:
             self.chaos_at = now

@@ -31,6 +31,27 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SHUTTING_DOWN: _ClassVar[Code]
     STORE_LOST: _ClassVar[Code]
     REPLACED: _ClassVar[Code]
+
+class ShardState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SHARD_STATE_UNSPECIFIED: _ClassVar[ShardState]
+    SHARD_STARTING: _ClassVar[ShardState]
+    SHARD_SEEDING: _ClassVar[ShardState]
+    SHARD_RECOVERING: _ClassVar[ShardState]
+    SHARD_SERVING: _ClassVar[ShardState]
+    SHARD_FINAL: _ClassVar[ShardState]
+    SHARD_COMPLETE: _ClassVar[ShardState]
+    SHARD_FAILED: _ClassVar[ShardState]
+
+class SlotState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLOT_STATE_UNSPECIFIED: _ClassVar[SlotState]
+    SLOT_JOINING: _ClassVar[SlotState]
+    SLOT_RECOVERING: _ClassVar[SlotState]
+    SLOT_TRAINING: _ClassVar[SlotState]
+    SLOT_STALLED: _ClassVar[SlotState]
+    SLOT_LOST: _ClassVar[SlotState]
+    SLOT_LEFT: _ClassVar[SlotState]
 ENCODING_UNSPECIFIED: Encoding
 F32: Encoding
 BF16: Encoding
@@ -50,6 +71,21 @@ OTHER_PROTOCOL: Code
 SHUTTING_DOWN: Code
 STORE_LOST: Code
 REPLACED: Code
+SHARD_STATE_UNSPECIFIED: ShardState
+SHARD_STARTING: ShardState
+SHARD_SEEDING: ShardState
+SHARD_RECOVERING: ShardState
+SHARD_SERVING: ShardState
+SHARD_FINAL: ShardState
+SHARD_COMPLETE: ShardState
+SHARD_FAILED: ShardState
+SLOT_STATE_UNSPECIFIED: SlotState
+SLOT_JOINING: SlotState
+SLOT_RECOVERING: SlotState
+SLOT_TRAINING: SlotState
+SLOT_STALLED: SlotState
+SLOT_LOST: SlotState
+SLOT_LEFT: SlotState
 
 class Version(_message.Message):
     __slots__ = ("run", "number", "epoch", "digest")
@@ -114,7 +150,7 @@ class ToShard(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "recovering")
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -129,7 +165,6 @@ class Join(_message.Message):
     T_M_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     OBSERVER_FIELD_NUMBER: _ClassVar[int]
-    RECOVERING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run_hash: str
     layout_digest: str
@@ -144,8 +179,7 @@ class Join(_message.Message):
     t_m: int
     cursor: int
     observer: bool
-    recovering: bool
-    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., recovering: bool = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds")
@@ -394,7 +428,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "heads", "registrar", "ticks_per_second", "evaluation", "final_shards", "export_url", "late", "refused_zombies", "recovered")
+    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "late", "refused_zombies", "recovered")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -409,19 +443,16 @@ class StatusReply(_message.Message):
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
-    HEADS_FIELD_NUMBER: _ClassVar[int]
     REGISTRAR_FIELD_NUMBER: _ClassVar[int]
     TICKS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
-    FINAL_SHARDS_FIELD_NUMBER: _ClassVar[int]
-    EXPORT_URL_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_ZOMBIES_FIELD_NUMBER: _ClassVar[int]
     RECOVERED_FIELD_NUMBER: _ClassVar[int]
     run: str
     shard: int
     epoch: int
-    state: str
+    state: ShardState
     reason: str
     tick: int
     steps: int
@@ -432,19 +463,16 @@ class StatusReply(_message.Message):
     grace_seconds: float
     bytes_received: int
     bytes_sent: int
-    heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
     registrar: bool
     ticks_per_second: float
     evaluation: Evaluation
-    final_shards: _containers.RepeatedScalarFieldContainer[str]
-    export_url: str
     late: int
     refused_zombies: int
     recovered: int
-    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., final_shards: _Optional[_Iterable[str]] = ..., export_url: _Optional[str] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "merged_tokens", "seconds_since_report", "seconds_since_adoption", "too_slow", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished")
+    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "seconds_since_report", "seconds_since_adoption", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -454,10 +482,8 @@ class SlotStatus(_message.Message):
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    MERGED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_REPORT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_ADOPTION_FIELD_NUMBER: _ClassVar[int]
-    TOO_SLOW_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -466,7 +492,7 @@ class SlotStatus(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     slot: str
-    state: str
+    state: SlotState
     incarnation: int
     uid: str
     instance: str
@@ -474,10 +500,8 @@ class SlotStatus(_message.Message):
     step_seconds: float
     loss: float
     tokens: int
-    merged_tokens: int
     seconds_since_report: float
     seconds_since_adoption: float
-    too_slow: bool
     cursor: int
     busy_share: float
     blocked_seconds: float
@@ -485,25 +509,23 @@ class SlotStatus(_message.Message):
     owner_word: int
     reason: str
     finished: bool
-    def __init__(self, slot: _Optional[str] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., merged_tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., too_slow: bool = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ...) -> None: ...
+    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("shard", "run_hash", "epoch", "run", "empty", "tick", "taken")
+    __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     EMPTY_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     shard: int
     run_hash: str
-    epoch: int
     run: str
     empty: bool
     tick: int
     taken: _containers.RepeatedCompositeFieldContainer[SlotTaken]
-    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., epoch: _Optional[int] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ...) -> None: ...
 
 class SlotTaken(_message.Message):
     __slots__ = ("slot", "incarnation", "uid", "instance")
@@ -518,56 +540,42 @@ class SlotTaken(_message.Message):
     def __init__(self, slot: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("run", "begun", "alive", "reason", "complete", "final")
+    __slots__ = ("run", "begun", "alive", "complete", "final")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     run: str
     begun: bool
     alive: _containers.RepeatedScalarFieldContainer[str]
-    reason: str
     complete: bool
     final: bool
-    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., complete: bool = ..., final: bool = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., complete: bool = ..., final: bool = ...) -> None: ...
 
 class MarkBegunRequest(_message.Message):
-    __slots__ = ("shard", "run", "epoch")
+    __slots__ = ("shard",)
     SHARD_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard: int
-    run: str
-    epoch: int
-    def __init__(self, shard: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ...) -> None: ...
 
 class MarkBegunReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ReportFinalRequest(_message.Message):
-    __slots__ = ("shard", "run", "epoch", "versions", "file", "file_digest")
+    __slots__ = ("shard", "file", "file_digest")
     SHARD_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     FILE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     shard: int
-    run: str
-    epoch: int
-    versions: _containers.RepeatedCompositeFieldContainer[SliceVersion]
     file: str
     file_digest: str
-    def __init__(self, shard: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., file: _Optional[str] = ..., file_digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., file: _Optional[str] = ..., file_digest: _Optional[str] = ...) -> None: ...
 
 class ReportFinalReply(_message.Message):
-    __slots__ = ("complete",)
-    COMPLETE_FIELD_NUMBER: _ClassVar[int]
-    complete: bool
-    def __init__(self, complete: bool = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SetOwnerRequest(_message.Message):
     __slots__ = ("slot", "uid", "word")

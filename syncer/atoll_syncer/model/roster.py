@@ -1,23 +1,11 @@
 """Slots and sessions of one shard: who is there, in which state (PROTOCOL.md, rules 5, 6, 14)."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import atoll_protos.v1.atoll_pb2 as pb
 
 STALL_STEPS = 3.0
 STALL_SECONDS_MIN = 2.0
-
-
-class State(StrEnum):
-    """What a slot does, as this shard sees it. Only Training counts for quorum and grace."""
-
-    JOINING = "Joining"
-    RECOVERING = "Recovering"
-    TRAINING = "Training"
-    STALLED = "Stalled"
-    LOST = "Lost"
-    LEFT = "Left"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,16 +40,16 @@ class Slot:
     t_m_counted: int = 0
     tokens_before: int = 0  # of earlier incarnations
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> pb.SlotState:
         """The slot's state at `now`."""
         if self.session is None:
-            return State.LEFT if self.left else State.LOST
+            return pb.SLOT_LEFT if self.left else pb.SLOT_LOST
         if not self.report.training:
-            return State.RECOVERING if self.report.t_m else State.JOINING
+            return pb.SLOT_RECOVERING if self.report.t_m else pb.SLOT_JOINING
         allowed = max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
         if not self.report.waiting and now - self.stepped_at > allowed:
-            return State.STALLED
-        return State.TRAINING
+            return pb.SLOT_STALLED
+        return pb.SLOT_TRAINING
 
     def open(self, session: int, now: float) -> None:
         """A session was welcomed: what the one before reported is its own."""

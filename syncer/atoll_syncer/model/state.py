@@ -13,7 +13,6 @@ from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_s
 from atoll_syncer.model.log import History, Taken
 from atoll_syncer.model.recovery import Recovery
 from atoll_syncer.model.roster import Session, Slot
-from atoll_syncer.model.roster import State as SlotState
 from atoll_syncer.model.round import Round
 
 TICKS_KEPT: Final = 32  # changes of the tick from which its rate is taken
@@ -118,7 +117,7 @@ class State:
     def training(self, now: float) -> frozenset[str]:
         """The slots that count for quorum and grace."""
         slots = self.slots.values()
-        return frozenset(each.name for each in slots if each.state(now) is SlotState.TRAINING)
+        return frozenset(each.name for each in slots if each.state(now) == pb.SLOT_TRAINING)
 
     def quorum(self, now: float) -> int:
         """K; in modes that wait not more than learn (rule 10)."""

@@ -3,7 +3,6 @@
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect, Send
 from atoll_syncer.model.roster import Slot
-from atoll_syncer.model.roster import State as SlotState
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import publishing
@@ -13,7 +12,7 @@ def usable(state: State, slot: Slot, each: Round, now: float) -> bool:
     """Rule 10: Training, holds the current base, at least one step since; rule 14."""
     progress, head = slot.steps_since(each.slice), state.history.heads[each.slice]
     return (
-        slot.state(now) is SlotState.TRAINING
+        slot.state(now) == pb.SLOT_TRAINING
         and progress is not None
         and publishing.is_version(progress, head)
         and progress.since.steps >= 1

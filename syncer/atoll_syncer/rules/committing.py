@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.states import slot_text
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, Tape
 from atoll_syncer.model.log import Participant
-from atoll_syncer.model.roster import State as SlotState
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import publishing
@@ -79,6 +80,6 @@ def record(state: State, entry: log.Committed, each: Round, now: float) -> dict[
 
 def _why_left_out(state: State, slot: str, each: Round, now: float) -> str:
     does = state.slots[slot].state(now)
-    if does is not SlotState.TRAINING:
-        return str(does)
+    if does != pb.SLOT_TRAINING:
+        return slot_text(does)
     return "late" if slot in each.called else "not usable"

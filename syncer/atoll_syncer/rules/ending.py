@@ -87,9 +87,6 @@ def part_written(state: State, file: str, digest: str) -> list[Effect]:
         return [Append(log.ShardFinal(shard=state.number, file=file, digest=digest))]
     request = pb.ReportFinalRequest(
         shard=state.number,
-        run=state.history.run,
-        epoch=state.history.epoch,
-        versions=state.heads(),
         file=file,
         file_digest=digest,
     )

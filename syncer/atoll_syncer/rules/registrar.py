@@ -24,8 +24,7 @@ def requested(state: State, token: int, request: Any) -> list[Effect]:
             part = log.ShardFinal(
                 shard=request.shard, file=request.file, digest=request.file_digest
             )
-            done = pb.ReportFinalReply(complete=state.complete)
-            return [*([] if known else [Append(part)]), Reply(token, done)]
+            return [*([] if known else [Append(part)]), Reply(token, pb.ReportFinalReply())]
         case pb.SetOwnerRequest():
             return _set_owner(state, token, request)
     raise AssertionError(f"{request} is no registrar call")

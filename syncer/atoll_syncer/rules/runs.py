@@ -95,7 +95,6 @@ def hello(state: State) -> pb.HelloRequest:
     return pb.HelloRequest(
         shard=state.number,
         run_hash=state.run_file.hash,
-        epoch=state.history.epoch,
         run=state.history.run or min(state.spoken, default=""),
         empty=not state.history.heads,
         tick=state.clock.tick,

@@ -78,8 +78,7 @@ def seeded(state: State) -> list[Effect]:
 def mark(state: State) -> list[Effect]:
     """Marked begun at the registrar before the first commit above version 0."""
     if not state.registrar:
-        epoch = state.history.epoch
-        return [Ask(pb.MarkBegunRequest(shard=state.number, run=state.history.run, epoch=epoch))]
+        return [Ask(pb.MarkBegunRequest(shard=state.number))]
     if state.number in state.history.begun:
         state.marked = True
         return []

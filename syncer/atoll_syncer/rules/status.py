@@ -26,27 +26,28 @@ def status(state: State, now: float) -> pb.StatusReply:
         registrar=state.registrar,
         ticks_per_second=state.ticks_per_second,
         evaluation=state.evaluation,
-        final_shards=[str(number) for number in sorted(state.history.finals)],
         late=state.late,
         refused_zombies=state.refused_zombies,
         recovered=state.history.recovered,
     )
 
 
-def _state(state: State, now: float) -> tuple[str, str]:
+def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
     if state.failed:
-        return "Failed", state.failed
+        return pb.SHARD_FAILED, state.failed
     if state.complete:
-        return "Complete", ""
+        return pb.SHARD_COMPLETE, ""
     if state.recovery is not None:
-        return "Recovering", recovering.why(state, now)
+        return pb.SHARD_RECOVERING, recovering.why(state, now)
     if state.history.ended:
-        return "Final", ""
+        return pb.SHARD_FINAL, ""
     if not state.history.run:
-        return "Starting", "no run has started yet"
+        return pb.SHARD_STARTING, "no run has started yet"
     if not state.history.heads:
-        return "Seeding", "waits for a learner's first values"
-    return ("Serving", "") if state.serving else ("Starting", "waits for the registrar")
+        return pb.SHARD_SEEDING, "waits for a learner's first values"
+    return (
+        (pb.SHARD_SERVING, "") if state.serving else (pb.SHARD_STARTING, "waits for the registrar")
+    )
 
 
 def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
@@ -65,7 +66,6 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         tokens=slot.tokens_before + report.tokens,
         seconds_since_report=now - slot.reported_at,
         seconds_since_adoption=now - slot.adopted_at,
-        too_slow=state.is_too_slow(slot),
         cursor=report.cursor,
         busy_share=report.busy_share,
         blocked_seconds=report.blocked_seconds,

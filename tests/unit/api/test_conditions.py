@@ -27,7 +27,7 @@ from atoll_protos.names import ExitCode
 from unit.kube.cluster_values import job, learner, reply, shard
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
-FACTS = Facts(phase=RUNNING, shard_states=("Serving", "Serving"), desired=3, live=3)
+FACTS = Facts(phase=RUNNING, shard_states=(pb.SHARD_SERVING, pb.SHARD_SERVING), desired=3, live=3)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 
@@ -50,7 +50,7 @@ def test_a_job_that_trains_says_so() -> None:
 
 
 def test_what_cannot_be_seen_is_unknown() -> None:
-    found = of(replace(FACTS, shard_states=(None, "Serving"), live=None))
+    found = of(replace(FACTS, shard_states=(None, pb.SHARD_SERVING), live=None))
     assert {found[kind].partition("/")[0] for kind in TYPES[1:5]} == {"Unknown"}
 
 
@@ -62,8 +62,12 @@ def test_what_cannot_be_seen_is_unknown() -> None:
         ({"live": 2}, "Degraded", "True/LearnersMissing"),
         ({"losses": ("x waits",)}, "Degraded", "True/PodsMissing"),
         ({"troubles": ("shard 1: full",)}, "Degraded", "True/StoreTrouble"),
-        ({"shard_states": ("Serving", "Starting")}, "SyncerReady", "False/Starting"),
-        ({"shard_states": ("Serving", "Starting")}, "Progressing", "False/WaitingForSyncer"),
+        ({"shard_states": (pb.SHARD_SERVING, pb.SHARD_STARTING)}, "SyncerReady", "False/Starting"),
+        (
+            {"shard_states": (pb.SHARD_SERVING, pb.SHARD_STARTING)},
+            "Progressing",
+            "False/WaitingForSyncer",
+        ),
         ({"stalled_seconds": 300.0}, "Progressing", "False/Stalled"),
         ({"held": ("4 of 5",)}, "NodeLossHeld", "True/Storm"),
         ({"drift": ("steps",)}, "SpecDrift", "True/Differs"),
@@ -74,7 +78,7 @@ def test_each_trouble_has_its_condition(change: dict[str, Any], kind: str, said:
 
 
 def test_when_every_shard_has_ended_no_learner_is_missed() -> None:
-    found = of(replace(FACTS, shard_states=("Final", "Complete"), live=0))
+    found = of(replace(FACTS, shard_states=(pb.SHARD_FINAL, pb.SHARD_COMPLETE), live=0))
     assert found["LearnersAvailable"] == "True/TrainingOver"
     assert found["Progressing"] == "True/Exporting"
     assert found["Degraded"] == "False/AllWell"
@@ -132,7 +136,7 @@ def test_an_exit_that_may_be_tried_again_fails_nothing() -> None:
 
 def test_complete_comes_from_the_registrar_after_the_last_evaluation() -> None:
     final = reply()
-    final.state = "Complete"
+    final.state = pb.SHARD_COMPLETE
     evaluator = replace(learner("us-east-0", "n"), role="evaluator")
     assert decided(registrar=final, pods=[evaluator], final=1.0).kind is Kind.FINISHING
     measured = replace(evaluator, exit_code=0)
@@ -199,8 +203,8 @@ def test_progress_is_the_lowest_step_and_the_mean_loss() -> None:
 
 
 def test_only_a_shard_that_serves_has_trouble_to_tell() -> None:
-    full = pb.StatusReply(shard=1, state="Final", reason="no room")
-    waits = pb.StatusReply(shard=0, state="Starting", reason="no run has started yet")
+    full = pb.StatusReply(shard=1, state=pb.SHARD_FINAL, reason="no room")
+    waits = pb.StatusReply(shard=0, state=pb.SHARD_STARTING, reason="no run has started yet")
     assert troubles([waits, full, None]) == ("shard 1: no room",)
 
 

@@ -64,11 +64,18 @@ def reply(**slots: str) -> pb.StatusReply:
     """A serving registrar with slots `us_east_0="Training"`."""
     shown = [
         pb.SlotStatus(
-            slot=name.replace("_", "-"), state=state, uid=f"uid-{name.replace('_', '-')}",
+            slot=name.replace("_", "-"), state=f"SLOT_{state.upper()}",
+            uid=f"uid-{name.replace('_', '-')}",
             loss=2.5, tokens=100,
         )
         for name, state in slots.items()
     ]  # fmt: skip
     return pb.StatusReply(
-        run="r1", state="Serving", tick=60, steps=600, slots=shown, ticks_per_second=2.0, epoch=1
+        run="r1",
+        state=pb.SHARD_SERVING,
+        tick=60,
+        steps=600,
+        slots=shown,
+        ticks_per_second=2.0,
+        epoch=1,
     )

@@ -207,8 +207,10 @@ def lost_learner() -> World:
         conditions = [{"type": "Ready", "status": ready}]
         raw = {"metadata": {"name": name}, "status": {"conditions": conditions}}
         world.nodes.take(NODES, "ADDED", raw)
-    slot = pb.SlotStatus(slot="us-east-0", state="Lost", uid="uid-tiny-us-east-0")
-    world.shards.replies = [pb.StatusReply(run="r", state="Serving", steps=600, slots=[slot])]
+    slot = pb.SlotStatus(slot="us-east-0", state=pb.SLOT_LOST, uid="uid-tiny-us-east-0")
+    world.shards.replies = [
+        pb.StatusReply(run="r", state=pb.SHARD_SERVING, steps=600, slots=[slot])
+    ]
     return world
 
 

@@ -64,10 +64,10 @@ def test_back_off_grows_from_one_second_to_a_minute(chance: float) -> None:
 
 def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
     slots = [
-        pb.SlotStatus(slot=f"us-east-{i}", uid=f"uid-us-east-{i}", state="Training")
+        pb.SlotStatus(slot=f"us-east-{i}", uid=f"uid-us-east-{i}", state=pb.SLOT_TRAINING)
         for i in range(4)
     ]
-    slots.append(pb.SlotStatus(slot="eu-west-0", uid="elsewhere", state="Training"))
+    slots.append(pb.SlotStatus(slot="eu-west-0", uid="elsewhere", state=pb.SLOT_TRAINING))
     pods = [
         learner("us-east-0", "n"),
         learner("us-east-1", "n", terminating=True),

@@ -32,13 +32,20 @@ def reply(
     state: str = "Serving", tick: int = 50, training: tuple[str, ...] = ("a-0", "a-1", "b-0")
 ) -> pb.StatusReply:
     slots = [
-        pb.SlotStatus(slot=name, state="Training", t_m=40, step_seconds=0.1, loss=2.0, tokens=400)
+        pb.SlotStatus(
+            slot=name, state=pb.SLOT_TRAINING, t_m=40, step_seconds=0.1, loss=2.0, tokens=400
+        )
         for name in training
     ]
     gone = {"a-0", "a-1", "b-0"} - set(training)
-    slots += [pb.SlotStatus(slot=name, state="Lost", loss=math.nan) for name in sorted(gone)]
+    slots += [pb.SlotStatus(slot=name, state=pb.SLOT_LOST, loss=math.nan) for name in sorted(gone)]
     return pb.StatusReply(
-        run="r", state=state, tick=tick, slots=slots, ticks_per_second=10.0, epoch=3
+        run="r",
+        state=f"SHARD_{state.upper()}",
+        tick=tick,
+        slots=slots,
+        ticks_per_second=10.0,
+        epoch=3,
     )
 
 

@@ -5,7 +5,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.metrics import OFFER_OUTCOMES, PREFIX, SLOT_STATES, STORE_TROUBLES, Metrics
+from atoll_protos.states import SLOT_TEXTS
+from atoll_syncer.metrics import OFFER_OUTCOMES, PREFIX, STORE_TROUBLES, Metrics
 from atoll_syncer.model.effects import Drop, Effect, EndSession, Stage, Tape
 from unit.syncer.shard_side import RUN, Side, begun, digest, run_file, side, step_all, version
 
@@ -44,7 +45,7 @@ def test_no_label_is_unbounded() -> None:
 
 def test_states_and_outcomes_are_there_from_the_first_scrape() -> None:
     text = generate_latest(Metrics(CollectorRegistry()).registry).decode()
-    for state in SLOT_STATES:
+    for state in SLOT_TEXTS.values():
         assert f'atoll_syncer_slots{{state="{state}"}} 0.0' in text
     for outcome in OFFER_OUTCOMES:
         assert f'atoll_syncer_offers_total{{outcome="{outcome}"}} 0.0' in text

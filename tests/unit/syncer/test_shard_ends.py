@@ -92,13 +92,13 @@ def test_a_shard_that_restarts_after_its_end_writes_its_part_again_rule_27() -> 
 
 def test_only_with_the_index_is_the_job_complete_rule_27() -> None:
     one, _ = ended()
-    assert status(one.state, one.now).state == "Final"
+    assert status(one.state, one.now).state == pb.SHARD_FINAL
     one.feed(one.shard.part_written("part-0", "digest"))
     (index,) = one.take(WriteIndex)
     assert index.parts == ((0, "part-0", "digest"),)
-    assert status(one.state, one.now).state == "Final"
+    assert status(one.state, one.now).state == pb.SHARD_FINAL
     one.feed(one.shard.exported())
-    assert status(one.state, one.now).state == "Complete"
+    assert status(one.state, one.now).state == pb.SHARD_COMPLETE
     assert "closed" in [tape.record["event"] for tape in one.take(Tape)]
 
 
@@ -106,7 +106,7 @@ def test_the_registrar_waits_for_the_part_of_every_shard_rule_27() -> None:
     one = side(job=run_file(shards=2)).start()
     one.feed(one.shard.part_written("part-0", "a"))
     assert one.take(WriteIndex) == []
-    request = pb.ReportFinalRequest(shard=1, run=RUN, file="part-1", file_digest="b")
+    request = pb.ReportFinalRequest(shard=1, file="part-1", file_digest="b")
     one.feed(one.shard.registrar_request(3, request, one.now))
     assert len(one.take(WriteIndex)) == 1
     one.feed(one.shard.registrar_request(4, request, one.now))

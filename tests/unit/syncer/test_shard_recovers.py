@@ -106,7 +106,7 @@ def test_a_value_comes_back_as_its_number_plus_one_and_rounds_open_when_all_have
     assert one.state.clock.tick == 40
     assert {(e.session, e.slice) for e in one.take(PublishHead)} == {(first, 0), (first, 1)}
     said = status(one.state, one.now)
-    assert (said.state, said.recovered) == ("Serving", 2)
+    assert (said.state, said.recovered) == (pb.SHARD_SERVING, 2)
     lines = [t.record for t in one.take(Tape) if t.record.get("recovered")]
     assert [line["version"] for line in lines] == [10, 9]
 
@@ -215,10 +215,10 @@ def test_nobody_holds_a_version_and_it_had_begun_so_the_job_has_failed_with_a_re
     one = empty_shard("a-0")
     one.model(one.join("a-0", incarnation=1))
     one.wait(29.0)
-    assert status(one.state, one.now).state == "Recovering"
+    assert status(one.state, one.now).state == pb.SHARD_RECOVERING
     one.wait(2.0)
     said = status(one.state, one.now)
-    assert said.state == "Failed"
+    assert said.state == pb.SHARD_FAILED
     assert "StoreLost" in said.reason
     assert "restore" in said.reason
     one.join("b-0", incarnation=1)
@@ -240,7 +240,7 @@ def test_a_holder_that_comes_after_the_failure_ends_it() -> None:
     one.wait(1.0)
     one.held(late, version(1, 3))
     one.wait(1.0)
-    assert status(one.state, one.now).state == "Serving"
+    assert status(one.state, one.now).state == pb.SHARD_SERVING
 
 
 def test_the_first_to_come_after_a_long_time_does_not_end_the_job() -> None:
@@ -258,7 +258,7 @@ def test_with_nobody_there_it_waits_and_says_so() -> None:
     one = empty_shard()
     one.wait(100.0)
     said = status(one.state, one.now)
-    assert said.state == "Recovering"
+    assert said.state == pb.SHARD_RECOVERING
     assert not one.state.failed
 
 

@@ -44,7 +44,7 @@ def test_no_round_opens_before_the_mark_is_durable_rule_1() -> None:
     one.model(session)
     one.seed(session)
     asked = [ask.request for ask in one.take(Ask)]
-    assert pb.MarkBegunRequest(shard=1, run=RUN, epoch=1) in asked
+    assert pb.MarkBegunRequest(shard=1) in asked
     step_all(one, [session], range(1, 20))
     assert one.sent("call") == []
     one.feed(one.shard.answered(pb.MarkBegunReply(), one.now))
@@ -55,7 +55,7 @@ def test_no_round_opens_before_the_mark_is_durable_rule_1() -> None:
 def test_a_mark_is_durable_before_it_is_answered_rule_1() -> None:
     one, _ = begun("a-0")
     one.effects.clear()
-    request = pb.MarkBegunRequest(shard=1, run=RUN, epoch=1)
+    request = pb.MarkBegunRequest(shard=1)
     effects = one.shard.registrar_request(7, request, one.now)
     assert effects == [Append(log.Begun(shard=1)), Reply(7, pb.MarkBegunReply())]
 

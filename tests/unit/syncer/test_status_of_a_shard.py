@@ -9,9 +9,11 @@ from unit.syncer.shard_side import RUN, begun, side
 
 
 @pytest.mark.parametrize(
-    ("entries", "state"), [((), "Starting"), ((log.RunStarted(run=RUN),), "Seeding")]
+    ("entries", "state"), [((), pb.SHARD_STARTING), ((log.RunStarted(run=RUN),), pb.SHARD_SEEDING)]
 )
-def test_a_young_shard_says_what_it_waits_for(entries: tuple[log.Entry, ...], state: str) -> None:
+def test_a_young_shard_says_what_it_waits_for(
+    entries: tuple[log.Entry, ...], state: pb.ShardState
+) -> None:
     one = side(fresh=False, entries=entries).start()
     said = status(one.state, one.now)
     assert said.state == state
@@ -38,11 +40,11 @@ def test_each_slot_says_state_incarnation_owner_and_how_long_it_was_silent() -> 
     one.now += 1.5
     said = status(one.state, one.now)
     first, second = said.slots
-    assert (first.slot, first.state, first.incarnation) == ("a-0", "Training", 1)
+    assert (first.slot, first.state, first.incarnation) == ("a-0", pb.SLOT_TRAINING, 1)
     assert (first.t_m, first.tokens, first.loss, first.finished) == (3, 30, 2.5, True)
     assert first.seconds_since_report == 1.5
-    assert (second.state, second.owner_uid, second.owner_word) == ("Lost", "a-1-uid", 1)
-    assert (said.state, said.live, said.quorum, said.registrar) == ("Serving", 1, 1, True)
+    assert (second.state, second.owner_uid, second.owner_word) == (pb.SLOT_LOST, "a-1-uid", 1)
+    assert (said.state, said.live, said.quorum, said.registrar) == (pb.SHARD_SERVING, 1, 1, True)
     assert (said.run, said.epoch, said.steps) == (RUN, 1, 100)
 
 
@@ -61,7 +63,7 @@ def test_a_slot_that_left_says_its_reason_rule_6() -> None:
     one.feed(one.shard.message(session, message, one.now))
     one.leave(session)
     (slot,) = status(one.state, one.now).slots
-    assert (slot.state, slot.reason) == ("Left", "SIGTERM")
+    assert (slot.state, slot.reason) == (pb.SLOT_LEFT, "SIGTERM")
 
 
 def test_tokens_of_a_slot_are_those_of_all_its_incarnations() -> None:

@@ -37,7 +37,7 @@ def test_a_join_says_who_asks_and_what_it_holds_and_has_seen_rule_3() -> None:
         (p, side.publish(1, p, 0).version.version) for p in (0, 1)
     ]
     assert (join.tick_seen, list(join.epochs_seen)) == (9, [1, 1])
-    assert (join.t_m, join.cursor, join.recovering, join.observer) == (1, 1, False, False)
+    assert (join.t_m, join.cursor, join.observer) == (1, 1, False)
 
 
 def test_training_starts_when_all_shards_have_welcomed_it_and_all_slices_are_there_rule_5() -> None:

@@ -70,7 +70,6 @@ def connected(state: State, shard: int) -> list[Effect]:
         t_m=state.work.position,
         cursor=state.work.cursor,
         observer=state.observer,
-        recovering=not state.started,
     )
     return [SendMessage(shard, pb.ToShard(join=join))]
 

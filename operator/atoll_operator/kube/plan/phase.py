@@ -45,7 +45,7 @@ def decide(
         return _kept(Kind.FAILED, before.failed)
     if refused is not None:
         return Phase(kind=Kind.REJECTED, reason="NotSupported", message=str(refused))
-    if registrar is not None and registrar.state == "Complete":
+    if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         return _complete(job, registrar, pods, final_seconds or 0.0)
     failure = _failure(job, before, pods, registrar)
     if failure is not None:
@@ -90,7 +90,7 @@ def _failure(
             said = f": {pod.exit_message}" if pod.exit_message else ""
             message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {REMEDIES[code]}"
             return Phase(kind=Kind.FAILED, reason=FAILURES[code], message=message[:2000])
-    if registrar is not None and registrar.state == "Failed":
+    if registrar is not None and registrar.state == pb.SHARD_FAILED:
         remedy = "restore a checkpoint, or start another job"
         message = f"{registrar.reason}; {remedy}"
         return Phase(kind=Kind.FAILED, reason=STORE_LOST, message=message)

@@ -7,7 +7,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observe import Pod
 
-DEAD_STATES = frozenset({"Lost", "Left"})
+DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 REPORT_SECONDS_MAX = 10.0  # reports come at least every 2 s
 ABSENT_SECONDS = 10.0  # after a registrar's restart learners join within seconds
 SILENT_SECONDS = 5.0  # of a shard
@@ -67,7 +67,7 @@ def to_name(
     None when the registrar does not show the slot: after its restart, until somebody has joined.
     """
     found: list[tuple[Pod, int | None]] = []
-    if registrar is None or registrar.state not in ("Serving", "Final"):
+    if registrar is None or registrar.state not in (pb.SHARD_SERVING, pb.SHARD_FINAL):
         return found
     for pod in pods:
         if pod.role != LEARNER_ROLE or pod.terminating or pod.phase != "Running":
