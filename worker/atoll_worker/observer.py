@@ -13,8 +13,7 @@ from torch import nn
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 from atoll_worker.learner import POLL_SECONDS, reason_of
-from atoll_worker.link.messages import Boundary
-from atoll_worker.link.socket import Evaluated
+from atoll_worker.link.messages import Boundary, Evaluated
 from atoll_worker.settings import Settings, read_settings
 from atoll_worker.training.replica import Replica, open_replica
 from atoll_worker.training.termination import Termination

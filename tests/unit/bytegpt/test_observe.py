@@ -3,8 +3,7 @@ import os
 
 import pytest
 
-from atoll_worker.link.messages import Finished, Tick
-from atoll_worker.link.socket import Evaluated
+from atoll_worker.link.messages import Evaluated, Finished, Tick
 from bytegpt import observe
 from unit.worker.fake_transport import FakeTransport, playing
 

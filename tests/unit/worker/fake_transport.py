@@ -14,8 +14,8 @@ import torch
 
 from atoll_protos.codecs import Wire
 from atoll_protos.run import Region, RunFile, Sync
-from atoll_worker.link.messages import Adopt, Boundary, Leaving, Start
-from atoll_worker.link.socket import Link, Message, TransportEnd, open_transport_end
+from atoll_worker.link.messages import Adopt, Boundary, Command, Leaving, Message, Start
+from atoll_worker.link.socket import Link, TransportEnd, open_transport_end
 from atoll_worker.training import process
 
 SECONDS_MAX = 20.0
@@ -37,7 +37,7 @@ class FakeTransport:
     end: TransportEnd
     received: list[Message] = field(default_factory=list)
 
-    def send(self, *commands: Message) -> None:
+    def send(self, *commands: Command) -> None:
         for command in commands:
             self.end.send(command)
 

@@ -7,8 +7,7 @@ from torch import nn
 
 from atoll_protos.errors import SpecError
 from atoll_worker.errors import LearnerError
-from atoll_worker.link.messages import Fail, Finished, Tick
-from atoll_worker.link.socket import Evaluated
+from atoll_worker.link.messages import Evaluated, Fail, Finished, Tick
 from atoll_worker.observer import Observer
 from unit.worker.fake_transport import ENDPOINTS, RUN_FILE, FakeTransport, Gate, playing
 

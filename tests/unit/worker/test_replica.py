@@ -90,6 +90,12 @@ def step(replica: Replica, own_steps: int) -> None:
     replica.report(boundary, work)
 
 
+def boundaries(link: Link) -> list[Boundary]:
+    found = link.receive()
+    assert all(isinstance(message, Boundary) for message in found)
+    return [message for message in found if isinstance(message, Boundary)]
+
+
 def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
     slow: tuple[Replica, Link, SlowStaging],
 ) -> None:
@@ -101,7 +107,7 @@ def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
     assert replica.memory.counter(1, 0) == 1
     staging.tickets[0].over = True
     step(replica, 3)
-    received = other.receive()
+    received = boundaries(other)
     assert [each.own_steps for each in received] == [1, 2, 3]
     assert [each.captured for each in received] == [((1, 0),), (), ()]
     assert replica.memory.counter(1, 0) == 2
@@ -111,16 +117,16 @@ def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
     slow: tuple[Replica, Link, SlowStaging],
 ) -> None:
     replica, other, staging = slow
-    for t_m in (1, 2):
+    for own_steps in (1, 2):
         other.send(Capture(slices=((0, 1),)))
-        step(replica, t_m)
+        step(replica, own_steps)
     staging.tickets[0].over = True
     replica.settle()
-    assert [each.own_steps for each in other.receive()] == [1]
+    assert [each.own_steps for each in boundaries(other)] == [1]
     assert replica.memory.counter(0, 1) == 1, "the second copy is under way"
     staging.tickets[1].over = True
     replica.settle()
-    assert [each.own_steps for each in other.receive()] == [2]
+    assert [each.own_steps for each in boundaries(other)] == [2]
     assert replica.memory.counter(0, 1) == 2
 
 

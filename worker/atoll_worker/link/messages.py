@@ -1,61 +1,78 @@
-"""What the training process and its transport process say to each other at step boundaries."""
+"""The messages between the training process and its transport process, as frozen values.
+
+A slice is named by (shard, fragment). The order of things at one step boundary is always the same:
+the step is counted for every slice, then values are adopted, then slices are captured.
+"""
 
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from atoll_protos.layout import TensorSpec
+
+# ---------------------------------------------------------------- training -> transport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure:
+    """The first message: who this process is and what its model looks like.
+
+    When it is sent, every capture region of the shared memory holds the model as it was made.
+    """
+
+    run_file: str  # JSON
+    tensors: tuple[TensorSpec, ...]
+    layout_digest: str  # the transport derives the layout too; the two must be equal
+    slot: str  # empty for an observer
+    uid: str
+    instance: str
+    endpoints: tuple[str, ...]  # host:port of every shard
+    telemetry_folder: str  # empty: no telemetry is written
+    observer: bool
+    training_pid: int  # so that the transport sees the death of this process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """Training -> transport: one step is finished and the boundary's work is done.
+    """One step is finished, and all that this message names is done.
 
-    With `again` no step is counted: more work at the same boundary. Order at a boundary: the
-    step counts for every slice, then adoptions, then captures.
+    With `again` no step is counted: it tells of more work at the same boundary, which happens
+    before the first step and while `step()` waits in lock-step modes.
     """
 
     own_steps: int  # optimizer steps of this process
     tokens: int  # of this step
-    loss: float
-    step_seconds: float
-    blocked_seconds: float  # in the last step()
-    cursor: int
-    adopted: tuple[tuple[int, int, int], ...]  # shard, fragment, number
-    captured: tuple[tuple[int, int], ...]  # shard, fragment
+    loss: float  # the newest that is known; NaN before the first
+    step_seconds: float  # from the end of the last step() to the start of this one
+    blocked_seconds: float  # spent inside the last step()
+    cursor: int  # where the slot's data goes on
+    adopted: tuple[tuple[int, int, int], ...]  # (shard, fragment, version number)
+    captured: tuple[tuple[int, int], ...]  # (shard, fragment)
     again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """What an observer has measured on the outer parameters of `tick`."""
+
+    tick: int
+    loss: float  # nats per token
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """Training -> transport: say Leave and exit."""
+    """The last message: tell the shards that this process leaves, and exit."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
-    """Transport -> training: copy these slices at the next boundary."""
-
-    slices: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopt:
-    """Transport -> training: take the adopt region's value; blend keeps that share of one's own."""
-
-    shard: int
-    fragment: int
-    number: int
-    blend: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Transport -> training: the job's step."""
-
-    tick: int
+# ---------------------------------------------------------------- transport -> training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Transport -> training: every shard has welcomed this instance; all slices are adopted."""
+    """Every shard has welcomed this instance and every slice is adopted: training may begin."""
 
     incarnation: int
     cursor: int
@@ -63,18 +80,46 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The job's clock has moved to `tick`."""
+
+    tick: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """Take the value in the adopt region: theta <- blend * theta + (1 - blend) * value."""
+
+    shard: int
+    fragment: int
+    number: int  # of the version
+    blend: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Copy these slices of the model into their capture regions at the next boundary."""
+
+    slices: tuple[tuple[int, int], ...]  # (shard, fragment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proceed:
-    """Transport -> training, in lock-step: the boundary's wait is over."""
+    """In lock-step modes: `step()` may return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Transport -> training: the final values of every shard are adopted."""
+    """The final values of every shard are adopted: the training loop may end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """Transport -> training: this process must end."""
+    """This process must end with `exit_code`."""
 
     exit_code: int
     reason: str
+
+
+Command: TypeAlias = Adopt | Capture | Fail | Finished | Proceed | Start | Tick
+Message: TypeAlias = Configure | Boundary | Evaluated | Leaving | Command

@@ -1,130 +1,108 @@
-"""The socket between the training process and its transport process: both ends, one codec."""
+"""The socket between a learner's two processes: `Link`, one end; `TransportEnd`, the transport's.
+
+Theory of operation
+-------------------
+A learner has two processes. The *training process* is the user's: model, optimizer, data. The
+*transport process* is ours: it runs the rules (rules/exchange.py) and speaks gRPC with the shards.
+They are separate because Python code in the training process takes time from the training thread:
+at 100 MB/s of transfer a training thread kept 77% of its speed with the transport in the same
+process and 96% with a process of its own (measured on a CPU, the worst case).
+
+      training process                                       transport process
+    +--------------------+  socket: Boundary, Leaving, ...  +---------------------+
+    |  Learner.step()    | ===============================> |  Exchange (rules)   |
+    |  Replica, Staging  | <=============================== |  gRPC to the shards |
+    +--------------------+  Start, Tick, Adopt, Capture ... +---------------------+
+             |  writes      +--------------------------+  reads     |
+             +------------> | capture regions, counters| -----------+
+             |  reads       +--------------------------+  writes    |
+             +------------- | adopt regions            | <----------+
+                            +--------------------------+
+                                   shared memory
+
+The socket carries small messages (messages.py); values of the model go through the shared memory
+(memory.py), which has two regions for each slice.
+
+1. A *capture region* is written by the training process only. The transport asks for a copy of the
+   slice with Capture; the training process copies at its next step boundary and says so in the
+   Boundary. The transport reads the region later, when it forms an offer, and by then a new capture
+   may be under way. So each capture region has a counter, as a seqlock has: it is odd while the
+   region is written, and grows by 2 with every finished capture. The transport knows from the
+   Boundaries which count its capture has. It copies the region and compares the counter; if it
+   differs, the copy is dropped, and the next capture answers in its place.
+2. An *adopt region* has one owner at a time. The transport writes a published value into it and
+   sends Adopt; from then on the region belongs to the training process, until the Boundary that
+   names the adoption has come back. One Adopt per slice is outstanding at most.
+3. Each message is sent after the memory that it speaks of has been written, and the memory is read
+   after the message has been received. The two system calls order the accesses.
+
+Neither side ever waits for the other in `send` or `receive`. What the socket does not take is kept
+in a queue; in it a newer Tick replaces an unsent older one. If the other end stops reading for so
+long that 16 MiB are queued, `send` raises LinkError.
+
+If the training process dies, in whatever way, the transport notices the end of the socket. A data
+loader's child process may still hold the socket open, so the transport also watches the training
+process itself by a pidfd. It then exits; the shards see the sessions end. If the transport dies,
+the training process notices the end of the socket at its next step boundary and raises
+TransportLostError (exit code 75). It does not start another transport: the bases of all slices were
+in the lost one, and a new process recovers them from the shards in the same way as after any crash.
+The shared memory has no name; the kernel frees it with the last process that maps it.
+
+SIGTERM and Ctrl-C are the training process's to handle, so the transport ignores both: it must
+still be there to send the Leave.
+"""
 
 import asyncio
-import json
 import os
 import select
 import signal
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from inspect import signature
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
 
-from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.layout import Layout, build_layout
 from atoll_protos.run import RunFile, Sync
 from atoll_protos.tensors import base_dtype
-from atoll_worker.link import memory, messages
+from atoll_worker.link import codec, memory
+from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory, Plan
+from atoll_worker.link.messages import Command, Configure, Message, Tick
 
-LENGTH = struct.Struct("=I")
-MESSAGE_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 16 << 20  # some 100,000 steps that the other end has not read
 READ_BYTES = 1 << 18
-
-
-class LinkError(Exception):
-    """The other end broke the link's rules or has long stopped reading."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configure:
-    """The training process' first message: who it is and what its model looks like."""
-
-    run_file: str  # JSON
-    tensors: tuple[TensorSpec, ...]
-    layout_digest: str
-    slot: str  # empty for an observer
-    uid: str
-    instance: str
-    endpoints: tuple[str, ...]  # host:port by shard
-    telemetry_folder: str  # empty: none
-    observer: bool
-    training_pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """An observer's measurement on the outer parameters of `tick`."""
-
-    tick: int
-    loss: float  # nats per token
-    tokens: int
-    seconds: float
-
-
-Message: TypeAlias = Any  # one of KINDS
-KINDS: dict[str, Callable[..., Message]] = {
-    kind.__name__: kind
-    for kind in (
-        Configure,
-        Evaluated,
-        messages.Adopt,
-        messages.Boundary,
-        messages.Capture,
-        messages.Fail,
-        messages.Finished,
-        messages.Leaving,
-        messages.Proceed,
-        messages.Start,
-        messages.Tick,
-    )
-}
-FIELDS = {name: tuple(signature(kind).parameters) for name, kind in KINDS.items()}
-
-
-def encode(message: Message) -> bytes:
-    """A length and a JSON object that names its kind; floats may be NaN."""
-    named = {name: getattr(message, name) for name in FIELDS[type(message).__name__]}
-    body = json.dumps({"kind": type(message).__name__, **named}, default=asdict).encode()
-    return LENGTH.pack(len(body)) + body
-
-
-def decode(body: bytes | bytearray) -> Message:
-    """The message in `body`, its lists as tuples; LinkError when it is none."""
-    try:
-        fields = json.loads(body)
-        kind = fields.pop("kind")
-        if kind == Configure.__name__:
-            fields["tensors"] = [TensorSpec(**frozen(each)) for each in fields["tensors"]]
-        return KINDS[kind](**frozen(fields))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LinkError(f"no message of the link: {error!r}") from error
-
-
-def frozen(value: Any) -> Any:
-    """The same with tuples in place of lists."""
-    if isinstance(value, dict):
-        return {key: frozen(each) for key, each in value.items()}
-    return tuple(frozen(each) for each in value) if isinstance(value, list) else value
+CONFIGURE_WAIT_SECONDS = 60.0  # of one wait for the first message; it is repeated
 
 
 @dataclass(slots=True)
 class Link:
-    """One end. `send` and `receive` never wait; what the socket does not take is kept here."""
+    """One end of the socket. `send` and `receive` never wait.
+
+    `closed` becomes true when the other end is gone; what it sent before can still be received.
+    """
 
     socket: socket.socket
-    closed: bool = False  # the other end is gone; what it said before can still be received
-    inbox: bytearray = field(default_factory=bytearray, repr=False)
-    unsent: deque[tuple[bool, bytes]] = field(default_factory=deque, repr=False)  # (Tick?, bytes)
+    closed: bool = False
+    received: bytearray = field(default_factory=bytearray, repr=False)  # not yet given out
+    unsent: deque[tuple[bool, bytes]] = field(default_factory=deque, repr=False)  # (a Tick?, bytes)
     unsent_bytes: int = 0
-    written: int = 0  # of the first unsent message
+    written: int = 0  # bytes of the first unsent message that the socket has taken
 
     def __post_init__(self) -> None:
         self.socket.setblocking(False)
 
     def send(self, message: Message) -> None:
-        """Queue a message and write what the socket takes; an unsent Tick gives way to a newer.
+        """Queue a message and write what the socket takes.
 
-        Raises LinkError when the other end has not read for very long.
+        An unsent Tick gives way to a newer one, unless a part of it is already written. Raises
+        LinkError when the other end has not read for so long that UNSENT_BYTES_MAX are queued; a
+        closed link is no error.
         """
-        is_tick = isinstance(message, messages.Tick)
+        is_tick = isinstance(message, Tick)
         last_is_begun = len(self.unsent) == 1 and self.written > 0
         if is_tick and self.unsent and self.unsent[-1][0] and not last_is_begun:
             self.unsent_bytes -= len(self.unsent.pop()[1])
-        data = encode(message)
+        data = codec.encode(message)
         self.unsent.append((is_tick, data))
         self.unsent_bytes += len(data)
         self.flush()
@@ -132,7 +110,7 @@ class Link:
             raise LinkError(f"the other process has left {self.unsent_bytes} bytes unread")
 
     def flush(self) -> None:
-        """Write what the socket takes."""
+        """Write as much of the queue as the socket takes."""
         while self.unsent and not self.closed:
             data = self.unsent[0][1]
             try:
@@ -148,7 +126,7 @@ class Link:
                 self.written = 0
 
     def receive(self) -> list[Message]:
-        """All messages that have arrived."""
+        """All whole messages that have arrived, in order. Raises LinkError for anything else."""
         self.fill()
         found = []
         while (message := self.next()) is not None:
@@ -156,7 +134,7 @@ class Link:
         return found
 
     def fill(self) -> None:
-        """Take in what the socket holds."""
+        """Read what the socket holds, without giving it out."""
         while not self.closed:
             try:
                 data = self.socket.recv(READ_BYTES)
@@ -165,21 +143,11 @@ class Link:
             except ConnectionResetError:
                 data = b""
             self.closed = not data
-            self.inbox += data
+            self.received += data
 
     def next(self) -> Message | None:
-        """The first message taken in and not yet given out."""
-        if len(self.inbox) < LENGTH.size:
-            return None
-        (length,) = LENGTH.unpack_from(self.inbox)
-        if length > MESSAGE_BYTES_MAX:
-            raise LinkError(f"a message of {length} bytes")
-        stop = LENGTH.size + length
-        if len(self.inbox) < stop:
-            return None
-        message = decode(self.inbox[LENGTH.size : stop])
-        del self.inbox[:stop]
-        return message
+        """The first message that was read and not yet given out; None if there is no whole one."""
+        return codec.take_first(self.received)
 
     def wait(self, seconds: float) -> None:
         """Return when there is something to receive, at the latest after `seconds`."""
@@ -197,16 +165,13 @@ class Link:
 
 
 def memory_plan(layout: Layout, sync: Sync, *, observer: bool) -> Plan:
-    """The shared memory of a job's learner or observer."""
+    """The shared memory of a job's learner or observer; an observer captures nothing."""
     return memory.plan(layout, adopt_dtype=base_dtype(sync.wire_down), captures=not observer)
 
 
 @dataclass(slots=True, kw_only=True)
 class TransportEnd:
-    """The transport process' end, with all that it has been told.
-
-    At the start every capture region holds the model as the training process made it: the seed.
-    """
+    """The transport process's end, with all that it was given at its start."""
 
     link: Link
     configure: Configure
@@ -222,10 +187,9 @@ class TransportEnd:
         on_message: Callable[[Message], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Call back in the loop: every Boundary, Leaving and Evaluated, and once the end.
+        """Call back in the event loop: `on_message` for every message, `on_end` once.
 
-        The end is the training process' death, however it died, or its closing of the link; also
-        when a process that it has forked still holds the socket open.
+        The end is the death of the training process, however it died, or its closing of the link.
         """
         self.loop, self.on_end = loop, on_end
 
@@ -244,8 +208,8 @@ class TransportEnd:
         else:
             loop.add_reader(process, self._process_died, process)
 
-    def send(self, command: Message) -> None:
-        """Send one command; never waits."""
+    def send(self, command: Command) -> None:
+        """Send one command; never waits. What the socket does not take leaves when it can."""
         self.link.send(command)
         if self.link.closed:
             self._ended()
@@ -264,7 +228,7 @@ class TransportEnd:
         self._ended()
 
     def _ended(self) -> None:
-        """Say it once."""
+        """Report the end, but only the first time."""
         on_end, self.on_end = self.on_end, None
         if on_end is not None and self.loop is not None:
             self.loop.remove_reader(self.link.socket.fileno())
@@ -273,25 +237,25 @@ class TransportEnd:
 
 
 def outlive_signals() -> None:
-    """Ignore SIGINT and SIGTERM: the transport's first act.
+    """Ignore SIGINT and SIGTERM; the transport calls this before anything else.
 
-    Some send them to all processes of a job, but the training process decides when to leave, and
-    its Leaving must still get through.
+    Some senders signal all processes of a job at once, but the training process decides when to
+    leave, and its Leaving must still get through.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
-    """Take over the inherited descriptors and wait for Configure.
+    """Take over the inherited file descriptors and wait for Configure.
 
-    Raises EOFError when the training process is gone.
+    Raises EOFError when the training process is gone before it has sent one.
     """
     link = Link(socket.socket(fileno=link_fd))
     configure = first_message(link)
     run_file = RunFile.from_json(configure.run_file)
     layout = build_layout(configure.tensors, run_file.sync.fragments, run_file.shards)
-    assert layout.digest == configure.layout_digest, "two processes derived two layouts"
+    assert layout.digest == configure.layout_digest, "the two processes derived different layouts"
     plan = memory_plan(layout, run_file.sync, observer=configure.observer)
     return TransportEnd(
         link=link,
@@ -303,11 +267,11 @@ def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
 
 
 def first_message(link: Link) -> Configure:
-    """Wait for it; what follows it stays for `attach`."""
+    """Wait for Configure; messages behind it stay in the link for `attach`."""
     while (message := link.next()) is None:
         if link.closed:
             raise EOFError("the training process is gone")
-        link.wait(60.0)
+        link.wait(CONFIGURE_WAIT_SECONDS)
         link.fill()
-    assert isinstance(message, Configure), f"{message} before Configure"
+    assert isinstance(message, Configure), f"{message} came before Configure"
     return message

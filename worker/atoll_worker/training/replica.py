@@ -14,8 +14,9 @@ from atoll_protos.layout import Layout, Slice, build_layout
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import memory, messages
 from atoll_worker.link import socket as links
+from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory
-from atoll_worker.link.socket import Link, LinkError
+from atoll_worker.link.socket import Link
 from atoll_worker.settings import Settings
 from atoll_worker.training import process
 from atoll_worker.training.parameters import Place, device_of, pairs, travelling
@@ -156,7 +157,7 @@ class Replica:
             process.stop(self.process, self.link)
             self.staging.close()
 
-    def send(self, message: links.Message) -> None:
+    def send(self, message: messages.Message) -> None:
         """Send; TransportLostError when the other end has not read for very long."""
         try:
             self.link.send(message)
@@ -196,7 +197,7 @@ def open_replica(
         if not observer:
             replica.capture_seed()
         link.send(
-            links.Configure(
+            messages.Configure(
                 run_file=run_file.to_json(),
                 tensors=specs,
                 layout_digest=layout.digest,

@@ -14,8 +14,8 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import allocator, codecs, logs
 from atoll_protos.frames import Buffer
-from atoll_worker.link.messages import Boundary, Leaving
-from atoll_worker.link.socket import Evaluated, TransportEnd, open_transport_end, outlive_signals
+from atoll_worker.link.messages import Boundary, Evaluated, Leaving
+from atoll_worker.link.socket import TransportEnd, open_transport_end, outlive_signals
 from atoll_worker.rules.effects import (
     Command,
     Dial,

@@ -1,6 +1,5 @@
 import asyncio
 import dataclasses
-import math
 import os
 import socket
 import subprocess
@@ -10,75 +9,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.run import Region, RunFile, Sync
+from atoll_protos.layout import build_layout
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
-from atoll_worker.link.messages import (
-    Adopt,
-    Boundary,
-    Capture,
-    Fail,
-    Finished,
-    Leaving,
-    Proceed,
-    Start,
-    Tick,
-)
-from atoll_worker.link.socket import (
-    Configure,
-    Evaluated,
-    Link,
-    LinkError,
-    TransportEnd,
-    decode,
-    encode,
-)
-
-TENSORS = tuple(
-    TensorSpec(name=name, shape=(3, 4), dtype="float32", merge="rda") for name in ("a", "b")
-)
-RUN_FILE = RunFile(
-    job="tiny",
-    regions=(Region(name="here", learners=1),),
-    steps=10,
-    sync=Sync(fragments=2, period=4),
-)
-CONFIGURE = Configure(
-    run_file=RUN_FILE.to_json(),
-    tensors=TENSORS,
-    layout_digest=build_layout(TENSORS, 2, 1).digest,
-    slot="here-0",
-    uid="u",
-    instance="u-1",
-    endpoints=("localhost:1",),
-    telemetry_folder="",
-    observer=False,
-    training_pid=os.getpid(),
-)
-MESSAGES = [
-    CONFIGURE,
-    Evaluated(tick=3, loss=2.5, tokens=100, seconds=0.5),
-    Adopt(shard=1, fragment=2, number=3, blend=0.5),
-    Boundary(
-        own_steps=1,
-        tokens=2,
-        loss=1.5,
-        step_seconds=0.1,
-        blocked_seconds=0.0,
-        cursor=4,
-        adopted=((0, 1, 2), (1, 1, 3)),
-        captured=((0, 0),),
-        again=True,
-    ),
-    Capture(slices=((0, 1), (1, 1))),
-    Fail(exit_code=77, reason="a higher incarnation"),
-    Finished(),
-    Leaving(reason="terminated"),
-    Proceed(),
-    Start(incarnation=1, cursor=2, tick=3),
-    Tick(tick=9),
-]
+from atoll_worker.link.codec import LinkError
+from atoll_worker.link.messages import Fail, Leaving, Proceed, Tick
+from atoll_worker.link.socket import Link, TransportEnd
+from unit.worker.link_side import CONFIGURE, RUN_FILE, TENSORS
 
 
 @pytest.fixture
@@ -87,27 +24,6 @@ def both() -> Iterator[tuple[Link, Link]]:
     yield one, other
     one.close()
     other.close()
-
-
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_every_message_comes_out_as_it_went_in(message: object) -> None:
-    assert decode(encode(message)[4:]) == message
-
-
-def test_every_kind_of_message_is_tried_here() -> None:
-    assert {type(message).__name__ for message in MESSAGES} == set(links.KINDS)
-
-
-def test_a_loss_may_be_unknown() -> None:
-    boundary = next(message for message in MESSAGES if isinstance(message, Boundary))
-    unknown = dataclasses.replace(boundary, loss=math.nan)
-    assert math.isnan(decode(encode(unknown)[4:]).loss)
-
-
-@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"kind":"Nothing"}', b'{"kind":"Tick"}'])
-def test_what_is_no_message_is_said_to_be_none(body: bytes) -> None:
-    with pytest.raises(LinkError, match="no message of the link"):
-        decode(body)
 
 
 def test_messages_arrive_in_order_whatever_the_socket_takes_at_once(
@@ -168,7 +84,7 @@ def test_an_end_that_never_reads_is_an_error_and_not_a_growing_queue(
         forever()
 
 
-def test_what_was_said_before_the_end_is_still_received(both: tuple[Link, Link]) -> None:
+def test_what_was_sent_before_the_end_is_still_received(both: tuple[Link, Link]) -> None:
     one, other = both
     one.send(Proceed())
     one.close()
@@ -195,7 +111,7 @@ def transport_end(training_pid: int) -> tuple[Link, TransportEnd]:
         os.close(descriptor)
 
 
-async def heard(end: TransportEnd, until: str) -> list[object]:
+async def received_by(end: TransportEnd, until: str) -> list[object]:
     """All messages until one of that kind, or the end."""
     messages: list[object] = []
     over = asyncio.Event()
@@ -214,29 +130,29 @@ async def heard(end: TransportEnd, until: str) -> list[object]:
     return messages
 
 
-def test_the_transport_end_knows_its_job_and_hears_what_came_with_configure() -> None:
+def test_the_transport_end_knows_its_job_and_receives_what_came_with_configure() -> None:
     link, end = transport_end(os.getpid())
     assert end.run_file == RUN_FILE
     assert end.layout.tensors == TENSORS
-    assert asyncio.run(heard(end, "Leaving")) == [Leaving(reason="at once")]
+    assert asyncio.run(received_by(end, "Leaving")) == [Leaving(reason="at once")]
     link.close()
     end.link.close()
 
 
-def test_the_transport_end_hears_a_closed_link_once() -> None:
+def test_the_transport_end_reports_a_closed_link_once() -> None:
     link, end = transport_end(os.getpid())
     link.close()
-    assert asyncio.run(heard(end, "nothing")) == [Leaving(reason="at once"), "end"]
+    assert asyncio.run(received_by(end, "nothing")) == [Leaving(reason="at once"), "end"]
     end.link.close()
 
 
-def test_the_transport_end_hears_its_parents_death_though_the_socket_is_still_open() -> None:
+def test_the_transport_end_notices_its_parents_death_though_the_socket_is_still_open() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
         link, end = transport_end(parent.pid)
         assert parent.stdin is not None
         parent.stdin.write(b"\n")
         parent.stdin.flush()
-        assert asyncio.run(heard(end, "nothing"))[-1] == "end"
+        assert asyncio.run(received_by(end, "nothing"))[-1] == "end"
     link.close()
     end.link.close()
 
