@@ -16,6 +16,7 @@ operator's image does not have.
 - layout.py        which part of which tensor belongs to which slice
 - frames.py        raw frames of the bulk stream
 - channels.py      gRPC options that both ends share
+- deadline.py      a deadline that moves, for the event loop of either side
 - allocator.py     the allocator, tuned before torch and grpc are imported
 - logs.py          structured logs, one JSON object a line
 """

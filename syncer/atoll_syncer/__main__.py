@@ -82,38 +82,23 @@ def bind(server: Any, listen: str) -> int:
     return port
 
 
-def read_history(flags: argparse.Namespace, pod: str) -> Any:
-    """Store, journal and history, once it is this process's turn to reign (rule 20).
-
-    Raises SupersededError when it never will be.
-    """
-    from atoll_syncer.model.log import History
-    from atoll_syncer.storage.journal import Journal
-    from atoll_syncer.storage.store import FileStore
-    from atoll_syncer.storage.turn import wait_for_turn
-
-    store = FileStore(Path(flags.store))
-    store.open()
-    journal = Journal(store, time.time)
-    return store, journal, History.of(wait_for_turn(journal, pod))
-
-
 async def serve(flags: argparse.Namespace) -> int:
-    """One shard, from its log to its last session."""
+    """One shard, from its log to its last session, on this machine."""
     import structlog
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-    from grpc_health.v1.health import aio as health_aio
     from prometheus_client import CollectorRegistry
 
-    from atoll_syncer.driver import Driver
+    from atoll_syncer.background import start_threads
     from atoll_syncer.metrics import Metrics
+    from atoll_syncer.numbers.values import Values
+    from atoll_syncer.outside import Machine
     from atoll_syncer.registrar_client import RegistrarClient
-    from atoll_syncer.rules.shard import Shard
-    from atoll_syncer.service import add_services, make_server
+    from atoll_syncer.service import make_server
+    from atoll_syncer.serving import serve_shard
+    from atoll_syncer.storage.export import Export
+    from atoll_syncer.storage.journal import Journal
+    from atoll_syncer.storage.store import FileStore
     from atoll_syncer.storage.tape import Tape
-    from atoll_syncer.storage.turn import SupersededError
 
-    log: Any = structlog.get_logger()
     run_file = read_run_file(flags.run_file)
     for flag in ("store", "tape", "export"):
         if not getattr(flags, flag):
@@ -123,59 +108,40 @@ async def serve(flags: argparse.Namespace) -> int:
     metrics = Metrics(CollectorRegistry())
     if flags.metrics_port:
         serve_metrics(metrics, flags)
-    pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
-    instance = os.environ.get(Env.INSTANCE, f"{pod}-{secrets.token_hex(4)}")
-    try:
-        store, journal, history = await asyncio.to_thread(read_history, flags, pod)
-    except SupersededError as error:
-        log.error("exit", code=int(ExitCode.SUPERSEDED), reason=str(error))
-        return int(ExitCode.SUPERSEDED)
+    store = FileStore(Path(flags.store))
+    store.open()
     tape = Tape(Path(flags.tape), time.time)
     tape.open()
-    shard = Shard(
+    pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
+    client = RegistrarClient(flags.endpoints.split(",")[0]) if flags.shard else None
+    machine = Machine(
         run_file=run_file,
         shard=flags.shard,
         pod=pod,
-        instance=instance,
-        history=history,
-        fresh=flags.new,
+        instance=os.environ.get(Env.INSTANCE, f"{pod}-{secrets.token_hex(4)}"),
         new_run=secrets.token_hex(8),
-        now=time.monotonic(),
-    )
-    client = RegistrarClient(flags.endpoints.split(",")[0]) if flags.shard else None
-    driver = Driver(
-        shard=shard,
-        journal=journal,
+        fresh=flags.new,
         store=store,
+        journal=Journal(store, time.time),
         tape=tape,
-        export_folder=Path(flags.export),
+        exporter=Export(Path(flags.export)),
         ask=client.ask if client else None,
         metrics=metrics,
+        executors=start_threads(),
+        make_values=Values.allocate,
+        clock=time.monotonic,
+        server=server,
     )
-    add_services(server, driver)
-    health = health_aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    await driver.start()
-    await server.start()
-    await health.set("", health_pb2.HealthCheckResponse.SERVING)
-    log.info("serving", shard=flags.shard, port=port, epoch=shard.history.epoch)
-    await until_stopped(driver)
-    await health.enter_graceful_shutdown()
-    await server.stop(1.0)
-    await driver.stop()
-    if driver.exit.done():
-        log.error("exit", code=int(driver.exit.result().code), reason=driver.exit.result().reason)
-        return int(driver.exit.result().code)
-    return int(ExitCode.FINAL if shard.complete else ExitCode.TRY_AGAIN)
+    structlog.get_logger().info("listens", shard=flags.shard, port=port)
+    return int(await serve_shard(machine, stop_signals()))
 
 
-async def until_stopped(driver: Any) -> None:
-    """SIGTERM, SIGINT, or an end of the shard's own."""
+def stop_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    waits: list[asyncio.Future[Any]] = [driver.exit, asyncio.create_task(stopping.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    return stopping
 
 
 if __name__ == "__main__":

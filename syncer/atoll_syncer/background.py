@@ -1,8 +1,19 @@
-"""A shard's tasks and threads: slow work beside the loop, and patience with the store (rule 23)."""
+"""A shard's tasks and threads: slow work outside of the loop, retries of the store (rule 23).
+
+The event loop of a shard never waits for a disk and never computes: both are work for one of the
+threads below. Each thread does one thing after the other, in the order of the calls, so what two
+calls of one thread do never overlaps; what two threads do may.
+
+A function that runs in a thread may only touch what its caller has handed to it. Its result comes
+back into the loop, where all of a shard's state is read and written.
+
+`executors` are given, not made here: in production one pool of one thread each (`start_threads`),
+in the simulation something that computes at once and answers after a drawn time.
+"""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -25,12 +36,21 @@ class Thread(StrEnum):
     EXAMINE = "examine"  # looks through what has arrived
 
 
-class Background:
-    """The tasks and threads of one process. `failed` hears what a task raises: a bug."""
+Executors = Mapping[Thread, Executor]
 
-    def __init__(self, metrics: Metrics, failed: Callable[[BaseException], None]) -> None:
-        self._pools = {each: ThreadPoolExecutor(1, each) for each in Thread}
-        self._metrics, self._failed = metrics, failed
+
+def start_threads() -> Executors:
+    """One thread of each kind."""
+    return {each: ThreadPoolExecutor(1, each) for each in Thread}
+
+
+class Background:
+    """The tasks and threads of one process. What a task raises is a bug and goes to `failed`."""
+
+    def __init__(
+        self, executors: Executors, metrics: Metrics, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._executors, self._metrics, self._failed = executors, metrics, failed
         self._tasks: set[asyncio.Task[None]] = set()
         self.troubles: list[str] = []  # of the work that is tried again
 
@@ -44,15 +64,18 @@ class Background:
         """Cancel all tasks, and begin nothing more in the threads."""
         for task in self._tasks:
             task.cancel()
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        for executor in self._executors.values():
+            executor.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, thread: Thread, work: Callable[[], T]) -> T:
-        """Do it in that thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pools[thread], work)
+        """Compute `work` in that thread; raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._executors[thread], work)
 
     async def until_stored(self, thread: Thread, work: Callable[[], T]) -> T:
-        """Again and again while the store does not take it; the trouble is said once."""
+        """The same, again every RETRY_SECONDS while the store is full or cannot be reached.
+
+        Each trouble is logged once and stays in `troubles` until the work is done.
+        """
         said: list[str] = []
         try:
             while True:

@@ -1,20 +1,56 @@
-"""Performs a shard's effects: a thread appends to the log, one merges, the loop does the rest."""
+"""Runs one shard: feeds the rules with what happens and performs the effects that they answer.
+
+The rules (`rules.shard.Shard`) are a machine without I/O: an input and the time go in, a list of
+effects comes out. The driver is the other half. It has nine duties:
+
+1. `feed` performs the effects of one input in order and at once. It never waits: what takes long
+   becomes a task or work for a thread, and its result is the next input.
+2. Control messages go to the port of their session (`Send`, `PublishHead`, `EndSession`). A
+   session without a port is over, and what is meant for it is dropped.
+3. Entries of the log (`Append`) and answers of the registrar (`Reply`) stand in one queue. One
+   task takes them one after the other: it makes the entry durable in the thread LOG, tells the
+   values (a version becomes the head of its slice), and feeds `Shard.appended`.
+4. Offers, seeds and held versions that have arrived are examined in the thread EXAMINE, because
+   that reads all of their values; then the rules are asked, and `Stage` keeps what they count.
+5. Versions are made (`Merge`, `StoreSeed`, `StoreHeld`) and written in the thread MERGE; then
+   `Shard.merged` or `Shard.seeded` is fed, which answers with the entry that names them.
+6. Objects that no entry needs any more are collected after each entry that made them so.
+7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
+8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
+9. Once a second the heartbeat is renewed and the end of the log is looked at (rule 20).
+
+Why the effects of an entry wait for `appended` (rule 19): everything that others hear of an entry
+must survive this process. So the rules answer an input that changes something durable with an
+`Append` alone; only `Shard.appended` changes the history and answers with what the change means
+to others: a Welcome, a Publish, a Reply. A process that is killed in between has told nobody.
+Replies stand in the same queue as entries for the same reason: a reply never overtakes the entry
+that it tells of.
+
+Why one queue and one thread: entry n+1 may be created only by a process that knows entry n. When
+the position is taken, another process has followed this one: the append raises DeposedError, and
+nothing that this process still holds can become durable.
+
+Trouble with the store delays, and stops nothing (rule 23): work that raises StoreFull or
+StoreUnavailable is repeated once a second, while training goes on and messages are answered. Any
+other exception of a task is a bug and ends the process with ExitCode.BUG: `exit` has its reason.
+
+Everything outside is given to the constructor: clock, threads, store, values, tape, export,
+registrar. tests/sim runs this same class in virtual time with symbols in place of tensors.
+"""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs
+from atoll_protos.deadline import Deadline
 from atoll_protos.layout import Layout, from_model
 from atoll_protos.names import ExitCode
 from atoll_syncer.background import RETRY_SECONDS, Background, Thread
-from atoll_syncer.metrics import Metrics
 from atoll_syncer.model.effects import (
     Accept,
     Append,
@@ -36,92 +72,61 @@ from atoll_syncer.model.effects import (
     WritePart,
 )
 from atoll_syncer.model.log import Committed, Entry, Reign, Seeded
-from atoll_syncer.numbers.arrivals import Arrived, TransferError
-from atoll_syncer.numbers.values import Making, Outcome, Values
+from atoll_syncer.numbers.arrivals import TransferError
+from atoll_syncer.numbers.values import Outcome
+from atoll_syncer.outside import Machine, Making, Port, Values
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage import export
-from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.store import Store, StoreError
+from atoll_syncer.storage.export import Part
+from atoll_syncer.storage.journal import DeposedError
+from atoll_syncer.storage.store import StoreError
 from atoll_syncer.storage.takeover import Heartbeat
-from atoll_syncer.storage.tape import Tape as TapeFile
 from atoll_syncer.storage.turn import HEARTBEAT_SECONDS
 from atoll_syncer.storage.versions import Collector
 
 log = structlog.get_logger()
 
 
-class Port(Protocol):
-    """One session's way out."""
-
-    def send(self, message: pb.ToLearner) -> None:
-        """Queue a control message."""
-
-    def publish(self, fragment: int) -> None:
-        """The session lacks this slice's head."""
-
-    def end(self, end: pb.End) -> None:
-        """Say why and close both streams."""
-
-
-Asker = Callable[[Any], Awaitable[Any]]
-
-
 class Driver:
-    """Owns one shard: feeds it what happens and performs what it answers, in order."""
+    """See the module. Call `start` in the event loop; `exit` is set when the shard must end."""
 
-    def __init__(
-        self,
-        *,
-        shard: Shard,
-        journal: Journal,
-        store: Store,
-        tape: TapeFile,
-        export_folder: Path,
-        ask: Asker | None,
-        metrics: Metrics,
-    ) -> None:
-        self.shard, self.journal, self.store = shard, journal, store
-        self.tape, self.export_folder, self.ask = tape, export_folder, ask
-        self.metrics = metrics
+    def __init__(self, shard: Shard, machine: Machine) -> None:
+        self.shard, self.machine, self.now = shard, machine, machine.clock
+        self.journal, self.store, self.tape = machine.journal, machine.store, machine.tape
+        self.metrics = machine.metrics
         self.values: Values | None = None
         self.ports: dict[int, Port] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
-        self.judged: Arrived | None = None  # verified; the rules are being asked
-        self.replies: dict[int, asyncio.Future[Any]] = {}
+        self.judged: Any = None  # the offer, verified, of which the rules are being asked
+        self.replies: dict[int, asyncio.Future[Any]] = {}  # by token
         self.bytes_received = 0  # of bulk frames, in this process
         self.bytes_sent = 0
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self.background = Background(machine.executors, machine.metrics, self._failed)
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
-        self.background = Background(metrics, self._failed)
-        self._timer = asyncio.Event()
+        self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
-        self._collector = Collector(store)
-
-    @staticmethod
-    def now() -> float:
-        """Monotonic seconds, as the shard's rules count them."""
-        return time.monotonic()
+        self._collector = Collector(machine.store)
 
     async def start(self) -> None:
-        """Restore the tensors, begin the reign, and go on until `stop`."""
+        """Restore the values, begin the reign, and go on until `stop`."""
+        effects = self.shard.start(self.now())
         if self.shard.history.tensors:
-            effects = self.shard.start(self.now())
-            self._allocate(self.shard.layout)
-            assert self.values is not None
-            lost = await self.background.run(
-                Thread.MERGE,
-                lambda: self.values.restore(self.shard.history, self.store),  # type: ignore[union-attr]
-            )
-            for fragment, trouble in lost.items():
-                log.error("committed data is lost", slice=fragment, trouble=str(trouble))
-                self.metrics.store_troubles.labels(trouble.kind).inc()
-            effects += self.shard.lost(set(lost), self.now())
-        else:
-            effects = self.shard.start(self.now())
+            effects += await self._restore()
         self.background.spawn(self._append_entries())
         self.background.spawn(self._keep_time())
         self.background.spawn(self._keep_beating())
         self.feed(effects)
+
+    async def _restore(self) -> list[Effect]:
+        """Read the heads back. While the store cannot be reached this waits."""
+        values = self._allocate(self.shard.layout)
+        lost = await self.background.until_stored(
+            Thread.MERGE, lambda: values.restore(self.shard.history, self.store)
+        )
+        for fragment, trouble in lost.items():
+            log.error("committed data is lost", slice=fragment, trouble=str(trouble))
+            self.metrics.store_troubles.labels(trouble.kind).inc()
+        return self.shard.lost(set(lost), self.now())
 
     async def stop(self) -> None:
         """Finish the log's queue, at most for two seconds, and end."""
@@ -148,7 +153,7 @@ class Driver:
         for effect in effects:
             self.metrics.count(effect)
             self._perform(effect)
-        self._timer.set()
+        self._deadline.moved()
 
     async def call(self, request: Any) -> Any:
         """A registrar call: answered when what it changed is durable."""
@@ -236,16 +241,17 @@ class Driver:
                 making = values.begin_held(effect, history.run, history.epoch)
                 self.background.spawn(self._merge(making))
 
-    def _allocate(self, layout: Layout | None) -> None:
+    def _allocate(self, layout: Layout | None) -> Values:
         assert layout is not None, "a layout was announced"
         if self.values is None:
-            self.values = Values.allocate(layout, self.shard.number, self.shard.sync)
+            self.values = self.machine.make_values(layout, self.shard.number, self.shard.sync)
+        return self.values
 
     async def _merge(self, making: Making) -> None:
         outcome = await self._make(making)
         self.feed(self.shard.merged(outcome.slice, outcome.digest, outcome.object, self.now()))
 
-    async def _seed(self, makings: list[Making], session: int) -> None:
+    async def _seed(self, makings: Sequence[Making], session: int) -> None:
         outcomes = [await self._make(making) for making in makings]
         assert self.values is not None
         self.values.forget(session)
@@ -301,24 +307,25 @@ class Driver:
         assert values is not None, "final without values"
         part = await self.background.until_stored(
             Thread.MERGE,
-            lambda: export.write_part(self.export_folder, run, values.shard, values.bases()),
+            lambda: self.machine.exporter.write_part(run, self.shard.number, values.bases()),
         )
         self.feed(self.shard.part_written(part.file, part.digest))
 
     async def _write_index(self, parts: tuple[tuple[int, str, str], ...]) -> None:
         values, run = self.values, self.shard.history.run
         assert values is not None, "final without values"
-        files = [export.Part(file=file, digest=digest) for _, file, digest in parts]
+        files = [Part(file=file, digest=digest) for _, file, digest in parts]
         await self.background.until_stored(
             Thread.MERGE,
-            lambda: export.assemble(self.export_folder, run, values.layout, files),
+            lambda: self.machine.exporter.assemble(run, values.layout, files),
         )
         self.feed(self.shard.exported())
 
     async def _ask(self, request: Any) -> None:
-        assert self.ask is not None, "the registrar asks nobody"
+        ask = self.machine.ask
+        assert ask is not None, "the registrar asks nobody"
         while True:
-            reply = await self.ask(request)
+            reply = await ask(request)
             if reply is not None:
                 self.feed(self.shard.answered(reply, self.now()))
                 return
@@ -328,14 +335,7 @@ class Driver:
 
     async def _keep_time(self) -> None:
         while True:
-            self._timer.clear()
-            wait = self.shard.deadline() - self.now()
-            if wait > 0:
-                try:
-                    await asyncio.wait_for(self._timer.wait(), wait)
-                    continue
-                except TimeoutError:
-                    pass
+            await self._deadline.wait()
             self.feed(self.shard.tick_time(self.now()))
             staged_bytes = self.values.staged_bytes if self.values else 0
             self.metrics.refresh(

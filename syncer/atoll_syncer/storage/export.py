@@ -87,6 +87,21 @@ def assemble(
     return index
 
 
+class Export:
+    """The export of one shard's process: both steps with their folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write_part(self, run: str, shard: int, bases: Mapping[int, torch.Tensor]) -> Part:
+        """See `write_part`."""
+        return write_part(self.folder, run, shard, bases)
+
+    def assemble(self, run: str, layout: Layout, parts: Sequence[Part]) -> None:
+        """See `assemble`."""
+        assemble(self.folder, run, layout, parts)
+
+
 def _remove(folder: Path, names: set[str]) -> None:
     for name in names:
         with storage_errors(folder / name):

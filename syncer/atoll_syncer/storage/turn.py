@@ -1,6 +1,7 @@
 """Waits for this process's turn to reign over a shard (PROTOCOL.md, rule 20)."""
 
-import time
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -13,6 +14,8 @@ from atoll_syncer.storage.takeover import Decision, Heartbeat, Turn, View, decid
 HEARTBEAT_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 5.0  # of a newcomer without a sign of life
 LOOK_SECONDS: Final = 0.5
+
+InThread = Callable[[Callable[[], Decision]], Awaitable[Decision]]
 
 log = structlog.get_logger()
 
@@ -47,13 +50,18 @@ class Watch:
         return decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
 
 
-def wait_for_turn(journal: Journal, pod: str) -> list[Entry]:
-    """The whole log, read when it is this pod's turn. Raises SupersededError; blocks."""
-    watch = Watch(journal, pod, time.monotonic())
-    said = ""
+async def wait_for_turn(
+    journal: Journal, pod: str, in_thread: InThread, clock: Callable[[], float]
+) -> list[Entry]:
+    """The whole log, read when it is this pod's turn. Raises SupersededError.
+
+    `in_thread` computes each look outside of the event loop, because a disk may take long;
+    `clock` counts monotonic seconds.
+    """
+    watch, said = Watch(journal, pod, clock()), ""
     while True:
         try:
-            decision = watch.look(time.monotonic())
+            decision = await in_thread(lambda: watch.look(clock()))
         except StoreUnavailable as error:
             decision = Decision(turn=Turn.WAIT, reason=str(error))
         if decision.turn is Turn.REIGN:
@@ -63,4 +71,4 @@ def wait_for_turn(journal: Journal, pod: str) -> list[Entry]:
         if decision.reason != said:
             said = decision.reason
             log.info("waits for its turn", reason=said)
-        time.sleep(LOOK_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)

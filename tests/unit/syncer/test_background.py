@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from atoll_syncer import background
-from atoll_syncer.background import Background, Thread
+from atoll_syncer.background import Background, Thread, start_threads
 from atoll_syncer.metrics import Metrics
 from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
@@ -43,7 +43,7 @@ def troubles(metrics: Metrics) -> dict[str, float]:
 
 def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(metrics: Metrics) -> None:
     async def scenario() -> None:
-        threads = Background(metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug)
         work = failing(StoreFull, StoreUnavailable, StoreFull)
         assert await threads.until_stored(Thread.MERGE, work) == "merge_0"
         threads.stop()
@@ -56,7 +56,7 @@ def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
     told: list[list[str]] = []
 
     async def scenario() -> None:
-        threads = Background(metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug)
         work = failing(StoreFull)
 
         def looking() -> str:
@@ -73,7 +73,7 @@ def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
 
 def test_what_no_patience_mends_is_raised(metrics: Metrics) -> None:
     async def scenario() -> None:
-        threads = Background(metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug)
         with pytest.raises(StoreCorrupt):
             await threads.until_stored(Thread.LOG, failing(StoreCorrupt))
         threads.stop()
@@ -88,7 +88,7 @@ def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread
     done: list[str] = []
 
     async def scenario() -> None:
-        threads = Background(metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug)
         gate = threading.Event()
 
         def first() -> None:
@@ -127,7 +127,7 @@ def test_a_task_that_raises_is_heard_of_and_one_that_is_stopped_is_not(metrics: 
             finally:
                 stopped.set()
 
-        threads = Background(metrics, hear)
+        threads = Background(start_threads(), metrics, hear)
         threads.spawn(endless())
         threads.spawn(broken())
         await told.wait()

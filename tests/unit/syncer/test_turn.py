@@ -1,10 +1,12 @@
 """A second process of a shard waits for its turn (PROTOCOL.md, rule 20)."""
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
-from atoll_syncer.model.log import Reign
+from atoll_syncer.model.log import Entry, Reign
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.store import FileStore
 from atoll_syncer.storage.takeover import Heartbeat, Turn
@@ -34,10 +36,14 @@ def beat(count: int, pod: str = "a") -> Heartbeat:
     return Heartbeat(pod=pod, instance=pod, epoch=1, count=count, learners=())
 
 
+def wait(store: FileStore, pod: str) -> list[Entry]:
+    return asyncio.run(wait_for_turn(journal(store), pod, asyncio.to_thread, time.monotonic))
+
+
 def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore) -> None:
-    assert wait_for_turn(journal(store), "a") == []
+    assert wait(store, "a") == []
     reign(store, 1, "a")
-    assert len(wait_for_turn(journal(store), "a")) == 1
+    assert len(wait(store, "a")) == 1
 
 
 def test_a_newcomer_waits_while_the_heartbeat_goes_on(store: FileStore) -> None:
@@ -64,4 +70,4 @@ def test_a_pod_that_was_followed_never_reigns_again(store: FileStore) -> None:
     reign(store, 1, "a")
     reign(store, 2, "b")
     with pytest.raises(SupersededError, match="pod b has followed"):
-        wait_for_turn(journal(store), "a")
+        wait(store, "a")

@@ -1,0 +1,141 @@
+"""What a shard's process is given from outside: interfaces, and `Machine`, which holds them all.
+
+The driver and the service know nothing else of the machine that they run on: no environment, no
+clock, no thread, no file. `__main__` makes a Machine of real parts, tests/sim one in virtual time
+with symbols in place of tensors.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.layout import Layout
+from atoll_protos.run import RunFile, Sync
+from atoll_syncer.background import Executors
+from atoll_syncer.metrics import Metrics
+from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
+from atoll_syncer.model.log import History
+from atoll_syncer.numbers.values import Outcome, Payload
+from atoll_syncer.storage.export import Part
+from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.store import Store, StoreCorrupt, StoreError, StoreMissing
+
+
+class Port(Protocol):
+    """The way out to one session; see service.SessionPort."""
+
+    def send(self, message: pb.ToLearner) -> None:
+        """Queue a control message."""
+
+    def publish(self, fragment: int) -> None:
+        """The session lacks this slice's head."""
+
+    def end(self, end: pb.End) -> None:
+        """Say why and close both streams."""
+
+
+class Making(Protocol):
+    """See numbers.values.Making."""
+
+    def compute(self) -> None:
+        """Make the version in memory."""
+
+    def write(self, store: Store) -> Outcome:
+        """Make it durable. Raises StoreFull and StoreUnavailable: call again."""
+
+
+class Values(Protocol):
+    """The values of one shard; see numbers.values.Values, which says more of each method."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the whole model."""
+
+    @property
+    def staged_bytes(self) -> int:
+        """Memory that offers, seeds and held versions take."""
+
+    def examine(self, head: pb.Transfer, payload: bytearray) -> Any:
+        """Verify a whole transfer, in any thread. Raises TransferError."""
+
+    def stage(self, name: Stage, offer: Any) -> None:
+        """Keep an offer until it is merged or dropped."""
+
+    def drop(self, name: Drop) -> None:
+        """Forget an offer."""
+
+    def keep(self, session: int, slice_: int, arrived: Any) -> None:
+        """Keep a session's seed, or the version that it held, of one slice."""
+
+    def forget(self, session: int) -> None:
+        """Drop what `keep` kept of a session."""
+
+    def begin_merge(self, effect: Merge, run: str, epoch: int) -> Making:
+        """The head's successor."""
+
+    def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> Sequence[Making]:
+        """Version 0 of every slice, by fragment."""
+
+    def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> Making:
+        """A learner's version under the next number."""
+
+    def committed(self, slice_: int) -> None:
+        """The entry that names the slice's coming version is durable."""
+
+    def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
+        """A version for a receiver that holds number `base`, or nothing known."""
+
+    def bases(self) -> Mapping[int, Any]:
+        """The head of every slice, as published."""
+
+    def restore(self, history: History, store: Store) -> Mapping[int, StoreCorrupt | StoreMissing]:
+        """Read the heads back; returns those that are lost. Raises StoreUnavailable."""
+
+
+class TapeWriter(Protocol):
+    """See storage.tape.Tape."""
+
+    dropped_lines: int
+
+    def write(self, run: str, record: Mapping[str, object]) -> StoreError | None:
+        """Append one record; returns why it must wait."""
+
+    def close(self) -> None:
+        """Write what waits, and close."""
+
+
+class Exporter(Protocol):
+    """See storage.export.Export. Both raise StoreFull and StoreUnavailable: call again."""
+
+    def write_part(self, run: str, shard: int, bases: Mapping[int, Any]) -> Part:
+        """Write one shard's final bases."""
+
+    def assemble(self, run: str, layout: Layout, parts: Sequence[Part]) -> None:
+        """Write the model from all shards' parts."""
+
+
+Asker = Callable[[Any], Awaitable[Any]]  # a request to the registrar; None: it does not answer
+MakeValues = Callable[[Layout, int, Sync], Values]  # of one shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a shard's process is given from outside."""
+
+    run_file: RunFile
+    shard: int
+    pod: str
+    instance: str  # of this process start
+    new_run: str  # the random id of a run that it would begin
+    fresh: bool  # no run of this job can exist yet
+    store: Store
+    journal: Journal
+    tape: TapeWriter
+    exporter: Exporter
+    ask: Asker | None  # of the registrar; None: this is the registrar
+    metrics: Metrics
+    executors: Executors
+    make_values: MakeValues
+    clock: Callable[[], float]  # monotonic seconds
+    server: Any  # a grpc.aio.Server whose port is bound, not started

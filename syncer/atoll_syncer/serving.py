@@ -1,0 +1,92 @@
+"""The life of one shard's process: wait for its turn, restore, serve, stop.
+
+`serve_shard` is all of it but the machine: store, server, clock, threads and random names come in
+`outside.Machine`. `__main__` makes one from flags and the environment, tests/sim makes one in
+virtual time.
+
+A process reads the log and waits until it may reign (rule 20); only then it accepts connections,
+so a learner that dials a waiting process is refused and dials again. It serves until it is told
+to stop, or until its own rules say Exit; then sessions get a second to end, the log's queue two.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+
+from atoll_protos.names import ExitCode
+from atoll_syncer.background import Thread
+from atoll_syncer.driver import Driver
+from atoll_syncer.model.log import History
+from atoll_syncer.outside import Machine
+from atoll_syncer.rules.shard import Shard
+from atoll_syncer.service import add_services
+from atoll_syncer.storage.turn import SupersededError, wait_for_turn
+
+SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
+
+log = structlog.get_logger()
+
+
+async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
+    """Until `stopping`, or an end of the shard's own; returns the process' exit code."""
+    stop, starting = asyncio.create_task(stopping.wait()), asyncio.create_task(start(machine))
+    await asyncio.wait({stop, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        return ExitCode.TRY_AGAIN
+    try:
+        driver, health = starting.result()
+    except SupersededError as error:
+        log.error("exit", code=int(ExitCode.SUPERSEDED), reason=str(error))
+        return ExitCode.SUPERSEDED
+    ends: list[asyncio.Future[Any]] = [driver.exit, stop]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    await health.enter_graceful_shutdown()
+    await machine.server.stop(SESSIONS_END_SECONDS)
+    await driver.stop()
+    if driver.exit.done():
+        ending = driver.exit.result()
+        log.error("exit", code=int(ending.code), reason=ending.reason)
+        return ExitCode(ending.code)
+    return ExitCode.FINAL if driver.shard.complete else ExitCode.TRY_AGAIN
+
+
+async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
+    """Take the shard over, and serve it. Raises SupersededError."""
+    driver, health = make_driver(machine, await take_turn(machine)), health_aio.HealthServicer()
+    add_services(machine.server, driver)
+    health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)
+    await driver.start()
+    await machine.server.start()
+    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    log.info("serving", shard=machine.shard, epoch=driver.shard.history.epoch)
+    return driver, health
+
+
+async def take_turn(machine: Machine) -> History:
+    """The log's history, read when it is this process's turn. Raises SupersededError."""
+    loop, thread = asyncio.get_running_loop(), machine.executors[Thread.LOG]
+
+    def in_thread(look: Callable[[], Any]) -> asyncio.Future[Any]:
+        return loop.run_in_executor(thread, look)
+
+    return History.of(await wait_for_turn(machine.journal, machine.pod, in_thread, machine.clock))
+
+
+def make_driver(machine: Machine, history: History) -> Driver:
+    """The shard's rules over this history, and their driver."""
+    shard = Shard(
+        run_file=machine.run_file,
+        shard=machine.shard,
+        pod=machine.pod,
+        instance=machine.instance,
+        history=history,
+        fresh=machine.fresh,
+        new_run=machine.new_run,
+        now=machine.clock(),
+    )
+    return Driver(shard, machine)
