@@ -35,7 +35,7 @@ class Metrics:
         self.offers = self._counter("offers", "Offers by what became of them", "outcome")
         self.zombies = self._counter("zombies_refused", "Messages of superseded incarnations")
         self.refusals = self._counter("refusals", "Joins refused and sessions ended", "code")
-        self.recoveries = self._counter("recoveries", "Slices taken back from learners (rule 22)")
+        self.recoveries = self._counter("recoveries", "Slices taken back from learners")
         self.received_bytes = self._counter("received_bytes", "Bulk bytes from learners")
         self.sent_bytes = self._counter("sent_bytes", "Bulk bytes to learners and observers")
         self.store_troubles = self._counter("store_troubles", "Failed tries to store", "trouble")

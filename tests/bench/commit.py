@@ -1,4 +1,4 @@
-"""R7 of TRANSPORT.md: last offer in -> durable -> trailer made, over memory and disk's own time.
+"""Last offer in -> durable -> trailer made, over the time that memory and disk need for it.
 
 In tests/: python -m bench.commit --folder FOLDER_ON_THE_DISK
 """

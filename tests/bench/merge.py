@@ -1,4 +1,4 @@
-"""R4 of TRANSPORT.md: memory traffic of merge + outer step + rounding over that of `add_`.
+"""Memory traffic of merge + outer step + rounding over that of `add_`.
 
 In tests/: python -m bench.merge
 """

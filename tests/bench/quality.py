@@ -22,7 +22,7 @@ BATCH = 16
 LEARNERS = 3
 HELDOUT_BYTES = 1 << 18
 PERIOD = 16
-OUTER = {"learningRate": "0.7", "momentum": "0.5"}  # best of ALGORITHM.md, section 8
+OUTER = {"learningRate": "0.7", "momentum": "0.5"}  # docs/algorithm.md, outer optimizer
 SYSTEMS: dict[str, Mapping[str, Any]] = {
     "Decoupled DiLoCo": {"fragments": 4, "period": PERIOD, "overlap": 2, "outer": OUTER},
     "DiLoCo": {"preset": "DiLoCo", "period": PERIOD, "outer": OUTER},

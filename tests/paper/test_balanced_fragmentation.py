@@ -1,4 +1,4 @@
-"""Balanced tensor fragmentation (2604.21428; ALGORITHM.md, section 3)."""
+"""Balanced tensor fragmentation (2604.21428; docs/algorithm.md)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

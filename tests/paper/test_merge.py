@@ -1,4 +1,4 @@
-"""Radial-directional averaging (2604.21428, the merge of Decoupled DiLoCo; ALGORITHM.md 3)."""
+"""Radial-directional averaging (2604.21428, the merge of Decoupled DiLoCo; docs/algorithm.md)."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""When fragments are due: 2604.21428's offsets, in the form of PROTOCOL.md's rule 9."""
+"""When fragments are due: 2604.21428's offsets, in the form of rule 9 (docs/protocol.md)."""
 
 import pytest
 from hypothesis import given
@@ -36,5 +36,5 @@ def test_two_starts_of_a_slice_lie_half_a_period_apart(period: int, distance: in
 def test_only_modes_that_wait_lower_the_quorum_to_who_trains(
     lockstep: bool, training: int, awaited: int
 ) -> None:
-    """PROTOCOL.md, rule 10: there K means min(K, learners Training), at least 1."""
+    """Rule 10 (docs/protocol.md): there K means min(K, learners Training), at least 1."""
     assert Sync(quorum=4, lockstep=lockstep).awaited(training) == awaited

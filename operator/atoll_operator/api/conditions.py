@@ -147,7 +147,7 @@ def _syncer_ready(facts: Facts) -> Condition:
     if all(state in SERVING for state in states):
         note = ""
         if facts.ephemeral:
-            note = "storage is Ephemeral: a lost shard is restored from the learners (rule 22)"
+            note = "storage is Ephemeral: a lost shard is restored from the learners"
         return Condition(type="SyncerReady", status=TRUE, reason="Serving", message=note)
     if problems:
         return Condition(type="SyncerReady", status=FALSE, reason="PodsNotReady", message=problems)
