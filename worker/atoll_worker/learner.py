@@ -17,12 +17,12 @@ from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary
 from atoll_worker.settings import Settings, read_settings
-from atoll_worker.training.rates import Followers, Scheduler
-from atoll_worker.training.replica import Replica, Work, open_replica
+from atoll_worker.training.rates import Scheduler, TickSchedules
+from atoll_worker.training.replica import BoundaryWork, Replica, open_replica
 from atoll_worker.training.staging import Scalar
 from atoll_worker.training.termination import Termination
 
-POLL_SECONDS = 0.2  # how soon a wait sees SIGTERM
+POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 
 log = structlog.get_logger()
 
@@ -36,21 +36,35 @@ class Learner:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                learner.step(tokens=loss_tokens, loss=loss)
+                learner.step(tokens=tokens_of_the_batch, loss=loss)
 
     `model` holds the parameters that `optimizer` steps: float32, bfloat16 or float16, on one
-    device. What travels of it: see `parameters.travelling`. On entering, the model takes the
-    job's values; its own initial value is used only if it is the first one there, so it must be
-    a function of the job's seed (`learner.seed`) alone. Inside, values change at `step()` only.
+    device. All trainable parameters and floating-point buffers are exchanged (see
+    `parameters.travelling`). On entering, the model takes the job's values. Its own initial values
+    are used only if this learner is the first of the job, so they must be a function of the job's
+    seed (`atoll.read_settings().seed`) or constant.
 
-    Job, slot and syncer come from the arguments or else from the environment: ATOLL_RUN_FILE,
-    ATOLL_ENDPOINTS, ATOLL_SLOT, and optionally ATOLL_UID, ATOLL_INSTANCE, ATOLL_TELEMETRY_DIR.
-    With settings whose overlap is 1 or more, and not in lock-step, `step()` never waits.
+    **What happens at a step boundary**, which is the call of `step()`:
 
-    Entering and `step()` raise LearnerError, with an `exit_code`, when this process is refused
-    (77: superseded; 65: another model or job) or has lost its transport process (75), and
-    SpecError for wrong arguments. SIGTERM, unless the user handles it, leaves the job and exits
-    with 0; any exception leaves the job and propagates.
+    1. The step is counted, with its tokens, for every slice of the model.
+    2. Values that have arrived from the shards since the last boundary are adopted: they overwrite
+       the slice (or are blended with it, if `spec.sync.adopt` says so). The optimizer's moments
+       stay as they are.
+    3. Slices that a shard has called for, or that will soon be due, are copied to memory which the
+       transport process shares. It forms the offers from these copies while training goes on.
+    4. Schedules given to `schedule()` are moved to the job's tick.
+
+    Nothing else ever changes the model. A boundary waits neither for the network nor for
+    the device; only in lock-step modes (overlap 0, or a preset in which all learners wait for each
+    other) `step()` returns when the values of the round are adopted.
+
+    Job, slot and the syncer's addresses come from the arguments or else from the environment: see
+    `atoll.read_settings`.
+
+    Entering and `step()` raise LearnerError, with an `exit_code`, when the job refuses this process
+    (77: another process has taken its slot; 65: another model or job) or when its transport process
+    has died (75), and SpecError for wrong arguments or environment. SIGTERM, unless the user
+    handles it, leaves the job and exits with 0; any exception leaves the job and propagates.
     """
 
     def __init__(
@@ -69,53 +83,29 @@ class Learner:
         self._replica: Replica | None = None
         self._open = False
         self._termination = Termination()
-        self._followers = Followers()
-        self._readings: deque[Scalar] = deque()
+        self._schedules = TickSchedules()
+        self._losses: deque[Scalar] = deque()  # not yet read from the device
         self._loss = math.nan
         self._own_steps = 0
         self._tokens = 0
         self._cursor = 0
         self._left_at = 0.0  # when the last step() returned, monotonic
-        self._blocked_seconds = 0.0  # how long it took
+        self._blocked_seconds = 0.0  # how long the last step() took
 
     @property
     def finished(self) -> bool:
-        """Whether every shard has said Final and its last values were adopted: end the loop."""
+        """Whether the job is over and its final values are in the model: end the loop."""
         return self._replica is not None and self._replica.finished
 
     @property
     def tick(self) -> int:
-        """The job's step: the lowest tick over the shards, as last heard. Never goes back."""
+        """The job's clock: the lowest tick over the shards, as last received. Never goes back."""
         return self._replica.tick if self._replica else 0
 
     @property
     def own_steps(self) -> int:
         """Optimizer steps of this learner since it was started; 0 after every restart."""
         return self._own_steps
-
-    @property
-    def slot(self) -> str:
-        """Its name in the job: region and ordinal."""
-        return self._job.slot
-
-    @property
-    def seed(self) -> int:
-        """The job's seed, for data and initial values."""
-        return self._job.run_file.seed
-
-    @property
-    def run_file(self) -> RunFile:
-        """The job."""
-        return self._job.run_file
-
-    @property
-    def cursor(self) -> int:
-        """Where this slot's data goes on: the first batch (or what `cursor=` counts) not trained.
-
-        Known once entered. It outlives this process, so data must be a function of seed, slot and
-        cursor alone (PROTOCOL.md, rules 26 and 28).
-        """
-        return self._cursor
 
     @property
     def total_ticks(self) -> int | None:
@@ -132,50 +122,79 @@ class Learner:
         total_ticks = self.total_ticks or self._estimated_ticks()
         return min(1.0, self.tick / total_ticks) if total_ticks else 0.0
 
+    @property
+    def slot(self) -> str:
+        """This learner's name in the job: region and ordinal, such as us-east-0."""
+        return self._job.slot
+
+    @property
+    def seed(self) -> int:
+        """The job's seed, for data and initial values."""
+        return self._job.seed
+
+    @property
+    def run_file(self) -> RunFile:
+        """The job as its processes know it: regions, slots, length, synchronisation settings."""
+        return self._job.run_file
+
+    @property
+    def cursor(self) -> int:
+        """Where this slot's data goes on: the first batch (or what `cursor=` counts) not trained.
+
+        Known once entered. The shards keep it, so it outlives this process; if a batch is a
+        function of seed, slot and cursor alone, a restarted learner neither repeats nor skips data
+        that is already part of the shared model (docs/protocol.md, rules 26 and 28).
+        """
+        return self._cursor
+
     def schedule(self, scheduler: Scheduler) -> None:
         """Let a `torch.optim.lr_scheduler` follow the job's tick; do not step it yourself.
 
-        Call it before or after entering. Plateau schedulers do not fit: they need a metric.
+        Call it before or after entering. Schedulers that need a metric (ReduceLROnPlateau) do not
+        fit.
         """
-        self._followers.schedulers.append(scheduler)
-        self._followers.move(self.tick, optimizer_has_stepped=self._own_steps > 0)
+        self._schedules.schedulers.append(scheduler)
+        self._schedules.move_to(self.tick, optimizer_has_stepped=self._own_steps > 0)
 
     def step(
         self, *, tokens: int, loss: float | Tensor | None = None, cursor: int | None = None
     ) -> None:
-        """After `optimizer.step()`: count the step, adopt what has arrived, hand over captures.
+        """Call it once after every `optimizer.step()`; the class says what happens then.
 
-        `tokens`: trained in this step, all accumulated micro-batches together. `loss`: a number
-        or a one-element tensor; on an accelerator it is read one step later, nothing waits.
-        `cursor`: where the slot's data goes on; without it one more than before.
+        `tokens`: the tokens trained in this step, all accumulated micro-batches together; 1 or
+        more. `loss`: a number or a one-element tensor in nats, for telemetry; on an accelerator it
+        is read one step later, so that nothing waits. `cursor`: where the slot's data goes on;
+        without it, one more than before. It never goes back.
+
+        Raises SpecError for wrong arguments, LearnerError as the class says.
         """
         begun = time.monotonic()
         replica = self._inside
         step_seconds = begun - self._left_at
         tokens, cursor = self._checked(tokens, cursor)
-        with self._termination.held():
+        with self._termination.deferred():
             self._own_steps += 1
             self._tokens += tokens
             self._cursor = cursor
             replica.proceed = False
-            self._read(loss)
-            work = replica.obey()
+            self._note_loss(loss)
+            work = replica.apply_commands()
             replica.report(self._boundary(work, tokens, step_seconds), work)
             if self._job.run_file.sync.lockstep:
                 replica.settle(wait=True)
                 self._wait(replica, lambda: replica.proceed or replica.finished)
-            self._followers.move(replica.tick, optimizer_has_stepped=True)
+            self._schedules.move_to(replica.tick, optimizer_has_stepped=True)
         self._left_at = time.monotonic()
         self._blocked_seconds = self._left_at - begun
 
     def __enter__(self) -> Self:
-        """Join the job and take its values; returns when training may begin."""
+        """Join the job and take its values; return when training may begin."""
         run_file, endpoints, slot = self._arguments
         self._settings = read_settings(run_file=run_file, endpoints=endpoints, slot=slot)
         self._check_optimizer()
         self._termination.install()
         try:
-            with self._termination.held():
+            with self._termination.deferred():
                 self._replica = open_replica(self.model, self._job)
                 self._open = True
                 self._begin(self._replica)
@@ -190,7 +209,7 @@ class Learner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the job with a reason."""
+        """Leave the job, telling it why."""
         self._leave(reason_of(error) if error else "finished" if self.finished else "loop ended")
 
     def _estimated_ticks(self) -> int | None:
@@ -204,13 +223,15 @@ class Learner:
     @property
     def _job(self) -> Settings:
         if self._settings is None:
-            raise RuntimeError("a Learner is used as `with Learner(model, optimizer) as learner:`")
+            raise RuntimeError("use a Learner as `with Learner(model, optimizer) as learner:`")
         return self._settings
 
     @property
     def _inside(self) -> Replica:
         if self._replica is None or not self._open:
-            raise RuntimeError("step() belongs inside `with Learner(model, optimizer) as learner:`")
+            raise RuntimeError(
+                "call step() inside `with Learner(model, optimizer) as learner:` only"
+            )
         return self._replica
 
     def _begin(self, replica: Replica) -> None:
@@ -218,7 +239,7 @@ class Learner:
         self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
         self._cursor = replica.start.cursor
-        self._followers.move(replica.tick, optimizer_has_stepped=False)
+        self._schedules.move_to(replica.tick, optimizer_has_stepped=False)
         self._left_at = time.monotonic()
         log.info(
             "training",
@@ -230,15 +251,17 @@ class Learner:
         )
 
     def _wait(self, replica: Replica, over: Callable[[], bool]) -> None:
-        """Obey the transport until `over`: at the start, and in lock-step at a hand-over."""
+        """Carry out commands until `over`: before the first step, and in lock-step modes."""
         while not over():
             self._termination.check()
             replica.link.wait(POLL_SECONDS)
-            if work := replica.obey():
+            if work := replica.apply_commands():
                 replica.report(self._boundary(work), work, wait=True)
 
-    def _boundary(self, work: Work, tokens: int = 0, step_seconds: float | None = None) -> Boundary:
-        """Of a step, or without `step_seconds` of more work at the same boundary."""
+    def _boundary(
+        self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
+    ) -> Boundary:
+        """The message for a step, or without `step_seconds` for more work at the same boundary."""
         return Boundary(
             own_steps=self._own_steps,
             tokens=tokens,
@@ -251,16 +274,16 @@ class Learner:
             again=step_seconds is None,
         )
 
-    def _read(self, loss: float | Tensor | None) -> None:
-        """Note a loss, and keep the newest that is known."""
+    def _note_loss(self, loss: float | Tensor | None) -> None:
+        """Put the reading of a loss in line, and take the newest that the device has finished."""
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise SpecError("loss", f"has shape {tuple(loss.shape)}", "give one number")
-            self._readings.append(self._inside.staging.scalar(loss))
+            self._losses.append(self._inside.staging.scalar(loss))
         elif loss is not None:
             self._loss = float(loss)
-        while self._readings and self._readings[0].ticket.done():
-            self._loss = self._readings.popleft().host.item()
+        while self._losses and self._losses[0].ticket.done():
+            self._loss = self._losses.popleft().host.item()
 
     def _checked(self, tokens: int, cursor: int | None) -> tuple[int, int]:
         try:
@@ -294,7 +317,7 @@ class Learner:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a process leaves, in words for Leave."""
+    """Why a process leaves, in words that the shards log and the run folder shows."""
     match error:
         case SystemExit(code=0):
             return "terminated"

@@ -1,4 +1,4 @@
-"""The public Observer: receives the job's outer parameters, offers nothing, counts for nothing."""
+"""The public Observer: receives the outer parameters of a job while it trains."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The outer parameters at a tick; `model` is the observer's own until the next snapshot."""
+    """The outer parameters of a job at a tick.
+
+    `model` is the one that was given to Observer. It keeps these values until the next snapshot is
+    asked for, so copy what must be kept longer.
+    """
 
     tick: int
     final: bool  # the job's last values
@@ -31,15 +35,18 @@ class Snapshot:
 
 
 class Observer:
-    """Watches the outer parameters of a job from a process of its own:
+    """Receives the outer parameters of a job in a process of its own:
 
         with Observer(model) as observer:
             for snapshot in observer.snapshots(every=100):
                 observer.report(loss=evaluate(snapshot.model), tokens=count)
 
-    `model` is built like the learners' (the layout is compared) and takes the job's values; each
-    slice is the newest that has arrived. Job and syncer as for a Learner; no slot is needed.
-    Raises LearnerError and SpecError, and obeys SIGTERM, as Learner does.
+    `model` is built like the learners' (the syncer compares the layouts) and takes the job's
+    values. Slices are published at different times; in a snapshot each is the newest that has
+    arrived. An observer offers nothing and counts for nothing, so it cannot disturb the training.
+
+    Job and syncer come from the arguments or the environment as for a Learner; no slot is needed.
+    LearnerError, SpecError and SIGTERM are as for a Learner, too.
     """
 
     def __init__(
@@ -59,21 +66,22 @@ class Observer:
 
     @property
     def run_file(self) -> RunFile:
-        """The job, once entered."""
+        """The job as its processes know it; known once entered."""
         if self._settings is None:
-            raise RuntimeError("an Observer is used as `with Observer(model) as observer:`")
+            raise RuntimeError("use an Observer as `with Observer(model) as observer:`")
         return self._settings.run_file
 
     @property
     def tick(self) -> int:
-        """The job's step, as last heard."""
+        """The job's clock: the lowest tick over the shards, as last received."""
         return self._replica.tick if self._replica else 0
 
     def snapshots(self, *, every: int | None = None) -> Iterator[Snapshot]:
-        """One of the first values, then when the tick has passed a multiple of `every`.
+        """Yield a snapshot of the first values, and then whenever the tick passes a multiple.
 
-        `every` is the run file's by default. The final one always comes, as the last. Ticks that
-        pass while the caller works are skipped, not queued.
+        `every` is the distance in ticks, by default that of the job (`spec.evaluator.everySteps`).
+        The last snapshot has the final values and always comes. Multiples that pass while the
+        caller works are skipped, not queued. Raises SpecError if `every` is below 1.
         """
         every = self.run_file.evaluator_every or 1 if every is None else every
         if every < 1:
@@ -85,18 +93,19 @@ class Observer:
             if whole and replica.tick >= due:
                 due = (replica.tick // every + 1) * every
                 yield self._taken(replica, final=False)
-            with self._termination.held():
+            with self._termination.deferred():
                 self._absorb(replica)
         yield self._taken(replica, final=True)
 
     def report(self, *, loss: float, tokens: int) -> None:
-        """What was measured on the newest snapshot: nats per token over `tokens` tokens.
+        """Report what was measured on the newest snapshot.
 
-        It reaches `status.progress.metrics` of the job.
+        `loss` is a mean in nats per token over `tokens` tokens. It appears in
+        `status.progress.metrics` of the job and in `evaluations.jsonl` of the run folder.
         """
         if self._snapshot is None:
             raise RuntimeError("report() belongs inside the loop over snapshots()")
-        with self._termination.held():
+        with self._termination.deferred():
             self._inside.send(
                 Evaluated(
                     tick=self._snapshot.tick,
@@ -107,12 +116,12 @@ class Observer:
             )
 
     def __enter__(self) -> Self:
-        """Join the job; values arrive with the first snapshot."""
+        """Join the job; the first snapshot waits for its values."""
         run_file, endpoints = self._arguments
         self._settings = read_settings(observer=True, run_file=run_file, endpoints=endpoints)
         self._termination.install()
         try:
-            with self._termination.held():
+            with self._termination.deferred():
                 self._replica = open_replica(self.model, self._settings, observer=True)
                 log.info("observing", job=self.run_file.job)
         except BaseException as error:
@@ -132,7 +141,7 @@ class Observer:
     @property
     def _inside(self) -> Replica:
         if self._replica is None:
-            raise RuntimeError("an Observer is used as `with Observer(model) as observer:`")
+            raise RuntimeError("use an Observer as `with Observer(model) as observer:`")
         return self._replica
 
     def _taken(self, replica: Replica, *, final: bool) -> Snapshot:
@@ -141,9 +150,9 @@ class Observer:
         return self._snapshot
 
     def _absorb(self, replica: Replica) -> None:
-        """Wait for what comes next and adopt it."""
+        """Wait for the next values, at most a moment, and adopt them."""
         replica.link.wait(POLL_SECONDS)
-        if work := replica.obey():
+        if work := replica.apply_commands():
             boundary = Boundary(
                 own_steps=0,
                 tokens=0,

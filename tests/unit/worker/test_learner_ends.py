@@ -13,7 +13,7 @@ from atoll_worker.errors import TransportLostError
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Fail
 from atoll_worker.training import process
-from atoll_worker.training.replica import Replica, Work
+from atoll_worker.training.replica import BoundaryWork, Replica
 from unit.worker.fake_transport import FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
 
@@ -44,7 +44,7 @@ def test_the_transports_death_is_said_clearly_and_asks_for_a_new_start() -> None
     with playing(script):
         learner = learner_of(*model_and_optimizer())
         with (
-            pytest.raises(TransportLostError, match="transport process is gone") as caught,
+            pytest.raises(TransportLostError, match="transport process has ended") as caught,
             learner,
         ):
             train_for_ever(learner)
@@ -106,14 +106,14 @@ def test_sigterm_in_the_middle_of_a_step_comes_after_it(monkeypatch: pytest.Monk
 
     model, optimizer = model_and_optimizer()
     learner = learner_of(model, optimizer)
-    obey = Replica.obey
+    apply_commands = Replica.apply_commands
 
-    def killed_meanwhile(replica: Replica) -> Work:
+    def killed_meanwhile(replica: Replica) -> BoundaryWork:
         if learner.own_steps:
             signal.raise_signal(signal.SIGTERM)
-        return obey(replica)
+        return apply_commands(replica)
 
-    monkeypatch.setattr(Replica, "obey", killed_meanwhile)
+    monkeypatch.setattr(Replica, "apply_commands", killed_meanwhile)
     with playing(script), pytest.raises(SystemExit), learner:
         learner.step(tokens=1)
 

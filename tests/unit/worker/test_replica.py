@@ -83,7 +83,7 @@ def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
 
 
 def step(replica: Replica, own_steps: int) -> None:
-    work = replica.obey()
+    work = replica.apply_commands()
     boundary = dataclasses.replace(
         BOUNDARY, own_steps=own_steps, adopted=tuple(work.adopted), captured=tuple(work.captured)
     )
@@ -133,7 +133,7 @@ def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
 def test_with_wait_the_device_is_waited_for(slow: tuple[Replica, Link, SlowStaging]) -> None:
     replica, other, staging = slow
     other.send(Capture(slices=((0, 1),)))
-    work = replica.obey()
+    work = replica.apply_commands()
     replica.report(BOUNDARY, work, wait=True)
     assert staging.tickets[0].waited
     assert other.receive() == [BOUNDARY]
@@ -145,7 +145,7 @@ def test_two_calls_for_one_slice_at_one_boundary_are_one_capture(
     replica, other, staging = slow
     other.send(Capture(slices=((0, 1), (0, 0))))
     other.send(Capture(slices=((0, 1),)))
-    assert replica.obey().captured == [(0, 1), (0, 0)]
+    assert replica.apply_commands().captured == [(0, 1), (0, 0)]
     assert len(staging.tickets) == 2
 
 
@@ -156,7 +156,7 @@ def test_adoptions_fill_the_set_of_held_slices_and_ticks_only_grow(
     other.send(Tick(tick=4))
     other.send(Adopt(shard=1, fragment=1, number=3, blend=0.0))
     other.send(Tick(tick=3))
-    assert replica.obey().adopted == [(1, 1, 3)]
+    assert replica.apply_commands().adopted == [(1, 1, 3)]
     assert replica.held == {(1, 1)}
     assert replica.tick == 4
     for place in replica.places:

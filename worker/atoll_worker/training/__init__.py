@@ -1,1 +1,13 @@
-"""Room training."""
+"""The training process's side of a learner: the user's model and what is copied out of and into it.
+
+This package knows torch and the link, but neither gRPC nor the protocol's rules: what to copy and
+when is decided by the transport process and arrives as commands. It may import
+`atoll_worker.link`, `atoll_worker.settings`, `atoll_worker.errors` and `atoll_protos`. Its files:
+
+- replica.py      a model, its shared memory and its link: carries out commands at step boundaries
+- staging.py      copies between model and shared memory, on a CPU and on CUDA
+- parameters.py   which tensors of a model travel, and where the parts of a slice lie in them
+- rates.py        learning-rate schedules that follow the job's tick
+- termination.py  SIGTERM as an orderly end
+- process.py      starts and stops the transport process
+"""

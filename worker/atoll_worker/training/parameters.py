@@ -1,4 +1,9 @@
-"""What of a model travels: its tensors, how each is merged, and where a slice lies in them."""
+"""Which tensors of a model travel, how each is merged, and where a slice lies in them.
+
+A tensor *travels* if the learners exchange it: it is part of offers and is overwritten by published
+values. All processes of a job derive the same list from the same model, in the order of the names,
+and from it the layout of fragments and slices (atoll_protos.layout).
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,13 +18,17 @@ from atoll_protos.tensors import DTYPES
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MATRIX_MERGE = "rda"
-VECTOR_MERGE = "rda"  # tensors of 0 or 1 dimension: the one place where this is decided
+VECTOR_MERGE = "rda"  # tensors of 0 or 1 dimension (norms, biases)
 COMPILED_PREFIX = "_orig_mod."  # torch.compile's wrapper: the same model with or without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a travelling tensor lives; looked up anew each time, so replacing it is allowed."""
+    """Where a travelling tensor lives.
+
+    The module is kept, not the tensor: code may replace `module.weight` by another tensor of the
+    same shape, and `tensor` then finds the new one.
+    """
 
     module: nn.Module
     attribute: str
@@ -32,11 +41,15 @@ class Place:
 
 
 def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Place, ...]:
-    """Trainable parameters and floating buffers of the state dict, by name as in the layout.
+    """Trainable parameters and floating-point buffers of the state dict, sorted by name.
 
-    Tied weights come once, frozen parameters and integer buffers not at all (PROTOCOL.md, rule 18).
-    Merged by plain mean: embeddings, heads tied to them, buffers, names that match
-    `mean_patterns` (shell globs). Raises SpecError that names a tensor of another dtype.
+    Tied weights come once; frozen parameters and integer buffers do not travel at all
+    (docs/protocol.md, rule 18). Merged by the plain mean are embeddings, heads tied to them,
+    buffers, and names that match one of `mean_patterns` (shell globs); all else is merged as
+    `spec.sync.merge` says.
+
+    Raises SpecError for a tensor of an unsupported dtype, and for a model without a trainable
+    parameter.
     """
     embeddings = {
         id(module.weight)
@@ -66,7 +79,7 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
 
 
 def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bool]]:
-    """(name, module, attribute, tensor, is a buffer) of what may travel, each tensor once."""
+    """(name, module, attribute, tensor, whether it is a buffer) of what may travel, each once."""
     seen: set[int] = set()
     for is_buffer in (False, True):
         for prefix, module in model.named_modules():
@@ -86,10 +99,10 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
 
 
 def pairs(places: Sequence[Place], wanted: Slice, region: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """(view of a parameter, view of `region`) of equal shape for every piece of one slice.
+    """For every piece of a slice: a view of the parameter, and a view of `region` of equal shape.
 
-    `region` is 1-d, `wanted.element_count` long. A piece is a whole tensor or some of its rows,
-    so that parameters need not be contiguous.
+    `region` is 1-d, `wanted.element_count` long, of any dtype. A piece is a whole tensor or some of
+    its rows, so parameters need not be contiguous.
     """
     found = []
     for piece in wanted.pieces:
@@ -103,7 +116,7 @@ def pairs(places: Sequence[Place], wanted: Slice, region: Tensor) -> list[tuple[
 
 
 def device_of(places: Sequence[Place]) -> torch.device:
-    """The one device of all tensors, or a SpecError that names two that differ."""
+    """The device of all tensors. Raises SpecError, naming two tensors, if they are on several."""
     devices = {place.tensor.device: place.spec.name for place in places}
     if len(devices) > 1:
         (first, one), (second, other), *_ = devices.items()

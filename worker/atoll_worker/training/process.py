@@ -27,7 +27,7 @@ def start(memory_fd: int) -> tuple[subprocess.Popen[bytes], Link]:
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), memory_fd),
             env={**os.environ, **allocator.child_environment()},
-            start_new_session=True,  # a terminal's Ctrl-C is the training process' to obey
+            start_new_session=True,  # a terminal's Ctrl-C reaches the training process only
         )
     return process, Link(ours)
 

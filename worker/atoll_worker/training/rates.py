@@ -1,4 +1,9 @@
-"""Learning-rate schedules that follow the job's tick instead of this learner's own steps."""
+"""Learning-rate schedules that follow the job's tick instead of this learner's own steps.
+
+The learners of a job must use the same rate at the same time, although each has its own count of
+steps: a slow one has done fewer, and one that was started again has done none. The job's tick is
+the same for all, so a schedule is moved once per tick (docs/protocol.md, rule 8).
+"""
 
 import warnings
 from dataclasses import dataclass, field
@@ -15,16 +20,16 @@ class Scheduler(Protocol):
 
 
 @dataclass(slots=True)
-class Followers:
-    """The schedules of one learner."""
+class TickSchedules:
+    """The schedules that one learner was given."""
 
     schedulers: list[Scheduler] = field(default_factory=list)
 
-    def move(self, tick: int, *, optimizer_has_stepped: bool) -> None:
-        """Bring every schedule up to `tick`, never back (PROTOCOL.md, rule 8).
+    def move_to(self, tick: int, *, optimizer_has_stepped: bool) -> None:
+        """Bring every schedule up to `tick`; never back.
 
-        A learner that joins late makes many steps here before its optimizer's first, of which
-        torch would warn.
+        A learner that joins late makes many schedule steps here before its optimizer's first step.
+        torch warns of that order, which is right here, so the warning is silenced.
         """
         if all(scheduler.last_epoch >= tick for scheduler in self.schedulers):
             return

@@ -1,4 +1,37 @@
-"""The training side of the link: obeys the transport at step boundaries, and reports to it."""
+"""A model, its shared memory and its link to the transport: commands are carried out here.
+
+Theory of operation
+-------------------
+A replica changes the model at *step boundaries* only, which are the calls that Learner makes after
+an optimizer step (and before the first one, and while it waits in lock-step modes). Between two
+boundaries the model belongs to the user's code.
+
+At a boundary, `apply_commands` reads all commands that the transport has sent since the last one
+and carries them out in a fixed order: first every Adopt, then every Capture. A slice that has
+arrived is so adopted before it is captured again, and no offer is formed against an old base.
+
+On an accelerator nothing of this is finished when the call returns. The copies are put in line on
+the device, in order with the user's own work, and each gives a *ticket* (staging.py), which tells
+when it is done. A boundary therefore passes through these states:
+
+    apply_commands()       report()                  settle(): all its tickets are done
+   ------------------> work -------------> pending ---------------------------------> sent
+
+A Boundary message is sent only when everything that it names is done, and never before an older
+one. Thus the transport may read a capture region as soon as it is told of the capture, and may
+write an adopt region again as soon as it is told of the adoption. On a CPU each copy is done at
+once, so that every Boundary leaves in `report` itself.
+
+Invariants:
+1. The counter of a capture region is odd from the moment a copy is put in line until the last copy
+   of that slice is settled. `copies_under_way` counts them, since a device may be slow enough that
+   a second copy is put in line before the first is done.
+2. `pending` is in the order of the boundaries; `settle` stops at the first that is not done.
+3. `tick` never goes back, whatever order Tick and Start arrive in.
+
+Who drives it: Learner and Observer. They call `apply_commands` and then `report` at every boundary
+(with `wait=True` where the thread has nothing else to do), and `leave` exactly once.
+"""
 
 import os
 import subprocess
@@ -22,14 +55,14 @@ from atoll_worker.training import process
 from atoll_worker.training.parameters import Place, device_of, pairs, travelling
 from atoll_worker.training.staging import Staging, Ticket, staging_for
 
-FATE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
+EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
 
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
 
 
 @dataclass(slots=True)
-class Work:
-    """What one boundary has put in line."""
+class BoundaryWork:
+    """What was put in line at one boundary. False if nothing was."""
 
     adopted: list[tuple[int, int, int]] = field(default_factory=list)  # shard, fragment, number
     captured: list[Key] = field(default_factory=list)
@@ -38,14 +71,19 @@ class Work:
     def __bool__(self) -> bool:
         return bool(self.tickets)
 
+    def done(self) -> bool:
+        """Whether the device has finished all of it; never waits."""
+        return all(ticket.done() for ticket in self.tickets)
+
+    def wait(self) -> None:
+        """Return when the device has finished all of it."""
+        for ticket in self.tickets:
+            ticket.wait()
+
 
 @dataclass(slots=True, kw_only=True)
 class Replica:
-    """A model, its shared memory and the link to the transport process.
-
-    A Boundary leaves when the device has done all that it names, and never before an older one;
-    on CPU that is at once.
-    """
+    """See the module's theory of operation. `places` are in the order of the layout's tensors."""
 
     places: Sequence[Place]
     slices: dict[Key, Slice]
@@ -53,20 +91,21 @@ class Replica:
     staging: Staging
     link: Link
     process: subprocess.Popen[bytes]
-    tick: int = 0
-    start: messages.Start | None = None
-    held: set[Key] = field(default_factory=set)  # slices that have been adopted
-    proceed: bool = False
-    finished: bool = False
-    pending: deque[tuple[messages.Boundary, Work]] = field(default_factory=deque)
-    under_way: Counter[Key] = field(default_factory=Counter)  # captures that are not settled
+    tick: int = 0  # of the job's clock, the newest that the transport has sent
+    start: messages.Start | None = None  # None until training may begin
+    held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
+    proceed: bool = False  # in lock-step modes: step() may return
+    finished: bool = False  # the final values are adopted
+    pending: deque[tuple[messages.Boundary, BoundaryWork]] = field(default_factory=deque)
+    copies_under_way: Counter[Key] = field(default_factory=Counter)  # captures not yet settled
 
-    def obey(self) -> Work:
-        """Carry out, without waiting, what the transport has asked for: adopt, then capture.
+    def apply_commands(self) -> BoundaryWork:
+        """Carry out all commands that have arrived, adoptions first; never waits.
 
-        Raises LearnerError when the job refuses this process, TransportLostError when it is gone.
+        Raises LearnerError when the job refuses this process, and TransportLostError when the
+        transport process is gone.
         """
-        work = Work()
+        work = BoundaryWork()
         captures: dict[Key, None] = {}
         for command in self.link.receive():
             match command:
@@ -87,82 +126,85 @@ class Replica:
                 case messages.Fail(exit_code=exit_code, reason=reason):
                     raise LearnerError(exit_code, reason)
                 case _:
-                    raise AssertionError(f"{command} is no command")
+                    raise AssertionError(f"{command} is not a command")
         for key in captures:
             work.tickets.append(self.capture(key))
             work.captured.append(key)
         if self.link.closed and not self.finished:
-            raise TransportLostError(f"the transport process is gone ({self._fate()}); start again")
+            raise TransportLostError(
+                f"the transport process has ended ({self._how_it_ended()}); start this one again"
+            )
         return work
 
-    def report(self, boundary: messages.Boundary, work: Work, *, wait: bool = False) -> None:
-        """Send the Boundary when its work is done; with `wait`, stay until it is."""
+    def report(
+        self, boundary: messages.Boundary, work: BoundaryWork, *, wait: bool = False
+    ) -> None:
+        """Send the Boundary as soon as its work is done; with `wait`, block until it is."""
         self.pending.append((boundary, work))
         self.settle(wait=wait)
 
     def settle(self, *, wait: bool = False) -> None:
-        """Send the Boundaries whose work is done, in order."""
+        """Send, in order, the Boundaries whose work is done; with `wait`, all of them."""
         while self.pending:
             boundary, work = self.pending[0]
             if wait:
-                for ticket in work.tickets:
-                    ticket.wait()
-            elif not all(ticket.done() for ticket in work.tickets):
+                work.wait()
+            elif not work.done():
                 break
             for key in work.captured:
-                self._captured(key)
+                self._end_capture(key)
             self.send(boundary)
             self.pending.popleft()
         self.link.flush()
 
     def capture(self, key: Key) -> Ticket:
-        """Put the copy of a slice in line; its counter is odd until all such are settled."""
-        if not self.under_way[key]:
+        """Put the copy of a slice into its capture region in line."""
+        if not self.copies_under_way[key]:
             self.memory.turn(*key)
-        self.under_way[key] += 1
+        self.copies_under_way[key] += 1
         region = self.memory.capture(*key)
         return self.staging.capture(pairs(self.places, self.slices[key], region))
 
-    def _captured(self, key: Key) -> None:
-        self.under_way[key] -= 1
-        if not self.under_way[key]:
-            self.memory.turn(*key)
+    def capture_seed(self) -> None:
+        """Fill every capture region with the model as it is, which may become version 0."""
+        for key in self.slices:
+            self.capture(key).wait()
+            self._end_capture(key)
+
+    def leave(self, reason: str) -> None:
+        """Settle, send Leaving, and wait for the transport process to end."""
+        try:
+            if not self.link.closed:
+                self.settle(wait=True)
+                self.send(messages.Leaving(reason=reason))
+        except TransportLostError:
+            pass  # it has not read for a long time: process.stop kills it
+        finally:
+            process.stop(self.process, self.link)
+            self.staging.close()
+
+    def send(self, message: messages.Message) -> None:
+        """Send; raises TransportLostError if the transport has not read for a very long time."""
+        try:
+            self.link.send(message)
+        except LinkError as error:
+            raise TransportLostError(f"{error}; start this process again") from error
 
     def _adopt(self, key: Key, blend: float) -> Ticket:
         self.held.add(key)
         region = self.memory.adopt(*key)
         return self.staging.adopt(pairs(self.places, self.slices[key], region), blend)
 
-    def _fate(self) -> str:
+    def _end_capture(self, key: Key) -> None:
+        self.copies_under_way[key] -= 1
+        if not self.copies_under_way[key]:
+            self.memory.turn(*key)
+
+    def _how_it_ended(self) -> str:
         try:
-            return f"exit code {self.process.wait(FATE_SECONDS_MAX)}"
+            return f"exit code {self.process.wait(EXIT_CODE_SECONDS_MAX)}"
         except subprocess.TimeoutExpired:
             return "it closed its link"
-
-    def capture_seed(self) -> None:
-        """Fill every capture region with the model as it is."""
-        for key in self.slices:
-            self.capture(key).wait()
-            self._captured(key)
-
-    def leave(self, reason: str) -> None:
-        """Settle, say Leaving, and see the transport process out."""
-        try:
-            if not self.link.closed:
-                self.settle(wait=True)
-                self.send(messages.Leaving(reason=reason))
-        except TransportLostError:
-            pass  # it has not read for long: it is killed below
-        finally:
-            process.stop(self.process, self.link)
-            self.staging.close()
-
-    def send(self, message: messages.Message) -> None:
-        """Send; TransportLostError when the other end has not read for very long."""
-        try:
-            self.link.send(message)
-        except LinkError as error:
-            raise TransportLostError(f"{error}; start again") from error
 
 
 def open_replica(
@@ -171,7 +213,11 @@ def open_replica(
     *,
     observer: bool = False,
 ) -> Replica:
-    """Lay the model out, capture its first value as a seed, and start the transport process."""
+    """Lay the model out, capture its first value as a seed, and start the transport process.
+
+    Raises SpecError if the model cannot travel (see `parameters.travelling`). If anything fails,
+    no process and no memory is left behind.
+    """
     run_file = settings.run_file
     places = travelling(model, run_file.sync.mean_patterns)
     specs = tuple(place.spec for place in places)

@@ -1,4 +1,35 @@
-"""Copies between a model and the shared memory: at once on CPU, beside the step on CUDA."""
+r"""Copies between a model and the shared memory: at once on a CPU, behind the step on CUDA.
+
+Theory of operation
+-------------------
+At a step boundary, slices of the model are copied to the shared memory (capture) and values from it
+into the model (adopt). The training thread must not wait for these copies, and the optimizer's next
+step must not see half of one. There is one implementation per kind of device:
+
+- `DirectStaging`, for CPUs and for any device without an implementation of its own. A copy on a CPU
+  is a memory copy, so it is simply made: when the call returns, the work is done.
+- `CudaStaging`. The shared memory is registered with CUDA as pinned memory, so that the device
+  copies to and from it by itself. All copies run on a *side stream*, which works while the user's
+  *current stream* computes. What order they need is expressed by events; the thread never waits.
+
+      current stream:  [step n] [gather]------------------------ [wait for e2][assign] [step n+1]
+                                     \ e1                        /
+      side stream:                     [copy gathered -> memory]  [copy memory -> device] e2
+
+  *Capture.* The slice is first gathered into new tensors on the device, in f32, on the current
+  stream. That is fast, and it is what makes the copy a picture of one boundary: the next step may
+  change the model while the side stream still copies the gathered tensors to the host. The price
+  is 4 bytes of device memory per element that is under way.
+
+  *Adopt.* The value is copied to the device on the side stream, and assigned on the current stream
+  behind an event. Everything that the user launches afterwards sees the new value.
+
+  `record_stream` tells torch's allocator that a tensor is used by the other stream, so that its
+  memory is not given to another tensor too early.
+
+Each call returns a `Ticket`. Until `done()` is true the shared memory is still being read or
+written by the device, so Replica sends no Boundary that names that work.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +42,7 @@ Pairs: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # (view of the model, view o
 
 
 class Ticket(Protocol):
-    """Device work that has been put in line."""
+    """Device work that has been put in line, and may not have been done yet."""
 
     def done(self) -> bool:
         """Whether it has finished; never waits."""
@@ -24,20 +55,21 @@ class Staging(Protocol):
     """Moves values at a step boundary without waiting for the device.
 
     What is put in line takes effect in the order of the calls and of the user's own work on the
-    current stream; the shared memory may be touched by others once the ticket is done.
+    current stream. The transport may read or write the shared memory once the ticket is done.
+    A pair is (a view of a parameter, a 1-d region of the memory viewed in the same shape).
     """
 
     def capture(self, pairs: Pairs) -> Ticket:
-        """Model -> shared memory (f32)."""
+        """Model -> shared memory, converted to f32."""
 
     def adopt(self, pairs: Pairs, blend: float) -> Ticket:
         """Shared memory -> model: theta <- blend * theta + (1 - blend) * value."""
 
     def scalar(self, value: Tensor) -> "Scalar":
-        """A number that will be known when its ticket is done."""
+        """Read a one-element tensor of any dtype; the number is known when its ticket is done."""
 
     def close(self) -> None:
-        """Let go of the shared memory."""
+        """Finish all copies and release the shared memory; nothing may be put in line after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +82,23 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The ticket of work that was done on the spot."""
+    """The ticket of work that was done before the call returned."""
 
     def done(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def wait(self) -> None:
-        """At once."""
+        """Return at once."""
 
 
 @torch.no_grad()
 def assign(pairs: Pairs, blend: float) -> None:
-    """theta <- blend * theta + (1 - blend) * value for pairs (theta, value), in theta's dtype."""
+    """theta <- blend * theta + (1 - blend) * value for pairs (theta, value), in theta's dtype.
+
+    blend = 0 overwrites (Decoupled DiLoCo, arXiv 2604.21428); blend = 0.5 is Streaming DiLoCo's
+    alpha (arXiv 2501.18512).
+    """
     for theta, value in pairs:
         if blend == 0.0:
             theta.copy_(value)
@@ -72,7 +108,7 @@ def assign(pairs: Pairs, blend: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DirectStaging:
-    """For CPU, and for any device without an implementation of its own: waits for each copy."""
+    """For CPUs, and for any device without an implementation of its own: each copy is awaited."""
 
     @torch.no_grad()
     def capture(self, pairs: Pairs) -> Ticket:
@@ -96,7 +132,7 @@ class DirectStaging:
 
 @dataclass(frozen=True, slots=True)
 class EventTicket:
-    """A CUDA event behind the work."""
+    """A CUDA event that was recorded behind the work."""
 
     event: torch.cuda.Event
     kept: Sequence[Tensor] = field(default=(), repr=False)  # alive until the work is done
@@ -112,12 +148,7 @@ class EventTicket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaStaging:
-    """Copies on a side stream through the shared memory, registered as pinned.
-
-    A capture is gathered on the device first, on the current stream, so that the next step may
-    change the model while the copy to the host runs. An adoption's copy to the device runs on
-    the side stream and the current stream waits for it, the thread does not.
-    """
+    """Copies on a side stream through pinned shared memory; see the module's docstring."""
 
     device: torch.device
     stream: torch.cuda.Stream
@@ -136,7 +167,7 @@ class CudaStaging:
 
     @torch.no_grad()
     def adopt(self, pairs: Pairs, blend: float) -> Ticket:
-        """Copy on the side stream, assign on the current one behind it."""
+        """Copy on the side stream, then assign on the current stream when the copy is done."""
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
             arrived = [region.to(self.device, non_blocking=True) for _, region in pairs]
@@ -156,14 +187,18 @@ class CudaStaging:
         return Scalar(host, EventTicket(event))
 
     def close(self) -> None:
-        """Finish the copies, then unregister the memory."""
+        """Wait for the side stream, then unregister the memory."""
         self.stream.synchronize()
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(runtime.cudaHostUnregister(self.memory.data_ptr()))
 
 
 def staging_for(device: torch.device, memory: Tensor) -> Staging:
-    """The implementation for a model's device; on CUDA `memory` (uint8) becomes pinned."""
+    """The implementation for a model's device.
+
+    `memory` is the whole shared memory, uint8 [byte_count]. On CUDA it is registered as pinned
+    memory until `close`.
+    """
     if device.type != "cuda":
         return DirectStaging()
     with torch.cuda.device(device):

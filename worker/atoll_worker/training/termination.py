@@ -1,4 +1,14 @@
-"""SIGTERM as an orderly end: SystemExit(0), but never in the middle of the link's work."""
+"""SIGTERM as an orderly end: SystemExit(0), but never in the middle of the link's work.
+
+Kubernetes sends SIGTERM before it kills a pod. A learner should then leave the job with a reason:
+its shards stop counting on it at once, and its telemetry says what became of its last tokens. So
+SIGTERM becomes SystemExit(0) in the user's loop. It passes through the `with` of the Learner, whose
+exit sends the Leave.
+
+If the exception were raised while a message is half written or a capture half copied, the link
+would be left in pieces. Those parts of the code run inside `deferred()`: a signal that comes then
+is only noted, and the exception is raised at the end of the outermost one, or at a `check`.
+"""
 
 import signal
 import threading
@@ -10,17 +20,18 @@ from types import FrameType
 
 @dataclass(slots=True)
 class Termination:
-    """Installed only in the main thread and only in place of the default: a user's handler stays.
+    """The handler of SIGTERM of one Learner or Observer.
 
-    The SystemExit leaves through the `with` of the Learner or Observer, which then says Leave.
+    It is installed only in the main thread, where Python runs handlers, and only in place of the
+    default action: a handler that the user has set stays, and then SIGTERM is theirs to treat.
     """
 
-    requested: bool = False
-    depth: int = 0
+    requested: bool = False  # SIGTERM has come
+    depth: int = 0  # of nested deferred() blocks
     installed: bool = False
 
     def install(self) -> None:
-        """Take SIGTERM if nobody else has."""
+        """Take SIGTERM, unless another handler is set."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._handle)
@@ -28,7 +39,7 @@ class Termination:
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """The last part: a second SIGTERM changes nothing; then the signal is given back."""
+        """While the process leaves, another SIGTERM changes nothing; then the default is back."""
         if self.installed:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
@@ -39,8 +50,8 @@ class Termination:
                 self.installed = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """A part that a signal must not cut short; its end, or `check`, obeys it."""
+    def deferred(self) -> Iterator[None]:
+        """A block that SIGTERM does not interrupt; SystemExit comes when the outermost one ends."""
         self.depth += 1
         try:
             yield
