@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ async def serve(flags: argparse.Namespace) -> int:
     from atoll_syncer.metrics import Metrics
     from atoll_syncer.numbers.values import Values
     from atoll_syncer.outside import Machine
-    from atoll_syncer.registrar_client import RegistrarClient
+    from atoll_syncer.registrar_client import RegistrarClient, open_channel
     from atoll_syncer.service import make_server
     from atoll_syncer.serving import serve_shard
     from atoll_syncer.storage.export import Export
@@ -113,7 +114,8 @@ async def serve(flags: argparse.Namespace) -> int:
     tape = Tape(Path(flags.tape), time.time)
     tape.open()
     pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
-    client = RegistrarClient(flags.endpoints.split(",")[0]) if flags.shard else None
+    open_registrar = partial(open_channel, flags.endpoints.split(",")[0])
+    client = RegistrarClient(open_registrar) if flags.shard else None
     machine = Machine(
         run_file=run_file,
         shard=flags.shard,

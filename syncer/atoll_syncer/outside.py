@@ -17,6 +17,7 @@ from atoll_syncer.metrics import Metrics
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.log import History
 from atoll_syncer.numbers.values import Outcome, Payload
+from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreError, StoreMissing
@@ -139,3 +140,4 @@ class Machine:
     make_values: MakeValues
     clock: Callable[[], float]  # monotonic seconds
     server: Any  # a grpc.aio.Server whose port is bound, not started
+    watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input

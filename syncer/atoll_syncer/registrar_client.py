@@ -1,5 +1,6 @@
 """A shard's calls to the registrar."""
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -15,19 +16,26 @@ CALL_SECONDS_MAX = 10.0
 log = structlog.get_logger()
 
 
-class RegistrarClient:
-    """Asks shard 0; says None when it does not answer, so that the asker tries again."""
+def open_channel(endpoint: str) -> grpc.aio.Channel:
+    """gRPC's own; to be called in the event loop."""
+    return grpc.aio.insecure_channel(endpoint, options=control_options())
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
+
+class RegistrarClient:
+    """Asks shard 0; says None when it does not answer, so that the asker tries again.
+
+    The channel is opened with the first call and connects by itself from then on.
+    """
+
+    def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
+        self._open_channel = open_channel
         self._stub: Any = None
         self._away = False
 
     async def ask(self, request: Any) -> Any:
         """The reply, or None while the registrar is away."""
         if self._stub is None:
-            channel = grpc.aio.insecure_channel(self._endpoint, options=control_options())
-            self._stub = RegistrarStub(channel)
+            self._stub = RegistrarStub(self._open_channel())
         methods = {
             pb.HelloRequest: self._stub.Hello,
             pb.MarkBegunRequest: self._stub.MarkBegun,

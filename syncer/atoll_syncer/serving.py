@@ -89,4 +89,4 @@ def make_driver(machine: Machine, history: History) -> Driver:
         new_run=machine.new_run,
         now=machine.clock(),
     )
-    return Driver(shard, machine)
+    return Driver(machine.watch(shard), machine)

@@ -12,7 +12,13 @@ import grpc.aio
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.channels import BULK_METHOD, SESSION_METADATA, bulk_options, control_options
+from atoll_protos.channels import (
+    BULK_METHOD,
+    SESSION_METADATA,
+    Options,
+    bulk_options,
+    control_options,
+)
 from atoll_protos.frames import Assembler, Buffer, FrameError, transfer_frames
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
@@ -21,6 +27,7 @@ NEW_TASK_SECONDS = 0.5  # how soon a wait notices the bulk stream's task
 
 log = structlog.get_logger()
 
+OpenChannel = Callable[[str, Options], grpc.aio.Channel]
 Payload = Callable[[], Awaitable[tuple[pb.Transfer, Buffer] | None]]
 
 
@@ -41,6 +48,11 @@ class Listener(Protocol):
 
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
         """A transfer is whole and its checksum is right."""
+
+
+def open_channel(endpoint: str, options: Options) -> grpc.aio.Channel:
+    """gRPC's own."""
+    return grpc.aio.insecure_channel(endpoint, options=options)
 
 
 @dataclass(slots=True)
@@ -77,8 +89,11 @@ class Outbox:
 class ShardClient:
     """Both streams to one shard. `dial` once per connection; `hang_up` ends it."""
 
-    def __init__(self, shard: int, endpoint: str, listener: Listener) -> None:
+    def __init__(
+        self, shard: int, endpoint: str, listener: Listener, open_channel: OpenChannel
+    ) -> None:
         self.shard, self.endpoint, self.listener = shard, endpoint, listener
+        self._open_channel = open_channel
         self.bytes_sent = 0
         self.bytes_received = 0
         self._outbox = Outbox()
@@ -112,9 +127,7 @@ class ShardClient:
     async def _run(self) -> None:
         reason = "the shard closed the session"
         try:
-            async with grpc.aio.insecure_channel(
-                self.endpoint, options=control_options()
-            ) as channel:
+            async with self._open_channel(self.endpoint, control_options()) as channel:
                 await asyncio.wait_for(channel.channel_ready(), CONNECT_SECONDS_MAX)
                 await self._session(channel)
         except TimeoutError:
@@ -161,7 +174,7 @@ class ShardClient:
             await call.write(await self._outbox.take())
 
     async def _bulk_stream(self, session: int) -> None:
-        async with grpc.aio.insecure_channel(self.endpoint, options=bulk_options()) as channel:
+        async with self._open_channel(self.endpoint, bulk_options()) as channel:
             method: Any = channel.stream_stream(BULK_METHOD)
             call = method(metadata=((SESSION_METADATA, str(session)),))
             writer = asyncio.create_task(self._write_bulk(call))

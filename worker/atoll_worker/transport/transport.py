@@ -1,4 +1,33 @@
-"""The transport process of a learner or observer: drives its rules over gRPC and shared memory."""
+"""The transport process of a learner or observer: drives its rules over gRPC and shared memory.
+
+A learner is two processes. The training process runs the user's loop and must never wait for the
+network; this one does everything else. Its rules (`rules.exchange.Exchange`) are a machine without
+I/O: an input and the time go in, a list of effects comes out, and `Transport.feed` performs them
+in order. It never waits: what takes long (connecting, sending, encoding an offer) becomes a task,
+and its result is the next input.
+
+Inputs come from three sides, all in one event loop:
+- the training process: `Boundary` after each step, `Leaving`, `Evaluated`, and its end;
+- the shards, by way of one `ShardClient` each: connected, a message, a Publish that begins, a
+  Publish that is whole, disconnected (once for every `Dial`);
+- the clock, when `Exchange.deadline` is reached.
+
+A version on its way to the model passes three places. What has arrived whole is a *candidate*.
+`Place` copies it into the adopt region of the shared memory and `Command(Adopt)` names it to the
+training process, which takes it at its next step boundary. The Boundary that says so leads to
+`Promote`: the candidate is the *base* now. `Discard` drops one that a newer one has replaced. So
+`bases` are always what the training process really has adopted, bit for bit.
+
+An offer is `base - theta` of one slice. The training process copies theta into the capture region
+at a step boundary, and the region's counter is odd while it writes. `SendOffer` forms the
+difference at once and then compares the counter with that of the mark that the offer names: when
+the region has been written again, the rules hear `capture_lost` and make another offer. Encoding
+happens in a thread when the bulk stream of that shard is ready for it.
+
+The transport ends when the training process leaves or is gone: control messages that wait (the
+Leave) get LEAVE_SECONDS_MAX, then all connections are closed. Everything outside is given to the
+constructor in `Outside`; tests/sim runs this same class in virtual time.
+"""
 
 import argparse
 import asyncio
@@ -6,16 +35,21 @@ import contextlib
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import allocator, codecs, logs
+from atoll_protos.deadline import Deadline
 from atoll_protos.frames import Buffer
-from atoll_worker.link.messages import Boundary, Evaluated, Leaving
-from atoll_worker.link.socket import TransportEnd, open_transport_end, outlive_signals
+from atoll_protos.layout import Layout
+from atoll_protos.run import RunFile
+from atoll_worker.link.messages import Boundary, Configure, Evaluated, Leaving
+from atoll_worker.link.socket import open_transport_end, outlive_signals
 from atoll_worker.rules.effects import (
     Command,
     Dial,
@@ -31,7 +65,7 @@ from atoll_worker.rules.effects import (
     SendSeed,
 )
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.client import ShardClient
+from atoll_worker.transport.client import OpenChannel, ShardClient, open_channel
 from atoll_worker.transport.numbers import Base, Numbers, TorchNumbers
 from atoll_worker.transport.telemetry import Telemetry
 
@@ -40,30 +74,73 @@ LEAVE_SECONDS_MAX = 3.0
 log = structlog.get_logger()
 
 
-class Transport:
-    """Owns the machine and everything that it needs outside."""
+class TrainingEnd(Protocol):
+    """The way to the training process; see link.socket.TransportEnd."""
 
-    def __init__(self, end: TransportEnd) -> None:
-        configure = end.configure
-        self.end, self.layout = end, end.layout
-        self.numbers: Numbers = TorchNumbers(end.memory, end.run_file.sync)
+    configure: Configure
+    run_file: RunFile
+    layout: Layout
+
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_message: Callable[[Any], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Call back in the loop: every message, and once the end."""
+
+    def send(self, command: Any) -> None:
+        """Send one command; never waits."""
+
+
+class Lines(Protocol):
+    """See telemetry.Telemetry."""
+
+    def open(self) -> None:
+        """Before the first line."""
+
+    def write(self, fields: dict[str, Any]) -> None:
+        """Add one line."""
+
+    def close(self) -> None:
+        """Write out what is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What the transport is given: `main` makes real parts, tests/sim ones in virtual time."""
+
+    end: TrainingEnd
+    numbers: Numbers
+    telemetry: Lines
+    open_channel: OpenChannel
+    clock: Callable[[], float]  # monotonic seconds
+
+
+class Transport:
+    """See the module. `run` is its whole life."""
+
+    def __init__(self, outside: Outside) -> None:
+        self.end, self.numbers, self.telemetry = outside.end, outside.numbers, outside.telemetry
+        self.now, self.layout = outside.clock, outside.end.layout
+        configure = self.end.configure
         self.exchange = Exchange(
-            run_file=end.run_file,
-            layout=end.layout,
+            run_file=self.end.run_file,
+            layout=self.end.layout,
             slot=configure.slot,
             uid=configure.uid,
             instance=configure.instance,
             observer=configure.observer,
         )
         self.clients = [
-            ShardClient(shard, endpoint, self) for shard, endpoint in enumerate(configure.endpoints)
+            ShardClient(shard, endpoint, self, outside.open_channel)
+            for shard, endpoint in enumerate(configure.endpoints)
         ]
-        self.telemetry = Telemetry(configure.telemetry_folder, configure.slot)
-        self.bases: dict[tuple[int, int], Base] = {}
-        self.candidates: dict[tuple[int, int, int], Base] = {}
+        self.bases: dict[tuple[int, int], Base] = {}  # as adopted
+        self.candidates: dict[tuple[int, int, int], Base] = {}  # received, not yet adopted
         self.captures: dict[tuple[int, int], int] = {}  # counter that the newest mark belongs to
         self.over = asyncio.Event()
-        self._timer = asyncio.Event()
+        self._deadline = Deadline(self.now, self.exchange.deadline)
 
     async def run(self) -> None:
         """Until the training process leaves or dies."""
@@ -72,8 +149,10 @@ class Transport:
             self.captures = {key: self.numbers.counter(*key) for key in self.exchange.slices}
         self.end.attach(asyncio.get_running_loop(), self._from_training, self.over.set)
         self.feed(self.exchange.start(self.now()))
-        keeper = asyncio.create_task(self._keep_time())
-        await self.over.wait()
+        keeper, over = asyncio.create_task(self._keep_time()), asyncio.create_task(self.over.wait())
+        await asyncio.wait({keeper, over}, return_when=asyncio.FIRST_COMPLETED)
+        if keeper.done():
+            keeper.result()  # a bug
         keeper.cancel()
         for client in self.clients:
             await client.drained(LEAVE_SECONDS_MAX)
@@ -81,16 +160,11 @@ class Transport:
             client.hang_up()
         self.telemetry.close()
 
-    @staticmethod
-    def now() -> float:
-        """Monotonic seconds, as the rules count them."""
-        return time.monotonic()
-
     def feed(self, effects: list[Effect]) -> None:
         """Perform effects in order."""
         for effect in effects:
             self._perform(effect)
-        self._timer.set()
+        self._deadline.moved()
 
     # ------------------------------------------------------------ what the clients say
 
@@ -210,14 +284,7 @@ class Transport:
 
     async def _keep_time(self) -> None:
         while True:
-            self._timer.clear()
-            wait = self.exchange.deadline() - self.now()
-            if wait > 0:
-                try:
-                    await asyncio.wait_for(self._timer.wait(), wait)
-                    continue
-                except TimeoutError:
-                    pass
+            await self._deadline.wait()
             self.feed(self.exchange.tick_time(self.now()))
 
 
@@ -246,9 +313,16 @@ def main() -> None:
         end = open_transport_end(flags.link_fd, flags.memory_fd)
     except EOFError:
         sys.exit(0)
+    outside = Outside(
+        end=end,
+        numbers=TorchNumbers(end.memory, end.run_file.sync),
+        telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
+        open_channel=open_channel,
+        clock=time.monotonic,
+    )
 
     async def serve() -> None:
-        await Transport(end).run()
+        await Transport(outside).run()
 
     asyncio.run(serve())
     sys.stderr.flush()
