@@ -9,11 +9,11 @@ from atoll_operator.kube.serve import serve
 from atoll_operator.kube.settings import from_environment
 from atoll_protos import logs
 from atoll_protos.errors import SpecError
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 
 
 def main() -> None:
-    """Exits with a code of names.ExitCode."""
+    """Exits with a code of exits.ExitCode."""
     logs.configure()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:

@@ -8,7 +8,9 @@ operator's image does not have.
 
 - v1/atoll.proto   the messages; the generated code stands next to it
 - errors.py        errors of the user: field, problem, remedy
-- names.py         slots, exit codes, environment variables, labels
+- names.py         slots, the registrar's shard, labels
+- environment.py   the table of environment variables
+- exits.py         the table of exit codes, and of the codes of refusals
 - run.py           the run file: one job as its processes see it
 - states.py        what shards and slots do, in the words that people see
 - codecs.py        the table of codecs: names, numbers, sizes; no arithmetic

@@ -13,31 +13,35 @@ from pathlib import Path
 from typing import Any
 
 from atoll_protos import allocator, logs
+from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
-from atoll_protos.names import Env, ExitCode
+from atoll_protos.exits import ExitCode
 from atoll_protos.run import RunFile
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The flags of one shard's process."""
-    env = os.environ.get
+
+    def env(name: str) -> str:
+        return os.environ.get(name, default(name))
+
     parser = argparse.ArgumentParser(prog="atoll-syncer", description=__doc__)
     parser.add_argument("--run-file", default=env(Env.RUN_FILE), help="the job's run file")
-    parser.add_argument("--shard", type=int, default=int(env(Env.SHARD, "0")))
-    parser.add_argument("--listen", default=env(Env.LISTEN, "127.0.0.1:0"), help="host:port")
+    parser.add_argument("--shard", type=int, default=int(env(Env.SHARD)))
+    parser.add_argument("--listen", default=env(Env.LISTEN), help="host:port")
     parser.add_argument("--store", default=env(Env.STORE), help="folder of the durable log")
     parser.add_argument("--tape", default=env(Env.TAPE), help="file of the event tape")
     parser.add_argument("--export", default=env(Env.EXPORT), help="folder of the final model")
     parser.add_argument(
-        "--metrics-port", type=int, default=int(env(Env.METRICS_PORT, "0")), help="0: none"
+        "--metrics-port", type=int, default=int(env(Env.METRICS_PORT)), help="0: none"
     )
-    parser.add_argument("--endpoints", default=env(Env.ENDPOINTS, ""), help="of all shards")
+    parser.add_argument("--endpoints", default=env(Env.ENDPOINTS), help="of all shards")
     parser.add_argument("--new", action="store_true", help="nobody can hold a run of this job yet")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Run until the job is over or somebody else reigns; exits with a code of names.ExitCode."""
+    """Run until the job is over or somebody else reigns; exits with a code of exits.ExitCode."""
     allocator.tune()
     logs.configure()
     flags = parse()

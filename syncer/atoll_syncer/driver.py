@@ -48,8 +48,8 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs
 from atoll_protos.deadline import Deadline
+from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout, from_model
-from atoll_protos.names import ExitCode
 from atoll_syncer.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.model.effects import (
     Accept,

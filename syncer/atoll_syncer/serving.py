@@ -17,7 +17,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
 from atoll_syncer.model.log import History

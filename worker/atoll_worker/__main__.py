@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 from atoll_protos import allocator, logs
 from atoll_protos.errors import SpecError
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 
 USAGE = "atoll-worker MODULE:FUNCTION [arguments of the function]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tune, log, import, call; returns what the process should exit with (names.ExitCode).
+    """Tune, log, import, call; returns what the process should exit with (exits.ExitCode).
 
     The function finds its arguments in `sys.argv` and may return an exit code.
     """

@@ -1,6 +1,6 @@
 """The errors that end a learner or an observer, each with the exit code of the process."""
 
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 
 
 class LearnerError(RuntimeError):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
-from atoll_protos.names import Env, split_slot
+from atoll_protos.names import split_slot
 from atoll_protos.run import RunFile
 
 

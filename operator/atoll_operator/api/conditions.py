@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.names import ExitCode
 from atoll_protos.states import shard_text
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -20,10 +19,6 @@ ENDED: Final = frozenset(
 )  # shards that ask nothing more of learners
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 STALLED_SECONDS: Final = 120.0
-FAILURES: Final[Mapping[int, str]] = {
-    ExitCode.BAD_INPUT: "BadInput",
-    ExitCode.OTHER_JOB: "OtherRun",
-}
 STORE_LOST: Final = "StoreLost"
 
 

@@ -19,7 +19,7 @@ from atoll_operator.kube.plan import events, rollout, sessions
 from atoll_operator.kube.plan import nodes as placement
 from atoll_operator.kube.readings import Sight
 from atoll_operator.kube.speaker import Speaker
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 
 log = structlog.get_logger()
 

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from atoll_protos.environment import Env, default, value
 from atoll_protos.errors import SpecError
 
 EVERY_REGION = "*"
-REGION_LABEL = "topology.kubernetes.io/region"
-PULL_POLICY = "IfNotPresent"
-HTTP_PORT = 8080
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +16,9 @@ class Settings:
     worker_image: str  # of learners and evaluators whose template names none
     syncer_image: str
     regions: tuple[str, ...] = (EVERY_REGION,)
-    region_label: str = REGION_LABEL
-    pull_policy: str = PULL_POLICY
-    http_port: int = HTTP_PORT  # probes and metrics
+    region_label: str = default(Env.OPERATOR_REGION_LABEL)
+    pull_policy: str = default(Env.OPERATOR_PULL_POLICY)
+    http_port: int = int(default(Env.OPERATOR_HTTP_PORT))  # probes and metrics
     namespaces: tuple[str, ...] = ()  # empty: all
 
     @property
@@ -35,25 +33,18 @@ class Settings:
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
     """Raises SpecError that names the variable."""
-    regions = _words(environment.get("ATOLL_OPERATOR_REGIONS", EVERY_REGION))
+    regions = _words(value(environment, Env.OPERATOR_REGIONS))
     if not regions or (EVERY_REGION in regions and len(regions) > 1):
-        raise SpecError("ATOLL_OPERATOR_REGIONS", "mixes * and names", "give * or names")
+        raise SpecError(Env.OPERATOR_REGIONS, "mixes * and names", "give * or names")
     return Settings(
-        worker_image=_required(environment, "ATOLL_WORKER_IMAGE"),
-        syncer_image=_required(environment, "ATOLL_SYNCER_IMAGE"),
+        worker_image=value(environment, Env.WORKER_IMAGE),
+        syncer_image=value(environment, Env.SYNCER_IMAGE),
         regions=regions,
-        region_label=environment.get("ATOLL_OPERATOR_REGION_LABEL", REGION_LABEL),
-        pull_policy=environment.get("ATOLL_OPERATOR_PULL_POLICY", PULL_POLICY),
-        http_port=int(environment.get("ATOLL_OPERATOR_HTTP_PORT", str(HTTP_PORT))),
-        namespaces=_words(environment.get("ATOLL_OPERATOR_NAMESPACES", "")),
+        region_label=value(environment, Env.OPERATOR_REGION_LABEL),
+        pull_policy=value(environment, Env.OPERATOR_PULL_POLICY),
+        http_port=int(value(environment, Env.OPERATOR_HTTP_PORT)),
+        namespaces=_words(value(environment, Env.OPERATOR_NAMESPACES)),
     )
-
-
-def _required(environment: Mapping[str, str], name: str) -> str:
-    value = environment.get(name, "")
-    if not value:
-        raise SpecError(name, "is not set", "set it to the image of the pods")
-    return value
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from atoll_operator.api.runfile import EVALUATE, TRAIN
 from atoll_operator.api.spec import Container, EnvVar, Job
-from atoll_protos.names import Env, slot_name
+from atoll_protos.environment import Env, of_learner, of_process
+from atoll_protos.names import slot_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,7 @@ def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list
     """Shards first, then learners, then the evaluator."""
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {
-        Env.RUN_FILE: str(out / "run.json"),
-        Env.ENDPOINTS: endpoints,
+        **of_process(run_file=str(out / "run.json"), endpoints=endpoints),
         Env.TELEMETRY_DIR: str(out),
         "OMP_NUM_THREADS": "1",
     }
@@ -36,7 +36,7 @@ def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list
     for region in job.spec.regions:
         for ordinal in range(region.learners):
             slot = slot_name(region.name, ordinal)
-            env = {**shared, Env.SLOT: slot, Env.REGION: region.name}
+            env = {**shared, **of_learner(region=region.name, slot=slot)}
             over = region.pod_overrides
             args = over.args or template.args
             planned.append(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import ENDED, FAILURES, STORE_LOST
+from atoll_operator.api.conditions import ENDED, STORE_LOST
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.support import without_effect_here
@@ -21,7 +21,7 @@ from atoll_operator.local.shards import Poller
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Supervisor, check_startable, free_ports, write_json
 from atoll_protos.errors import SpecError
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import EXITS, ExitCode
 from atoll_protos.run import RunFile
 
 POLL_SECONDS = 0.5
@@ -97,7 +97,8 @@ class Training:
         if not shards and len(learners) - len(lost) >= self.quorum:
             return
         first = (shards or lost)[0]
-        reason = FAILURES.get(first.exit_code or 0, "ProcessFailed")
+        row = EXITS.get(first.exit_code or 0)
+        reason = (row.reason if row else "") or "ProcessFailed"
         raise JobFailedError(reason, f"{first.planned.name}: {first.trouble}")
 
     def fail(self, error: JobFailedError) -> None:
@@ -171,7 +172,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
             training.run()
     except JobFailedError as error:
         training.fail(error)
-        bad_input = error.reason == FAILURES[ExitCode.BAD_INPUT]
+        bad_input = error.reason == EXITS[ExitCode.BAD_INPUT].reason
         if bad_input:
             sys.stderr.write(f"{error}\n")
         return (Exit.BAD_INPUT if bad_input else Exit.FAILED), f"failed ({error})"

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator.local.plan import Planned
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
-from atoll_protos.names import PERMANENT_EXITS, Env, ExitCode
+from atoll_protos.exits import ExitCode, is_failure, is_permanent
 
 BACKOFF_SECONDS = (0.5, 30.0)
 STEADY_SECONDS = 60.0  # a process that ran so long starts its back-off afresh
@@ -124,11 +125,11 @@ class Supervisor:
         child.process, child.exit_code = None, code
         steady = now - child.started_at > STEADY_SECONDS
         child.attempt = 0 if steady else child.attempt + 1
-        failed = code > 0 and code not in (ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED)
+        failed = is_failure(code)
         child.failures = child.failures + 1 if failed and not steady else int(failed)
         low, high = BACKOFF_SECONDS
         child.start_at = now + min(high, low * 2 ** max(0, child.attempt - 1))
-        if code in PERMANENT_EXITS or child.failures >= FAILURES_MAX:
+        if is_permanent(code) or child.failures >= FAILURES_MAX:
             child.trouble = last_words(child.log) or "it said nothing"
             self.say(f"{child.planned.name} is given up (exit code {code}): {child.trouble}")
         elif code != ExitCode.FINAL:

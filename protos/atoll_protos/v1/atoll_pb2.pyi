@@ -26,9 +26,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_READY: _ClassVar[Code]
     BAD_MESSAGE: _ClassVar[Code]
     BAD_TRANSFER: _ClassVar[Code]
-    FULL: _ClassVar[Code]
     OTHER_PROTOCOL: _ClassVar[Code]
-    SHUTTING_DOWN: _ClassVar[Code]
     STORE_LOST: _ClassVar[Code]
     REPLACED: _ClassVar[Code]
 
@@ -66,9 +64,7 @@ UNKNOWN_SLOT: Code
 NOT_READY: Code
 BAD_MESSAGE: Code
 BAD_TRANSFER: Code
-FULL: Code
 OTHER_PROTOCOL: Code
-SHUTTING_DOWN: Code
 STORE_LOST: Code
 REPLACED: Code
 SHARD_STATE_UNSPECIFIED: ShardState

@@ -3,7 +3,7 @@
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Ask, Effect, Exit, Tape
 from atoll_syncer.model.state import State

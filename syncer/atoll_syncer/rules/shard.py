@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
-from atoll_protos.names import ExitCode
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Effect, Exit

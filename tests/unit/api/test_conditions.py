@@ -23,7 +23,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.kube import readings
 from atoll_operator.kube.plan import phase
 from atoll_operator.kube.plan.phase import Before
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 from unit.kube.cluster_values import job, learner, reply, shard
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")

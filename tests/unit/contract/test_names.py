@@ -1,11 +1,11 @@
-"""Slots, exit codes and names in the environment."""
+"""Slots, and the errors that name a field."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
-from atoll_protos.names import PERMANENT_EXITS, REGION_PATTERN, ExitCode, slot_name, split_slot
+from atoll_protos.names import REGION_PATTERN, slot_name, split_slot
 
 
 @given(st.from_regex(REGION_PATTERN, fullmatch=True), st.integers(0, 10**6))
@@ -19,11 +19,6 @@ def test_a_slot_splits_into_what_it_was_made_of(region: str, ordinal: int) -> No
 def test_what_is_no_slot_gets_an_error_with_the_remedy(slot: str) -> None:
     with pytest.raises(SpecError, match=r"^slot: .* is no slot; name it REGION-ORDINAL"):
         split_slot(slot)
-
-
-def test_only_exits_that_no_new_start_can_mend_are_permanent() -> None:
-    assert {64, 65} == PERMANENT_EXITS
-    assert {code.value for code in ExitCode} == {0, 64, 65, 70, 75, 77}
 
 
 def test_a_spec_error_reads_as_field_problem_remedy() -> None:

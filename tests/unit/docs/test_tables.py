@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from atoll_operator.api import conditions
 from atoll_operator.kube.metrics import Metrics as OperatorMetrics
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import EXITS, ExitCode
 from atoll_syncer.metrics import Metrics as ShardMetrics
 from unit.docs.tree import ROOT, files
 
@@ -40,7 +40,7 @@ def reasons_of_conditions() -> Iterator[str]:
             given = node.value if isinstance(node, ast.keyword) and node.arg == "reason" else None
             if isinstance(given, ast.Constant):
                 yield str(given.value)
-    yield from conditions.FAILURES.values()
+    yield from (row.reason for row in EXITS.values() if row.permanent)
     yield conditions.STORE_LOST
 
 

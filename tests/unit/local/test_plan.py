@@ -8,7 +8,7 @@ from atoll_operator.api.runfile import TRAIN, run_file
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan
 from atoll_protos.codecs import Wire
-from atoll_protos.names import Env
+from atoll_protos.environment import Env
 from atoll_protos.run import Merge, Sync
 
 MANIFEST = """

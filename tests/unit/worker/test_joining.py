@@ -3,7 +3,7 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 from atoll_worker.link.messages import Adopt, Fail, Start
 from atoll_worker.rules.effects import Dial, HangUp, Record, SendHeld, SendOffer, SendSeed
 from atoll_worker.rules.joining import backoff_seconds
@@ -170,7 +170,7 @@ def test_a_permanent_refusal_ends_the_process_with_its_code_and_the_remedy_rule_
     assert side.take(Fail) == []  # said once
 
 
-@pytest.mark.parametrize("code", [pb.SLOT_HELD, pb.NOT_READY, pb.FULL, pb.SHUTTING_DOWN])
+@pytest.mark.parametrize("code", [pb.SLOT_HELD, pb.NOT_READY])
 def test_a_refusal_that_may_pass_is_tried_again_after_a_back_off(code: pb.Code) -> None:
     side = learner_side()
     side.feed(side.exchange.start(side.now))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import atoll
-from atoll_protos.names import ExitCode
+from atoll_protos.exits import ExitCode
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Fail

@@ -7,8 +7,9 @@ order. The training process sees only Commands, which it obeys at its step bound
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
-from atoll_protos.names import REGISTRAR_SHARD, ExitCode
+from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Finished, Tick
 from atoll_worker.rules import adoption, joining, lockstep, offers, reports

@@ -1,24 +1,17 @@
 """Joining, reconnecting and refusals: the registrar first, then every shard (rules 1-5, 20)."""
 
 import hashlib
-from collections.abc import Mapping
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, ExitCode
+from atoll_protos.exits import ExitCode, exit_code_of
+from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_worker.link.messages import Fail, Start
 from atoll_worker.rules.effects import Command, Dial, Effect, HangUp, Record, SendMessage
 from atoll_worker.rules.state import Line, State
 
 BACKOFF_SECONDS: Final = (0.2, 10.0)
 STAYED_SECONDS: Final = 10.0  # a session that lasted so long makes the next dial a first one
-EXIT_CODES: Final[Mapping[int, ExitCode]] = {
-    pb.SUPERSEDED: ExitCode.SUPERSEDED,
-    pb.OTHER_RUN_HASH: ExitCode.OTHER_JOB,
-    pb.OTHER_LAYOUT: ExitCode.OTHER_JOB,
-    pb.OTHER_PROTOCOL: ExitCode.OTHER_JOB,
-    pb.UNKNOWN_SLOT: ExitCode.BAD_INPUT,
-}
 
 
 def begin(state: State) -> list[Effect]:
@@ -140,8 +133,7 @@ def refused(state: State, shard: int, end: pb.End) -> list[Effect]:
     """
     if end.retry or end.code == pb.STORE_LOST:
         return [Record({"event": "refused", "shard": shard, "reason": end.reason})]
-    code = EXIT_CODES.get(end.code, ExitCode.TRY_AGAIN)
-    return fail(state, code, f"shard {shard}: {end.reason}; remedy: {end.remedy}")
+    return fail(state, exit_code_of(end.code), f"shard {shard}: {end.reason}; remedy: {end.remedy}")
 
 
 def fail(state: State, code: ExitCode, reason: str) -> list[Effect]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import support
-from atoll_operator.api.conditions import FAILURES, STORE_LOST, Kind, Phase
+from atoll_operator.api.conditions import STORE_LOST, Kind, Phase
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.kube.observe import Pod
-from atoll_protos.names import PERMANENT_EXITS, ExitCode
+from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
 
@@ -75,21 +75,15 @@ def _complete(
     return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
 
 
-REMEDIES = {
-    ExitCode.BAD_INPUT: "mend what its log names, then start another job",
-    ExitCode.OTHER_JOB: "give every pod the same model and manifest",
-}
-
-
 def _failure(
     job: Job, before: Before, pods: Sequence[Pod], registrar: pb.StatusReply | None
 ) -> Phase | None:
     for pod in pods:
-        if pod.exit_code in PERMANENT_EXITS:
-            code = ExitCode(pod.exit_code)
+        if pod.exit_code is not None and is_permanent(pod.exit_code):
+            row = EXITS[pod.exit_code]
             said = f": {pod.exit_message}" if pod.exit_message else ""
-            message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {REMEDIES[code]}"
-            return Phase(kind=Kind.FAILED, reason=FAILURES[code], message=message[:2000])
+            message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {row.remedy}"
+            return Phase(kind=Kind.FAILED, reason=row.reason, message=message[:2000])
     if registrar is not None and registrar.state == pb.SHARD_FAILED:
         remedy = "restore a checkpoint, or start another job"
         message = f"{registrar.reason}; {remedy}"

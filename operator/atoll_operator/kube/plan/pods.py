@@ -22,12 +22,11 @@ from atoll_operator.kube.names import (
     account_name,
 )
 from atoll_operator.kube.settings import Settings
-from atoll_protos.names import Env
+from atoll_protos.environment import Env, of_learner, of_process, of_shard
 
 NOBODY = 65532
 GONE_NODE_SECONDS = 30  # the operator is faster; this is for when it is away
 RUNNER = {LEARNER_ROLE: TRAIN, EVALUATOR_ROLE: EVALUATE}
-ORDINAL_VARIABLE = "ATOLL_ORDINAL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +46,11 @@ class Frame:
 
 def learner(job: Job, frame: Frame) -> dict[str, Any]:
     """The pod template of a region's learners."""
-    slot = [
-        {"name": Env.REGION, "value": frame.region},
-        _from_field(ORDINAL_VARIABLE, f"metadata.labels['{POD_INDEX_LABEL}']"),
-        {"name": Env.SLOT, "value": f"$({Env.REGION})-$({ORDINAL_VARIABLE})"},
-    ]
-    return _pod(job, frame, job.spec.learner.template, slot)
+    slot = f"$({Env.REGION})-$({Env.ORDINAL})"
+    env = _variables(of_learner(region=frame.region, slot=slot))
+    ordinal = _from_field(Env.ORDINAL, f"metadata.labels['{POD_INDEX_LABEL}']")
+    env.insert(1, ordinal)  # before the slot, which refers to it
+    return _pod(job, frame, job.spec.learner.template, env)
 
 
 def evaluator(job: Job, frame: Frame) -> dict[str, Any]:
@@ -65,15 +63,15 @@ def shard(job: Job, frame: Frame, number: int, uid: str, claim: str) -> dict[str
     """The pod template of one shard; its state lies in a folder of this job's own."""
     folder = f"{DATA_FOLDER}/{uid}"
     export = job.spec.export.url.removeprefix("file://") if job.spec.export else f"{folder}/export"
-    env = [
-        {"name": Env.SHARD, "value": str(number)},
-        {"name": Env.LISTEN, "value": f"0.0.0.0:{SHARD_PORT}"},
-        {"name": Env.STORE, "value": f"{folder}/commits"},
-        {"name": Env.TAPE, "value": f"{folder}/tape.jsonl"},
-        {"name": Env.EXPORT, "value": export},
-        {"name": Env.METRICS_PORT, "value": str(METRICS_PORT)},
-    ]
-    pod = _pod(job, frame, job.spec.syncer.template, env)
+    env = of_shard(
+        shard=number,
+        listen=f"0.0.0.0:{SHARD_PORT}",
+        store=f"{folder}/commits",
+        tape=f"{folder}/tape.jsonl",
+        export=export,
+        metrics_port=METRICS_PORT,
+    )
+    pod = _pod(job, frame, job.spec.syncer.template, _variables(env))
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
     source = {"persistentVolumeClaim": {"claimName": claim}} if durable else {"emptyDir": {}}
     _add_volume(pod["spec"], "atoll-data", source, DATA_FOLDER)
@@ -131,8 +129,7 @@ def _container(frame: Frame, spec: dict[str, Any], env: Sequence[Mapping[str, An
         words = RUNNER.get(frame.role, ("-P", "-m", "atoll_syncer"))
         container["command"] = ["python3", *words]
     needed = [
-        {"name": Env.RUN_FILE, "value": f"{RUN_FOLDER}/{RUN_FILE}"},
-        {"name": Env.ENDPOINTS, "value": frame.endpoints},
+        *_variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=frame.endpoints)),
         _from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
         *env,
@@ -217,6 +214,10 @@ def excluded_nodes(template: Mapping[str, Any]) -> tuple[str, ...]:
         if each.get("key") == HOSTNAME_FIELD and each.get("operator") == "NotIn"
     }
     return tuple(sorted(found))
+
+
+def _variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _from_field(name: str, path: str) -> dict[str, Any]:
