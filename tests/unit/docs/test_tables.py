@@ -16,6 +16,7 @@ from unit.docs.tree import ROOT, files
 
 OPERATING = (ROOT / "docs/operating.md").read_text()
 SCRIPTS = (ROOT / "docs/training-scripts.md").read_text()
+RUN_FOLDER = (ROOT / "docs/run-folder.md").read_text()
 CONCEPTS = (ROOT / "docs/concepts.md").read_text()
 
 
@@ -81,6 +82,16 @@ def test_every_variable_is_explained() -> None:
     }
     missing = {each for each in used if f"`{each}`" not in OPERATING + SCRIPTS}
     assert not missing
+
+
+def test_every_event_of_the_run_folder_is_explained() -> None:
+    events = {
+        event
+        for path in files("syncer/*.py", "worker/*.py")
+        for event in re.findall(r'"event": "([a-z ]+)"', path.read_text())
+    }
+    assert {"commit", "start"} <= events
+    assert not {event for event in events if f"`{event}`" not in RUN_FOLDER}
 
 
 def test_every_word_of_the_glossary_comes_once_and_in_order() -> None:
