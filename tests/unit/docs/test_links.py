@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from unit.docs.tree import documents, name, prose
+from unit.docs.tree import ROOT, documents, name, prose
 
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)[)\"]")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 MERMAID = re.compile(r"```mermaid\n\s*(\S+)")
@@ -32,6 +32,13 @@ def test_every_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+def test_pictures_are_small_and_load_nothing_else() -> None:
+    pictures = sorted((ROOT / "docs/images").iterdir())
+    assert [picture.name for picture in pictures] == ["live.svg", "loss.png"]
+    assert all(picture.stat().st_size < 200_000 for picture in pictures)
+    assert "url(http" not in (ROOT / "docs/images/live.svg").read_text().replace('"', "")
 
 
 @pytest.mark.parametrize("page", documents(), ids=name)
