@@ -1,4 +1,4 @@
-"""Codecs, checksum and frames: memory traffic over that of `add_` in the same run.
+"""Codecs, checksum and frames over `add_`, and numpy over torch, in the same run.
 
 In tests/: python -m bench.codec
 """
@@ -7,6 +7,7 @@ import argparse
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 from atoll_protos.allocator import tune
 
@@ -16,7 +17,8 @@ import torch  # noqa: E402
 import xxhash  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
-from atoll_protos import tensors  # noqa: E402
+from atoll_protos import arrays, tensors  # noqa: E402
+from atoll_protos.arrays import Array  # noqa: E402
 from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
 from atoll_protos.frames import Assembler, transfer_frames  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
@@ -30,14 +32,62 @@ def through_frames(payload: bytearray) -> None:
     assert arrived[-1] is not None
 
 
+def offered(base: torch.Tensor, theta: torch.Tensor, encoding: pb.Encoding) -> bytearray:
+    """An offer as torch makes it."""
+    return tensors.encode(base.float() - theta, encoding)
+
+
+def offered_by_numpy(base: Array, theta: Array, encoding: pb.Encoding) -> memoryview:
+    """An offer as a transport process makes it."""
+    return arrays.encode(arrays.difference(base, theta), encoding)
+
+
+def moved(base: torch.Tensor, data: bytearray, encoding: pb.Encoding) -> torch.Tensor:
+    """The next base from a difference, as torch makes it."""
+    difference = tensors.decode(data, encoding, torch.empty(base.numel()))
+    return difference.add_(base.float()).to(base.dtype)
+
+
+def compare(count: int, rounds: int) -> None:
+    """What a transport process computes, with numpy and with torch: a table of ratios."""
+    theta, other, moves = torch.randn(count), torch.randn(count), torch.randn(count)
+    base = other.bfloat16()
+    base_array = arrays.from_bytes(tensors.byte_view(base), pb.BF16)
+    theta_array = arrays.from_bytes(tensors.byte_view(theta), pb.F32)
+    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {}
+    for wire in Wire:
+        encoding = encoding_of(wire)
+        data = tensors.encode(moves, encoding)
+        pairs[f"{wire} offer"] = (
+            partial(offered_by_numpy, base_array, theta_array, encoding),
+            partial(offered, base, theta, encoding),
+        )
+        pairs[f"{wire} next base"] = (
+            partial(arrays.moved, base_array, data, encoding),
+            partial(moved, base, data, encoding),
+        )
+    names = [("numpy " + name, "torch " + name) for name in pairs]
+    cases = dict(zip(chain(*names), chain(*pairs.values()), strict=True))
+    seconds = interleaved(cases, rounds)
+    show(
+        f"Offers and new bases: {count:,} elements, one thread of {os.cpu_count()}",
+        ("case", "numpy ms", "torch ms", "numpy/torch"),
+        [
+            (name, seconds[one] * 1e3, seconds[two] * 1e3, seconds[one] / seconds[two])
+            for name, (one, two) in zip(pairs, names, strict=True)
+        ],
+    )
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=26_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     count: int = arguments.elements
+    compare(count, arguments.rounds)
     values, other, out = torch.randn(count), torch.zeros(count), torch.empty(count)
     cases: dict[str, Callable[[], object]] = {"add_": lambda: other.add_(values)}
     traffic = {"add_": 12 * count}

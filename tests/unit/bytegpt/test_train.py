@@ -17,7 +17,7 @@ SMALL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "8"]
 def begin_from_seed(fake: FakeTransport, cursor: int = 0) -> None:
     """Every slice is adopted as the learner has seeded it."""
     for key in fake.end.memory.plan.slices:
-        fake.end.memory.adopt(*key).copy_(fake.end.memory.capture(*key))
+        fake.end.memory.adopt(*key)[:] = fake.end.memory.capture(*key)  # both are f32
         fake.send(Adopt(shard=key[0], fragment=key[1], number=0, blend=0.0))
     count = 0
     while count < len(fake.end.memory.plan.slices):

@@ -14,6 +14,7 @@ import torch
 
 from atoll_protos.codecs import Wire
 from atoll_protos.run import Region, RunFile, Sync
+from atoll_protos.tensors import from_bytes
 from atoll_worker.link.messages import Adopt, Boundary, Command, Leaving, Message, Start
 from atoll_worker.link.socket import Link, TransportEnd, open_transport_end
 from atoll_worker.training import process
@@ -64,7 +65,7 @@ class FakeTransport:
     def offer_values(self, value: float, number: int = 0) -> None:
         """Put one value into every adopt region and ask for its adoption."""
         for each in self.end.layout.slices:
-            self.end.memory.adopt(each.shard, each.fragment).fill_(value)
+            self.adopt(each.shard, each.fragment).fill_(value)
             self.send(Adopt(shard=each.shard, fragment=each.fragment, number=number, blend=0.0))
 
     def begin(self, *, value: float = 1.0, cursor: int = 0, tick: int = 0) -> None:
@@ -78,7 +79,11 @@ class FakeTransport:
     def captures(self) -> torch.Tensor:
         """All capture regions, one after the other."""
         regions = [self.end.memory.capture(*key) for key in self.end.memory.plan.slices]
-        return torch.cat(regions)
+        return torch.cat([from_bytes(each, torch.float32) for each in regions])
+
+    def adopt(self, shard: int, fragment: int) -> torch.Tensor:
+        """One adopt region; the wire down of RUN_FILE is f32."""
+        return from_bytes(self.end.memory.adopt(shard, fragment), torch.float32)
 
 
 class Gate:

@@ -97,7 +97,7 @@ def test_a_boundary_adopts_before_it_captures_whatever_came_first() -> None:
         keys = fake.end.memory.plan.slices
         fake.send(Capture(slices=keys))
         for shard, fragment in keys:
-            fake.end.memory.adopt(shard, fragment).fill_(2.0)
+            fake.adopt(shard, fragment).fill_(2.0)
             fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.25))
         sent.open()
         boundary = fake.boundary()
@@ -324,6 +324,7 @@ def test_an_optimizer_of_another_model_is_refused() -> None:
 
 PROGRAM = """
 import argparse
+import numpy
 from atoll_worker.link.socket import open_transport_end, outlive_signals
 from atoll_worker.link.messages import Adopt, Boundary, Leaving, Start
 outlive_signals()
@@ -333,7 +334,8 @@ parser.add_argument("--memory-fd", type=int)
 options = parser.parse_args()
 end = open_transport_end(options.link_fd, options.memory_fd)
 for key in end.memory.plan.slices:
-    end.memory.adopt(*key).copy_(end.memory.capture(*key) + 1)
+    ours = numpy.frombuffer(end.memory.capture(*key), numpy.float32)
+    end.memory.adopt(*key)[:] = (ours + 1).tobytes()
     end.send(Adopt(shard=key[0], fragment=key[1], number=0, blend=0.0))
 left = len(end.memory.plan.slices)
 leaving = False

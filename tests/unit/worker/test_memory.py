@@ -2,7 +2,10 @@ import os
 
 import torch
 
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import arrays
 from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.tensors import from_bytes
 from atoll_worker.link import memory
 from atoll_worker.link.memory import ALIGN_BYTES, Memory, Plan
 
@@ -14,7 +17,8 @@ LAYOUT = build_layout(
 
 
 def both_ends(plan: Plan) -> tuple[Memory, Memory]:
-    descriptor = memory.create(plan)
+    descriptor = memory.create()
+    memory.resize(descriptor, plan)
     try:
         return memory.attach(plan, descriptor), memory.attach(plan, descriptor)
     finally:
@@ -22,26 +26,27 @@ def both_ends(plan: Plan) -> tuple[Memory, Memory]:
 
 
 def test_both_ends_see_the_same_regions_and_no_two_regions_overlap() -> None:
-    plan = memory.plan(LAYOUT, adopt_dtype=torch.bfloat16, captures=True)
+    plan = memory.plan(LAYOUT, adopt_encoding=pb.BF16, captures=True)
     ours, theirs = both_ends(plan)
     for number, key in enumerate(plan.slices):
-        ours.capture(*key).fill_(number + 1)
-        ours.adopt(*key).fill_(-number - 1)
+        from_bytes(ours.capture(*key), torch.float32).fill_(number + 1)
+        from_bytes(ours.adopt(*key), torch.bfloat16).fill_(-number - 1)
     for number, (key, each) in enumerate(zip(plan.slices, LAYOUT.slices, strict=True)):
-        assert theirs.capture(*key).tolist() == [number + 1] * each.element_count
-        assert theirs.adopt(*key).tolist() == [-number - 1] * each.element_count
-        assert theirs.adopt(*key).dtype == torch.bfloat16
+        captured = arrays.from_bytes(theirs.capture(*key), pb.F32)
+        assert captured.tolist() == [number + 1] * each.element_count
+        adopted = arrays.from_bytes(theirs.adopt(*key), pb.BF16)
+        assert adopted.tolist() == [-number - 1] * each.element_count
         assert theirs.counter(*key) == 0
 
 
 def test_regions_begin_on_pages() -> None:
-    plan = memory.plan(LAYOUT, adopt_dtype=torch.float32, captures=True)
+    plan = memory.plan(LAYOUT, adopt_encoding=pb.F32, captures=True)
     assert all(each % ALIGN_BYTES == 0 for each in (*plan.capture_offsets, *plan.adopt_offsets))
     assert plan.byte_count == plan.adopt_offsets[-1] + ALIGN_BYTES
 
 
 def test_counters_belong_to_their_slice() -> None:
-    plan = memory.plan(LAYOUT, adopt_dtype=torch.float32, captures=True)
+    plan = memory.plan(LAYOUT, adopt_encoding=pb.F32, captures=True)
     ours, theirs = both_ends(plan)
     ours.turn(1, 0)
     assert [theirs.counter(*key) for key in plan.slices] == [0, 0, 1, 0]
@@ -50,6 +55,6 @@ def test_counters_belong_to_their_slice() -> None:
 
 
 def test_an_observer_has_no_capture_regions() -> None:
-    plan = memory.plan(LAYOUT, adopt_dtype=torch.float32, captures=False)
+    plan = memory.plan(LAYOUT, adopt_encoding=pb.F32, captures=False)
     assert plan.capture_offsets == ()
     assert len(plan.adopt_offsets) == len(LAYOUT.slices)

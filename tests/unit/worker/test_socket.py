@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import torch
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import build_layout
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
@@ -103,8 +103,9 @@ def transport_end(training_pid: int) -> tuple[Link, TransportEnd]:
     link = Link(ours)
     link.send(dataclasses.replace(CONFIGURE, training_pid=training_pid))
     link.send(Leaving(reason="at once"))
-    plan = memory.plan(build_layout(TENSORS, 2, 1), adopt_dtype=torch.bfloat16, captures=True)
-    descriptor = memory.create(plan)
+    plan = memory.plan(build_layout(TENSORS, 2, 1), adopt_encoding=pb.BF16, captures=True)
+    descriptor = memory.create()
+    memory.resize(descriptor, plan)
     try:
         return link, links.open_transport_end(theirs.detach(), descriptor)
     finally:

@@ -1,4 +1,28 @@
-"""The shared memory of a learner's two processes: captures and adoptions of every slice."""
+"""The shared memory of a learner's two processes: captures and adoptions of every slice.
+
+The training process copies the model's values in (a *capture*), the transport process reads them
+to form offers; the transport puts a published base in (to *adopt*), the training process copies it
+into the model. So parameters never pass through the link's socket.
+
+Both processes map one memory file (memfd). The training process makes the file and its plan; the
+transport inherits the descriptor, derives the same plan from the layout and checks the size.
+
+    0           counters    one unsigned 64-bit number for each slice
+    then        captures    for each slice its values in f32      (none for an observer)
+    then        adoptions   for each slice a base, as it travels: f32 or bf16
+
+Each region begins on a page. This module knows bytes only, and imports neither torch nor numpy:
+the training process lays tensors over the regions, the transport lays numpy arrays over them.
+
+Who may touch a region, and when
+--------------------------------
+A capture region has a counter that is odd while the training process writes it, and even at rest
+(a *seqlock*). A reader notes the counter, copies, and compares: where the counter was odd or has
+changed, the copy is worthless and the reader waits for the next capture. The writer never waits.
+
+An adopt region belongs to the transport until it sends Adopt, then to the training process until
+the Boundary that names the adoption. There is no counter: messages hand it over.
+"""
 
 import mmap
 import os
@@ -6,14 +30,13 @@ import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-import torch
-from torch import Tensor
-
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import encoded_size
 from atoll_protos.layout import Layout
 
 ALIGN_BYTES = 4096
 COUNTER = struct.Struct("=Q")
-CAPTURE_DTYPE = torch.float32  # whatever the parameters' dtype: differences are formed in f32
+CAPTURE_ENCODING = pb.F32  # whatever the parameters' dtype: differences are formed in f32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +47,18 @@ class Plan:
     element_counts: tuple[int, ...]
     capture_offsets: tuple[int, ...]  # empty for an observer
     adopt_offsets: tuple[int, ...]
-    adopt_dtype: torch.dtype
+    adopt_encoding: pb.Encoding  # F32 or BF16
     byte_count: int
 
 
-def plan(layout: Layout, *, adopt_dtype: torch.dtype, captures: bool) -> Plan:
-    """Counters first, then all capture regions (f32), then all adopt regions (the base's type)."""
+def plan(layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool) -> Plan:
+    """Counters first, then all capture regions, then all adopt regions."""
     slices = layout.slices
     counts = [each.element_count for each in slices]
     sizes = [aligned(COUNTER.size * len(slices))]
-    sizes += [aligned(count * CAPTURE_DTYPE.itemsize) for count in counts] if captures else []
-    sizes += [aligned(count * adopt_dtype.itemsize) for count in counts]
+    if captures:
+        sizes += [aligned(encoded_size(count, CAPTURE_ENCODING)) for count in counts]
+    sizes += [aligned(encoded_size(count, adopt_encoding)) for count in counts]
     starts = [0, *accumulate(sizes)]
     first_adopt = 1 + len(slices) * captures
     return Plan(
@@ -42,7 +66,7 @@ def plan(layout: Layout, *, adopt_dtype: torch.dtype, captures: bool) -> Plan:
         element_counts=tuple(counts),
         capture_offsets=tuple(starts[1:first_adopt]),
         adopt_offsets=tuple(starts[first_adopt:-1]),
-        adopt_dtype=adopt_dtype,
+        adopt_encoding=adopt_encoding,
         byte_count=starts[-1],
     )
 
@@ -54,25 +78,19 @@ def aligned(byte_count: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """A mapping of the shared memory; regions are 1-d tensors that alias it.
-
-    A capture region has a counter that is odd while it is written (a seqlock): who reads it
-    compares `counter` before and after, and reads again when it was odd or has changed.
-    An adopt region belongs to the transport until it sends Adopt, then to the training process
-    until the Boundary that names it.
-    """
+    """A mapping of the shared memory. Regions are writable views of it, in bytes."""
 
     plan: Plan
     mapping: mmap.mmap = field(repr=False)
     index: dict[tuple[int, int], int] = field(repr=False)
 
-    def capture(self, shard: int, fragment: int) -> Tensor:
+    def capture(self, shard: int, fragment: int) -> memoryview:
         """Where theta of a slice is copied to: f32 [element_count]."""
-        return self._region(shard, fragment, self.plan.capture_offsets, CAPTURE_DTYPE)
+        return self._region(shard, fragment, self.plan.capture_offsets, CAPTURE_ENCODING)
 
-    def adopt(self, shard: int, fragment: int) -> Tensor:
-        """Where the transport puts a base to adopt: [element_count] in the base's dtype."""
-        return self._region(shard, fragment, self.plan.adopt_offsets, self.plan.adopt_dtype)
+    def adopt(self, shard: int, fragment: int) -> memoryview:
+        """Where the transport puts a base: [element_count] in `plan.adopt_encoding`."""
+        return self._region(shard, fragment, self.plan.adopt_offsets, self.plan.adopt_encoding)
 
     def counter(self, shard: int, fragment: int) -> int:
         """The seqlock counter of a capture region."""
@@ -84,27 +102,30 @@ class Memory:
         offset = COUNTER.size * self.index[shard, fragment]
         COUNTER.pack_into(self.mapping, offset, self.counter(shard, fragment) + 1)
 
-    def whole(self) -> Tensor:
-        """All of it: uint8 [byte_count]."""
-        return torch.frombuffer(self.mapping, dtype=torch.uint8)
+    def whole(self) -> memoryview:
+        """All of it."""
+        return memoryview(self.mapping)
 
     def _region(
-        self, shard: int, fragment: int, offsets: tuple[int, ...], dtype: torch.dtype
-    ) -> Tensor:
+        self, shard: int, fragment: int, offsets: tuple[int, ...], encoding: pb.Encoding
+    ) -> memoryview:
         index = self.index[shard, fragment]
-        count = self.plan.element_counts[index]
-        return torch.frombuffer(self.mapping, dtype=dtype, count=count, offset=offsets[index])
+        start = offsets[index]
+        return self.whole()[start : start + encoded_size(self.plan.element_counts[index], encoding)]
 
 
-def create(wanted: Plan) -> int:
-    """A new memory file of that size: its descriptor, for `attach` here and in the transport."""
-    descriptor = os.memfd_create("atoll", os.MFD_CLOEXEC)
+def create() -> int:
+    """A new memory file without any bytes: its descriptor, to be inherited by the transport."""
+    return os.memfd_create("atoll", os.MFD_CLOEXEC)
+
+
+def resize(descriptor: int, wanted: Plan) -> None:
+    """Give the memory file the plan's size, before either process attaches it."""
     os.ftruncate(descriptor, wanted.byte_count)
-    return descriptor
 
 
 def attach(wanted: Plan, descriptor: int) -> Memory:
-    """Map the memory file; the pages come with the mapping (TRANSPORT.md, fact 1)."""
+    """Map the memory file; its pages are made now, so that no copy waits for them later."""
     size = os.fstat(descriptor).st_size
     assert size == wanted.byte_count, f"memory of {size} bytes for a plan of {wanted.byte_count}"
     mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)

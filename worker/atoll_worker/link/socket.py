@@ -61,9 +61,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from atoll_protos.codecs import base_encoding
 from atoll_protos.layout import Layout, build_layout
 from atoll_protos.run import RunFile, Sync
-from atoll_protos.tensors import base_dtype
 from atoll_worker.link import codec, memory
 from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory, Plan
@@ -166,7 +166,8 @@ class Link:
 
 def memory_plan(layout: Layout, sync: Sync, *, observer: bool) -> Plan:
     """The shared memory of a job's learner or observer; an observer captures nothing."""
-    return memory.plan(layout, adopt_dtype=base_dtype(sync.wire_down), captures=not observer)
+    encoding = base_encoding(sync.wire_down)
+    return memory.plan(layout, adopt_encoding=encoding, captures=not observer)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -41,9 +41,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import torch
 from torch import nn
 
 from atoll_protos.layout import Layout, Slice, build_layout
+from atoll_protos.tensors import FLOATS, from_bytes
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import memory, messages
 from atoll_worker.link import socket as links
@@ -162,7 +164,7 @@ class Replica:
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
         self.copies_under_way[key] += 1
-        region = self.memory.capture(*key)
+        region = from_bytes(self.memory.capture(*key), FLOATS[memory.CAPTURE_ENCODING])
         return self.staging.capture(pairs(self.places, self.slices[key], region))
 
     def capture_seed(self) -> None:
@@ -192,7 +194,7 @@ class Replica:
 
     def _adopt(self, key: Key, blend: float) -> Ticket:
         self.held.add(key)
-        region = self.memory.adopt(*key)
+        region = from_bytes(self.memory.adopt(*key), FLOATS[self.memory.plan.adopt_encoding])
         return self.staging.adopt(pairs(self.places, self.slices[key], region), blend)
 
     def _end_capture(self, key: Key) -> None:
@@ -223,15 +225,16 @@ def open_replica(
     specs = tuple(place.spec for place in places)
     layout: Layout = build_layout(specs, run_file.sync.fragments, run_file.shards)
     plan = links.memory_plan(layout, run_file.sync, observer=observer)
-    descriptor = memory.create(plan)
+    descriptor = memory.create()
     try:
+        memory.resize(descriptor, plan)
         shared = memory.attach(plan, descriptor)
         child, link = process.start(descriptor)
     finally:
         os.close(descriptor)
     with ExitStack() as undo:
         undo.callback(process.abandon, child, link)
-        staging = staging_for(device_of(places), shared.whole())
+        staging = staging_for(device_of(places), from_bytes(shared.whole(), torch.uint8))
         replica = Replica(
             places=places,
             slices={(each.shard, each.fragment): each for each in layout.slices},

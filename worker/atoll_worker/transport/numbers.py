@@ -2,19 +2,18 @@
 
 `Numbers` is the only door through which `Transport` touches parameters. Behind it are arrays of
 some library; in front of it values are opaque. So the rules of an offer can be read without
-arithmetic, and the simulation puts symbols in place of arrays.
+arithmetic, and the simulation puts symbols in place of arrays. The arrays are numpy's: torch would
+cost this process 500 MB and over a second of each start, and gives the same bits (`arrays`).
 """
 
 from typing import Any, Protocol
 
-import torch
-
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
-from atoll_protos.codecs import Wire, encoding_of
+from atoll_protos import arrays
+from atoll_protos.codecs import encoding_of
 from atoll_protos.frames import Buffer
 from atoll_protos.run import Sync
-from atoll_worker.link.memory import Memory
+from atoll_worker.link.memory import CAPTURE_ENCODING, Memory
 
 Base = Any  # one slice of a version, bit for bit as its shard holds it
 Difference = Any  # one slice: base less theta, in f32
@@ -48,8 +47,8 @@ class Numbers(Protocol):
         """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
 
 
-class TorchNumbers:
-    """See Numbers. Bases are 1-d tensors: f32 on an f32 wire down, else bf16 (rule 17)."""
+class ArrayNumbers:
+    """See Numbers. Bases are 1-d numpy arrays: f32 on an f32 wire down, else bf16 (rule 17)."""
 
     def __init__(self, memory: Memory, sync: Sync) -> None:
         self._memory, self._sync = memory, sync
@@ -62,31 +61,31 @@ class TorchNumbers:
         self, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
     ) -> Base:
         """See Numbers."""
-        if not publish.difference:
-            dtype = torch.float32 if encoding == pb.F32 else torch.bfloat16
-            return tensors.from_bytes(data, dtype)
-        difference = tensors.decode(data, encoding, torch.empty(held.numel()))
-        return difference.add_(held.float()).to(held.dtype)
+        if publish.difference:
+            return arrays.moved(held, data, encoding)
+        return arrays.from_bytes(data, encoding)
 
     def place(self, shard: int, fragment: int, base: Base) -> None:
         """See Numbers."""
-        self._memory.adopt(shard, fragment).copy_(base)
+        self._memory.adopt(shard, fragment)[:] = arrays.byte_view(base)
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
         """See Numbers."""
-        return base.float() - self._memory.capture(shard, fragment)  # a new one: base stays
+        return arrays.difference(base, self._captured(shard, fragment))
 
     def encode_difference(self, difference: Difference) -> Encoded:
         """See Numbers."""
         encoding = encoding_of(self._sync.wire_up)
-        return encoding, tensors.encode(difference, encoding)
+        return encoding, arrays.encode(difference, encoding)
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
         """See Numbers."""
-        encoding = encoding_of(Wire.F32)
-        return encoding, tensors.encode(self._memory.capture(shard, fragment), encoding)
+        return CAPTURE_ENCODING, arrays.encode(self._captured(shard, fragment), CAPTURE_ENCODING)
 
     def encode_base(self, base: Base) -> Encoded:
         """See Numbers."""
-        encoding = pb.F32 if base.dtype == torch.float32 else pb.BF16
-        return encoding, tensors.byte_view(base)
+        return arrays.encoding_of(base), arrays.byte_view(base)
+
+    def _captured(self, shard: int, fragment: int) -> arrays.Array:
+        """The capture region itself, f32 [element_count]."""
+        return arrays.from_bytes(self._memory.capture(shard, fragment), CAPTURE_ENCODING)

@@ -40,7 +40,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import allocator, codecs, logs
@@ -66,7 +65,7 @@ from atoll_worker.rules.effects import (
 )
 from atoll_worker.rules.exchange import Exchange
 from atoll_worker.transport.client import OpenChannel, ShardClient, open_channel
-from atoll_worker.transport.numbers import Base, Numbers, TorchNumbers
+from atoll_worker.transport.numbers import ArrayNumbers, Base, Numbers
 from atoll_worker.transport.telemetry import Telemetry
 
 LEAVE_SECONDS_MAX = 3.0
@@ -308,14 +307,13 @@ def main() -> None:
     yield_to_training()
     allocator.tune()
     logs.configure()
-    torch.set_num_threads(1)
     try:
         end = open_transport_end(flags.link_fd, flags.memory_fd)
     except EOFError:
         sys.exit(0)
     outside = Outside(
         end=end,
-        numbers=TorchNumbers(end.memory, end.run_file.sync),
+        numbers=ArrayNumbers(end.memory, end.run_file.sync),
         telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
         open_channel=open_channel,
         clock=time.monotonic,
