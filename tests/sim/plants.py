@@ -13,7 +13,9 @@ from atoll_syncer.model.effects import Append, Drop, Effect, Merge
 from atoll_syncer.model.log import Committed, Taken
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import calls, joining, offers, recovering, runs, seeding
+from atoll_syncer.rules import calls, offers, runs, seeding
+from atoll_syncer.rules import recovery as recovering
+from atoll_syncer.rules import sessions as joining
 from atoll_syncer.rules.shard import Shard
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import adoption, slices

@@ -4,7 +4,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, WritePart
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import recovering, seeding
+from atoll_syncer.rules import recovery as recovering
+from atoll_syncer.rules import seeding
 
 
 def begin(state: State, epoch: int) -> Effect:

@@ -7,7 +7,8 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Ask, Effect, Exit, Tape
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import ending, recovering, seeding
+from atoll_syncer.rules import ending, seeding
+from atoll_syncer.rules import recovery as recovering
 
 HELLO_SECONDS: Final = 2.0
 MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first

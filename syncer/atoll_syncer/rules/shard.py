@@ -11,20 +11,20 @@ from atoll_syncer.model.effects import Effect, Exit
 from atoll_syncer.model.log import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import new_state
+from atoll_syncer.rules import clock as reports
 from atoll_syncer.rules import (
-    committing,
     ending,
-    joining,
     merging,
     publishing,
-    recovering,
     registrar,
     reign,
-    reports,
     runs,
     seeding,
     transfers,
 )
+from atoll_syncer.rules import recovery as recovering
+from atoll_syncer.rules import rounds as committing
+from atoll_syncer.rules import sessions as joining
 from atoll_syncer.rules.admission import end_session
 
 PERIODIC_SECONDS: Final = 0.25

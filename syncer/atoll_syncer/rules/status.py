@@ -3,7 +3,7 @@
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import recovering
+from atoll_syncer.rules import recovery as recovering
 
 
 def status(state: State, now: float) -> pb.StatusReply:

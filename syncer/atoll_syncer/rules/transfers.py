@@ -4,7 +4,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import offers, recovering, seeding
+from atoll_syncer.rules import offers, seeding
+from atoll_syncer.rules import recovery as recovering
 from atoll_syncer.rules.admission import end_session
 
 

@@ -14,7 +14,8 @@ from atoll_syncer.model.recovery import (
 )
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import ending, publishing, reports, seeding
+from atoll_syncer.rules import clock as reports
+from atoll_syncer.rules import ending, publishing, seeding
 from atoll_syncer.rules.admission import refuse
 from atoll_syncer.rules.offers import drop
 

@@ -7,7 +7,9 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, SetModel, Tape
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import ending, publishing, recovering, reign, reports, runs, seeding
+from atoll_syncer.rules import clock as reports
+from atoll_syncer.rules import ending, publishing, reign, runs, seeding
+from atoll_syncer.rules import recovery as recovering
 from atoll_syncer.rules.admission import admit, check, end_session, refuse
 from atoll_syncer.rules.offers import drop
 
