@@ -71,16 +71,15 @@ from atoll_syncer.model.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.model.log import Committed, Entry, Reign, Seeded
+from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome
 from atoll_syncer.outside import Machine, Making, Port, Values
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import Part
-from atoll_syncer.storage.journal import DeposedError
+from atoll_syncer.storage.journal import DeposedError, Heartbeat
 from atoll_syncer.storage.store import StoreError
-from atoll_syncer.storage.takeover import Heartbeat
-from atoll_syncer.storage.turn import HEARTBEAT_SECONDS
+from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
 from atoll_syncer.storage.versions import Collector
 
 log = structlog.get_logger()
@@ -135,7 +134,7 @@ class Driver:
         except TimeoutError:
             log.warning("stopped with unwritten entries", count=self._entries.qsize())
         self.background.stop()
-        self._write_tape({"event": "end", "epoch": self.shard.state.epoch})
+        self._write_tape({"event": "end", "epoch": self.shard.state.term.epoch})
         self.tape.close()
 
     def received(self, byte_count: int) -> None:
@@ -294,10 +293,10 @@ class Driver:
                 case Committed():
                     self.values.committed(entry.slice)
         self.feed(self.shard.appended(entry, self.now()))
-        if isinstance(entry, Reign | Committed):
+        if isinstance(entry, TermBegun | Committed):
             live = self.shard.history.live_objects()
             epoch = self.shard.history.epoch
-            sweep = isinstance(entry, Reign)
+            sweep = isinstance(entry, TermBegun)
             collect = self._collector.sweep if sweep else self._collector.advance
             arguments = (live, epoch) if sweep else (live,)
             await self.background.until_stored(Thread.MERGE, lambda: collect(*arguments))

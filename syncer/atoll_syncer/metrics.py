@@ -24,7 +24,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.epoch = self._gauge("epoch", "The reign of this process")
+        self.epoch = self._gauge("epoch", "Epoch of this process, from the durable log")
         self.tick = self._gauge("tick", "This shard's tick")
         self.sessions = self._gauge("sessions", "Open sessions, observers included")
         self.slots = self._gauge("slots", "Slots by state", "state")
@@ -76,8 +76,8 @@ class Metrics:
         seen = status(state, now)
         self.epoch.set(seen.epoch)
         self.tick.set(seen.tick)
-        self.sessions.set(len(state.sessions))
-        self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.values()))
+        self.sessions.set(len(state.sessions.open))
+        self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.open.values()))
         self.grace_seconds.set(seen.grace_seconds)
         self.staged_bytes.set(staged_bytes)
         self.tape_dropped_lines.set(dropped_lines)

@@ -24,7 +24,7 @@ from atoll_syncer.model.log import History
 from atoll_syncer.outside import Machine
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.service import add_services
-from atoll_syncer.storage.turn import SupersededError, wait_for_turn
+from atoll_syncer.storage.takeover import SupersededError, wait_for_turn
 
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
 

@@ -1,5 +1,6 @@
 """Bugs planted in the production rules or in the simulation's edge, to prove the checkers."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,9 @@ from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.effects import Append, Drop, Effect, Merge
 from atoll_syncer.model.log import Committed, Taken
 from atoll_syncer.model.round import Round
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import calls, offers, runs, seeding
-from atoll_syncer.rules import recovery as recovering
-from atoll_syncer.rules import sessions as joining
+from atoll_syncer.model.state import Standing, State
+from atoll_syncer.rules import recovery as recovery_rules
+from atoll_syncer.rules import rounds, runs, seeding, sessions
 from atoll_syncer.rules.shard import Shard
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import adoption, slices
@@ -45,7 +45,7 @@ def commits_without_the_mark(patch: Patch) -> None:
     """Rule 1."""
 
     def mark(state: State) -> list[Effect]:
-        state.marked = True
+        state.seed.marked = True
         return []
 
     patch.setattr(seeding, "mark", mark)
@@ -61,7 +61,7 @@ def a_registrar_that_asks_nobody(patch: Patch) -> None:
     time_passed = runs.time_passed
 
     def forgetful(state: State, now: float) -> list[Effect]:
-        state.spoken.clear()
+        state.run.named.clear()
         return time_passed(state, now)
 
     patch.setattr(runs, "time_passed", forgetful)
@@ -69,36 +69,36 @@ def a_registrar_that_asks_nobody(patch: Patch) -> None:
 
 def admission_beside_a_live_session(patch: Patch) -> None:
     """Rule 4."""
-    patch.setattr(joining, "live_instance", lambda state, slot: "")
+    patch.setattr(sessions, "live_instance", lambda state, slot: "")
 
 
 def welcome_before_it_is_durable(patch: Patch) -> None:
     """Rules 4 and 5."""
-    opened = joining.opened
+    opened = sessions.opened
 
     def early(state: State, session: int, join: Any, now: float) -> list[Effect]:
         effects = opened(state, session, join, now)
         for effect in effects:
             if isinstance(effect, Append) and isinstance(effect.entry, Taken):
-                welcome = joining.welcome(state, session, effect.entry.incarnation, now)
+                welcome = sessions.welcome(state, session, effect.entry.incarnation, now)
                 return [*effects, *welcome]
         return effects
 
-    patch.setattr(joining, "opened", early)
+    patch.setattr(sessions, "opened", early)
 
 
 def zombie_offers_that_stay(patch: Patch) -> None:
     """Rule 5."""
-    taken = joining.taken
+    taken = sessions.taken
 
-    def keep(state: State, entry: Taken, now: float) -> list[Effect]:
-        complete = {n: dict(each.complete) for n, each in state.rounds.items()}
-        effects = taken(state, entry, now)
+    def keep(state: State, entry: Taken, standing: Standing, now: float) -> list[Effect]:
+        complete = {n: dict(each.complete) for n, each in state.rounds.open.items()}
+        effects = taken(state, entry, standing, now)
         for number, before in complete.items():
-            state.rounds[number].complete = before
+            state.rounds.open[number].complete = before
         return [effect for effect in effects if not isinstance(effect, Drop)]
 
-    patch.setattr(joining, "taken", keep)
+    patch.setattr(sessions, "taken", keep)
 
 
 def steps_before_all_have_welcomed(patch: Patch) -> None:
@@ -144,33 +144,38 @@ def offers_without_a_call(patch: Patch) -> None:
             send_bulk(self, shard, transfer, payload)
 
     patch.setattr(LearnerProcess, "send_bulk", twice)
-    patch.setattr(offers, "objection", lambda state, sender, offer: "")
+    patch.setattr(rounds, "objection", lambda state, sender, offer: "")
 
 
 def calls_to_whoever_is_there(patch: Patch) -> None:
     """Rule 10."""
-    patch.setattr(calls, "usable", lambda state, slot, each, now: slot.session is not None)
+    patch.setattr(rounds, "usable", lambda state, slot, each, now: slot.session is not None)
 
 
 def a_quorum_of_one_less(patch: Patch) -> None:
     """Rule 11."""
-    quorum = State.quorum
-    patch.setattr(State, "quorum", lambda self, now: max(1, quorum(self, now) - 1))
+    standing = State.standing
+
+    def less(self: State, now: float) -> Standing:
+        real = standing(self, now)
+        return dataclasses.replace(real, quorum=max(1, real.quorum - 1))
+
+    patch.setattr(State, "standing", less)
 
 
 def offers_that_die_with_their_session(patch: Patch) -> None:
     """Rule 11."""
-    close = joining.closed
+    close = sessions.closed
 
     def closed(state: State, session: int) -> list[Effect]:
-        slot = state.sessions[session].slot
+        slot = state.sessions.open[session].slot
         effects: list[Effect] = []
-        for each in state.rounds.values():
+        for each in state.rounds.open.values():
             if each.closed_at is None and slot in each.complete:
-                effects.append(offers.drop(each.slice, each.complete.pop(slot)))
+                effects.append(rounds.drop(each.slice, each.complete.pop(slot)))
         return [*effects, *close(state, session)]
 
-    patch.setattr(joining, "closed", closed)
+    patch.setattr(sessions, "closed", closed)
 
 
 def offers_in_the_order_of_arrival(patch: Patch) -> None:
@@ -303,32 +308,32 @@ def epochs_that_stand_still(patch: Patch) -> None:
 
 def a_seed_for_what_was_lost(patch: Patch) -> None:
     """Rule 22."""
-    patch.setattr(recovering, "heard", lambda state, session, now: [])
-    patch.setattr(recovering, "found_empty", lambda state, now: [])
-    told = runs.told
+    patch.setattr(recovery_rules, "versions_claimed", lambda state, session, now: [])
+    patch.setattr(recovery_rules, "found_empty", lambda state, now: [])
+    answered = runs.hello_answered
 
     def unmarked(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
         reply.begun = False
-        return told(state, reply, now)
+        return answered(state, reply, now)
 
-    patch.setattr(runs, "told", unmarked)
+    patch.setattr(runs, "hello_answered", unmarked)
 
 
 def a_recovery_of_who_comes_first(patch: Patch) -> None:
     """Rule 22: nobody is waited for, and the lowest version is taken."""
-    patch.setattr(recovering, "why_wait", lambda *arguments: "")
+    patch.setattr(recovery_rules, "why_wait", lambda *arguments: "")
     choose = recovery.choose
 
     def lowest(holders: Any, failures: Any, fragment: int) -> Any:
         few = sorted(holders, key=lambda each: each.number)[:1]
         return choose(few, failures, fragment)
 
-    patch.setattr(recovering, "choose", lowest)
+    patch.setattr(recovery_rules, "choose", lowest)
 
 
 def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
     """Rule 21: and learners that take the newest reign's, whatever its number."""
-    patch.setattr(recovering, "number", lambda state, held: 1)
+    patch.setattr(recovery_rules, "number", lambda state, held: 1)
     for module in (slices, adoption):
         patch.setattr(module, "order", lambda version: (version.epoch, version.number))
 

@@ -23,10 +23,11 @@ from atoll_syncer.model.effects import (
     WriteIndex,
     WritePart,
 )
-from atoll_syncer.model.log import Entry, History, Reign
+from atoll_syncer.model.log import Entry, History, TermBegun
 from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage.journal import Heartbeat
 from atoll_syncer.storage.store import StoreUnavailable
-from atoll_syncer.storage.takeover import Heartbeat, Turn, View, decide
+from atoll_syncer.storage.takeover import PATIENCE_SECONDS, Action, View, decide
 from sim.memory_store import MemoryStore
 from sim.network import Connection
 from sim.shard_storage import RETRY_SECONDS, ShardStorage
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from sim.world import World
 
 HEARTBEAT_SECONDS = 1.0
-PATIENCE_SECONDS = 4.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,6 @@ class ShardProcess(ShardStorage):
         self.timer_at = float("inf")
         self.exit: Exit | None = None
         self.beats = 0
-        self.knocks: dict[str, float] = {}  # instances that dial while it waits, since when
         self.looked_at: tuple[Heartbeat | None, float] = (None, world.sim.now)
 
     # ------------------------------------------------------------ life
@@ -85,18 +84,17 @@ class ShardProcess(ShardStorage):
             return
         if beat != self.looked_at[0]:  # another count
             self.looked_at = beat, now
-        reigns = [each for each in self.entries if isinstance(each, Reign)]
+        terms = [each for each in self.entries if isinstance(each, TermBegun)]
         view = View(
             pod=self.pod,
-            reigns=reigns,
+            terms=terms,
             beat=beat,
             beat_seen_at=self.looked_at[1],
-            knocks=self.knocks,
         )
         decision = decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
-        if decision.turn is Turn.REIGN:
+        if decision.action is Action.TAKE_OVER:
             self.reign()
-        elif decision.turn is Turn.WAIT:
+        elif decision.action is Action.WAIT:
             self.after(0.5, self.start)
         else:
             self.exited(Exit(77, decision.reason))

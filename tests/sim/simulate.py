@@ -90,7 +90,7 @@ def shard_state(process: ShardProcess, steps: int | None) -> str:
     ended = "ended" if state.history.ended else "open"
     rounds = {
         number: (len(each.complete), sorted(each.called), each.reason)
-        for number, each in state.rounds.items()
+        for number, each in state.rounds.open.items()
     }
     return (
         f"{process.name} tick {state.clock.tick} of {steps}, {ended}, "

@@ -118,8 +118,6 @@ class World:
             served = process.alive and process.shard is not None
             if not learner.alive:
                 return
-            if process.alive and not served and not blocked:
-                process.knocks.setdefault(learner.instance, self.sim.now)
             if not served or blocked:
                 learner.after(0.5, lambda: learner.closed(shard, None, "nobody answers"))
                 return

@@ -1,35 +1,52 @@
-"""The shard's clock and what it makes due (PROTOCOL.md, rules 8 and 9)."""
+"""The job's clock as one shard counts it, and which slices it makes due (rules 8 and 9)."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from atoll_protos.run import Sync
 
-STARTS_MAX = 4  # after a jump the four newest start, older ones are skipped
+STARTS_MAX: Final = 4  # after a jump the four newest start, older ones are skipped
+TIMES_KEPT: Final = 32  # changes of the tick from which its rate is taken
 
 
 @dataclass(slots=True, kw_only=True)
 class Clock:
-    """Tick t: the K-th largest position of the Training learners, never less than before."""
+    """Tick t: the K-th largest position of the Training learners, never less than before.
+
+    `times` are (monotonic seconds, tick) of the last changes, from which the rate is taken;
+    `announced` is the last tick that all sessions have got.
+    """
 
     period: int
     tick: int = 0
     positions: dict[str, int] = field(default_factory=dict)
     drawn_at: int = 0
+    announced: int = 0
+    times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+
+    @property
+    def ticks_per_second(self) -> float:
+        """The present rate of the clock; 0 while unknown."""
+        if len(self.times) < 2:  # noqa: PLR2004 - a rate needs two times
+            return 0.0
+        (first, low), (last, high) = self.times[0], self.times[-1]
+        return (high - low) / (last - first) if last > first else 0.0
 
     def advance(self, slot: str, steps: int) -> None:
         """A Training learner reports `steps` more."""
         self.positions[slot] += steps
 
     def set_training(self, slots: frozenset[str]) -> None:
-        """The set of Training learners; a joiner enters at t-1, all are drawn in on a change."""
+        """The set of Training learners; a joiner enters at t-1, and a change draws all in."""
         if slots == self.positions.keys():
             return
         self.positions = {slot: self.positions.get(slot, self.tick - 1) for slot in sorted(slots)}
         self._draw_in()
 
     def raise_to(self, tick: int) -> None:
-        """Time that somebody has seen elsewhere, or that a lock-step commit has reached."""
+        """To a tick that was seen on another shard, or that a commit has reached; never back."""
         self.tick = max(self.tick, tick)
 
     def update(self, quorum: int) -> bool:
@@ -43,7 +60,11 @@ class Clock:
         return self.tick > before
 
     def _draw_in(self) -> None:
-        """[Zeroing all counts gives half-done steps away; a lost leader would freeze the clock.]"""
+        """Draw all positions into [t-1, t+H].
+
+        Without this a lost leader freezes the clock, and a slow learner never counts again.
+        Setting all counts to zero would throw half-done steps away.
+        """
         self.drawn_at = self.tick
         low, high = self.tick - 1, self.tick + self.period
         self.positions = {

@@ -1,7 +1,12 @@
-"""What a shard's rules ask of the outside; the driver performs them in order."""
+"""What a shard's rules ask of the outside; the driver performs the effects in order.
 
+`refuse` and `end_session` are here too: every module of rules says no in the same words, with a
+code, a reason, a remedy, and whether trying again helps (rule 3).
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.log import Entry, Participant
@@ -17,7 +22,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """Say End (to a Join it is the refusal) and close both streams."""
+    """Send End (in answer to a Join it is the refusal) and close both streams."""
 
     session: int
     end: pb.End
@@ -25,7 +30,7 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The transfer that just began may be received; answer of `transfer_started`."""
+    """The transfer that has just begun may be received; the answer to `transfer_started`."""
 
     session: int
     element_count: int
@@ -88,7 +93,7 @@ class StoreHeld:
 
 @dataclass(frozen=True, slots=True)
 class PublishHead:
-    """The session lacks this slice's head; a newer request replaces an unsent older one."""
+    """The session lacks this slice's head; an unsent older version of it need not be sent."""
 
     session: int
     slice: int
@@ -162,3 +167,19 @@ Effect = (
     | Tape
     | Exit
 )
+
+REMEDIES: Final[Mapping[int, str]] = {
+    pb.SUPERSEDED: "end this process; another one has its place",
+    pb.OTHER_LAYOUT: "give every learner the same model",
+}
+
+
+def refuse(code: pb.Code, reason: str, remedy: str, *, retry: bool = False) -> pb.End:
+    """A refusal of a Join, or the end of a session, with what to do about it."""
+    return pb.End(code=code, reason=reason, remedy=remedy, retry=retry)
+
+
+def end_session(session: int, code: pb.Code, reason: str) -> EndSession:
+    """A session ends, with the remedy that goes with the code."""
+    retry = code in (pb.BAD_MESSAGE, pb.BAD_TRANSFER, pb.REPLACED)
+    return EndSession(session, refuse(code, reason, REMEDIES.get(code, "join again"), retry=retry))

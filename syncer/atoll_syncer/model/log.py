@@ -32,7 +32,7 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reign:
+class TermBegun:
     """One process takes the shard over, with an epoch above every other (rule 20)."""
 
     epoch: int
@@ -134,23 +134,42 @@ class Closed:
 
 
 Entry = (
-    Reign | RunStarted | Taken | Owned | Begun | Seeded | Committed | Ended | ShardFinal | Closed
+    TermBegun
+    | RunStarted
+    | Taken
+    | Owned
+    | Begun
+    | Seeded
+    | Committed
+    | Ended
+    | ShardFinal
+    | Closed
 )
 KINDS: Final[Mapping[str, Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Reign, RunStarted, Taken, Owned, Begun, Seeded, Committed, Ended, ShardFinal, Closed,
-    )
-}  # fmt: skip
+    "Reign": TermBegun,
+    "RunStarted": RunStarted,
+    "Taken": Taken,
+    "Owned": Owned,
+    "Begun": Begun,
+    "Seeded": Seeded,
+    "Committed": Committed,
+    "Ended": Ended,
+    "ShardFinal": ShardFinal,
+    "Closed": Closed,
+}  # the `kind` in the log's files: a name here never changes
+KIND_NAMES: Final[Mapping[Any, str]] = {entry: name for name, entry in KINDS.items()}
 
 
 def to_document(entry: Entry) -> dict[str, Any]:
     """The entry as plain JSON values, with its kind."""
-    return {"kind": type(entry).__name__, **dataclasses.asdict(entry)}
+    return {"kind": KIND_NAMES[type(entry)], **dataclasses.asdict(entry)}
 
 
 def from_document(document: Mapping[str, Any]) -> Entry:
-    """The entry that `to_document` described; raises KeyError or TypeError for anything else."""
+    """The entry that `to_document` described; raises KeyError or TypeError for anything else.
+
+    Fields that this version does not know are ignored, so that an older one can read the log.
+    """
     kind = KINDS[document["kind"]]
     names = {f.name for f in dataclasses.fields(kind)}
     fields = {
@@ -214,7 +233,7 @@ class History:
     def apply(self, entry: Entry) -> None:
         """Take the log's next entry."""
         match entry:
-            case Reign():
+            case TermBegun():
                 assert entry.epoch > self.epoch, "epochs only grow"
                 self.epoch, self.instance = entry.epoch, entry.instance
             case RunStarted():

@@ -1,4 +1,4 @@
-"""What a shard has lost, who holds it, and from whom it takes it back (rule 22)."""
+"""What a shard has lost, which learners hold it, and which one gives it back (rule 22)."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -33,31 +33,33 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """What is lost, from the moment in which the shard learned of it until all is durable again.
+    """What is lost, from the moment in which the shard learns of it until all is durable again.
 
-    `gone` are those of the lost slices of which nothing is left here; of the others there is an
-    older version, which serves where nobody turns out to hold a newer one.
+    Of the slices in `gone` nothing is left here; of the other lost ones there is an older
+    version, which serves if no learner turns out to hold a newer one.
     """
 
     began_at: float
     lost: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
-    alive: frozenset[str] | None = None  # slots at the registrar, told since `began_at`
-    asked: dict[int, Asked] = field(default_factory=dict)
-    knocked: bool = False  # somebody came who holds nothing
-    met_at: float | None = None  # since when somebody could have told of a version
+    alive: frozenset[str] | None = None  # slots at the registrar, as it said after `began_at`
+    asked: dict[int, Asked] = field(default_factory=dict)  # by slice
+    empty_learner_came: bool = False  # a learner joined that holds nothing
+    first_learner_at: float | None = None  # since when a learner could have named a version
     failures: dict[tuple[str, int], int] = field(default_factory=dict)  # instance, slice
+    failed: str = ""  # why no learner can give back what is lost
 
 
 def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
-    """Why no version is chosen yet: every slot alive at the registrar joins first, or 30 s pass.
+    """Why no version is chosen yet; empty when it is time.
 
-    Empty when it is time. [The first to join may hold an older version than the next.]
+    Every slot that is alive at the registrar joins first, or WAIT_SECONDS pass: the first learner
+    to join may hold an older version than the next one.
     """
     if now - recovery.began_at >= WAIT_SECONDS:
         return ""
     if recovery.alive is None:
-        return "waits for the registrar's word on who is alive"
+        return "waits for the registrar to say which learners are alive"
     missing = sorted(recovery.alive - joined)
     if missing:
         return f"waits for {', '.join(missing)}"
@@ -67,6 +69,6 @@ def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
 def choose(
     holders: Iterable[Holder], failures: Mapping[tuple[str, int], int], fragment: int
 ) -> Holder | None:
-    """The highest (number, epoch), of those that have not failed too often; else nobody."""
+    """The holder of the highest (number, epoch), without those that failed too often, or None."""
     able = [h for h in holders if failures.get((h.instance, fragment), 0) < FAILURES_MAX]
     return max(able, key=lambda h: (h.number, h.epoch, -h.session), default=None)

@@ -1,4 +1,4 @@
-"""Slots and sessions of one shard: who is there, in which state (PROTOCOL.md, rules 5, 6, 14)."""
+"""Slots and sessions of one shard: who is connected, and what each slot does (rules 5, 6)."""
 
 from dataclasses import dataclass, field
 
@@ -10,15 +10,20 @@ STALL_SECONDS_MIN = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One connection of an instance. `credits` are Calls that may still be answered (rule 10)."""
+    """One connection of an instance.
+
+    rules/sessions writes `welcomed`; rules/publishing writes `held` and `claims`; rules/rounds
+    writes `credits`, the Calls that may still be answered (rule 10); rules/transfers writes
+    `receiving`.
+    """
 
     number: int
     join: pb.Join
     welcomed: bool = False
-    held: dict[int, int] = field(default_factory=dict)  # of the heads' values, by their whole name
-    claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # number, epoch: any value
+    held: dict[int, int] = field(default_factory=dict)  # slice: number, where it is a known value
+    claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: (number, epoch) said
     credits: dict[int, int] = field(default_factory=dict)  # slice: base number
-    receiving: pb.Transfer | None = None
+    receiving: pb.Transfer | None = None  # the transfer that is under way
 
     @property
     def slot(self) -> str:
@@ -41,7 +46,7 @@ class Slot:
     tokens_before: int = 0  # of earlier incarnations
 
     def state(self, now: float) -> pb.SlotState:
-        """The slot's state at `now`."""
+        """What the slot does at `now`. Only SLOT_TRAINING counts for quorum and grace (rule 6)."""
         if self.session is None:
             return pb.SLOT_LEFT if self.left else pb.SLOT_LOST
         if not self.report.training:
@@ -52,14 +57,17 @@ class Slot:
         return pb.SLOT_TRAINING
 
     def open(self, session: int, now: float) -> None:
-        """A session was welcomed: what the one before reported is its own."""
+        """A session was welcomed; its reports count from nothing, the slot keeps its tokens."""
         self.tokens_before += self.report.tokens
         self.session, self.left, self.report = session, "", pb.Report()
         self.reported_at = self.stepped_at = self.adopted_at = now
         self.t_m_counted = 0
 
-    def take(self, report: pb.Report, now: float) -> None:
-        """The newest report."""
+    def take(self, report: pb.Report, now: float) -> int:
+        """Keep the newest report; returns the steps that are new to the clock (rule 8).
+
+        Steps before the learner trains (what a recovering one catches up with) do not count.
+        """
         before = {each.slice: each.held for each in self.report.slices}
         if report.t_m != self.report.t_m or not self.report.training:
             self.stepped_at = now
@@ -68,6 +76,9 @@ class Slot:
         if not self.report.training:
             self.t_m_counted = report.t_m
         self.report, self.reported_at = report, now
+        steps = max(0, report.t_m - self.t_m_counted)
+        self.t_m_counted += steps
+        return steps
 
     def steps_since(self, fragment: int) -> pb.SliceProgress | None:
         """What it has reported of a slice."""

@@ -1,4 +1,4 @@
-"""One attempt to merge one slice: who is called, what is complete, when it closes (rules 10-12)."""
+"""One attempt to merge one slice, and the decision to close it (rules 10 to 12, 27)."""
 
 from collections.abc import Set
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from atoll_syncer.model.log import Participant
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """An open or merging round. Times are monotonic seconds."""
+    """A round that is open, or closed and being merged. Times are monotonic seconds."""
 
     slice: int
     due: int
@@ -36,37 +36,37 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RoundDecision:
     """Whether a round closes now, and why."""
 
     close: bool
     reason: str
 
 
-def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> Decision:
+def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> RoundDecision:
     """Rule 11: all awaited are complete, or K are and the grace has passed since the K-th.
 
     `awaited` are those whose offers may still come and count: called, Training, not TooSlow.
-    A last round closes with whatever is complete when nobody is awaited, or at its deadline.
+    A last round closes with what is complete, once no offer is awaited or at its deadline.
     """
     missing = sorted(awaited - round_.complete.keys())
     if round_.last:
         if not missing:
-            return Decision(True, "last round: all complete")
+            return RoundDecision(True, "last round: all complete")
         assert round_.deadline is not None, "a last round has a deadline"
         if now >= round_.deadline:
-            return Decision(True, f"last round: deadline, without {', '.join(missing)}")
-        return Decision(False, f"last round waits for {', '.join(missing)}")
+            return RoundDecision(True, f"last round: deadline, without {', '.join(missing)}")
+        return RoundDecision(False, f"last round waits for {', '.join(missing)}")
     if len(round_.complete) < quorum:
-        return Decision(False, f"{len(round_.complete)} of {quorum} for the quorum")
+        return RoundDecision(False, f"{len(round_.complete)} of {quorum} for the quorum")
     if not missing:
-        return Decision(True, "all complete")
+        return RoundDecision(True, "all complete")
     assert round_.quorum_at is not None, "the K-th offer was noted"
     if now >= round_.quorum_at + round_.grace_seconds:
-        return Decision(True, f"grace over, without {', '.join(missing)}")
-    return Decision(False, f"grace, waits for {', '.join(missing)}")
+        return RoundDecision(True, f"grace over, without {', '.join(missing)}")
+    return RoundDecision(False, f"grace, waits for {', '.join(missing)}")
 
 
 def weight(steps: int, tokens: int) -> float:
-    """w = tokens^2 / steps: quantity times quality (2604.21428; ALGORITHM.md, section 3)."""
+    """w = tokens^2 / steps: quantity times quality (2604.21428; docs/algorithm.md)."""
     return tokens * tokens / steps

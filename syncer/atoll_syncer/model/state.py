@@ -1,6 +1,26 @@
-"""What a shard knows: its history, who is there, the clock, and the rounds that are open."""
+"""All that a shard knows, in parts; exactly one module of `rules` writes each part.
 
-from collections import deque
+    part       written by        what it holds
+    history    rules/shard       what the durable entries add up to (model/log); only `apply` writes
+    run        rules/runs        the search for the run: who holds which run, calls of the registrar
+    term       rules/runs        the epoch of this process, and whether its record is durable
+    sessions   rules/sessions    open sessions, slots and their reports, admissions under way
+    seed       rules/seeding     the model's layout, version 0 on its way, the mark "has begun"
+    clock      rules/clock       the tick, the learners' positions, the rate of the clock
+    rounds     rules/rounds      open rounds, starts of slices, moving means, finished slices
+    recovery   rules/recovery    what is lost and on its way back; None while nothing is lost
+    ending     rules/ending      the last rounds, this shard's part of the export, the job's end
+
+A `Session` is shared by four modules, field by field: its docstring names them. Every module may
+read everything. tests/unit/syncer/test_state.py reads the source of the rules and fails when a
+module writes what belongs to another one; a module that wants such a change calls a function of
+the owner. So a reader who looks for the cause of a wrong value has one file to read.
+
+`State.standing` answers, for one moment, the three questions that all rules of a round ask: who
+trains, how many make a quorum, how long the grace is. `rules/shard` computes it once per input,
+after the input's own change and before anything follows from it, and passes it down.
+"""
+
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,61 +28,135 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile, Sync
-from atoll_syncer.model import clock
+from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
 from atoll_syncer.model.log import History, Taken
 from atoll_syncer.model.recovery import Recovery
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.round import Round
 
-TICKS_KEPT: Final = 32  # changes of the tick from which its rate is taken
 NEVER: Final = float("-inf")
 
 
 @dataclass(slots=True, kw_only=True)
+class Run:
+    """Which run this is, and what others have said about it (rules 1 and 2).
+
+    `fresh`: no process can hold a run of this job yet, so the registrar mints one at once; it is
+    also set once the registrar has minted. `new_id` is the id that this process would mint.
+    """
+
+    fresh: bool
+    new_id: str
+    started_at: float
+    hello_sent_at: float = NEVER  # of the last Hello to the registrar
+    named: set[str] = field(default_factory=set)  # runs that learners and other shards hold
+    with_commits: set[str] = field(default_factory=set)  # of those, with a version above 0
+    shards_seen: set[int] = field(default_factory=set)  # at the registrar: they said Hello
+    incarnations_seen: dict[str, Taken] = field(default_factory=dict)  # the highest of each slot
+
+
+@dataclass(slots=True, kw_only=True)
+class Term:
+    """The time for which this process owns the shard (rule 20).
+
+    `epoch` is the number of the term, in the log or about to be; `durable` says which. No session
+    is welcomed and no version committed before the record is durable.
+    """
+
+    epoch: int
+    durable: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Sessions:
+    """Who is connected, and what is known of each slot (rules 3 to 7)."""
+
+    open: dict[int, Session] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)  # slot: session; its entry is on its way
+    welcomed_in: dict[str, int] = field(default_factory=dict)  # instance: epoch of that term
+    evaluation: pb.Evaluation | None = None  # the newest that an observer has sent
+    zombies_refused: int = 0
+
+    @property
+    def welcomed(self) -> list[int]:
+        """Numbers of the sessions that may get messages, oldest first."""
+        return [number for number, each in sorted(self.open.items()) if each.welcomed]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained by all slots, over their incarnations, as reported here."""
+        return sum(slot.tokens_before + slot.report.tokens for slot in self.slots.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Seed:
+    """How the values of this shard begin (rule 1).
+
+    `marked`: the registrar has marked this shard begun, durably. `registrar_says_unmarked`: it
+    has answered that it has not.
+    """
+
+    layout: Layout | None
+    marked: bool = False
+    registrar_says_unmarked: bool = False
+    session: int | None = None  # from which version 0 comes
+    arrived: set[int] = field(default_factory=set)  # slices of it that are whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """Attempts to merge, and what they have taught (rules 9 to 15)."""
+
+    open: dict[int, Round] = field(default_factory=dict)  # by slice; merging ones included
+    starts: dict[int, int]  # slice: due tick of its last start
+    timings: Timings = field(default_factory=Timings)
+    finished: set[int] = field(default_factory=set)  # slices that had their last round
+    late: int = 0  # offers that completed too late to count
+
+
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """How far the job's end has come here (rule 27). `began_at` is infinite once it is logged."""
+
+    began_at: float | None = None
+    part_reported: bool = False  # the registrar has taken this shard's part of the export
+    index_requested: bool = False
+    complete: bool = False  # the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What every rule of a round asks, at one moment.
+
+    `training` are the slots that count for quorum and grace; `quorum` is K, in modes that wait
+    never more than train (rule 10); `grace_seconds` is what a round whose K-th offer completes
+    now would get (rule 11).
+    """
+
+    training: frozenset[str]
+    quorum: int
+    grace_seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
 class State:
-    """All of it. Times are monotonic seconds; `new_run` is what this process would mint."""
+    """The parts (see the module), and questions about several of them. Times are monotonic s."""
 
     run_file: RunFile
     number: int
     pod: str
     instance: str
-    fresh: bool  # nobody can hold a run of this job
-    new_run: str
-    started_at: float
     history: History
-    layout: Layout | None
-    clock: clock.Clock
-    starts: dict[int, int]  # slice: due tick of its last start
-    epoch: int  # of this process's reign, durable or about to be
-    complete: bool
-    sessions: dict[int, Session] = field(default_factory=dict)
-    slots: dict[str, Slot] = field(default_factory=dict)
-    pending: dict[str, int] = field(default_factory=dict)  # slot: session of a Taken on its way
-    reigning: bool = False  # the record of this reign is durable
-    met: set[str] = field(default_factory=set)  # instances that this reign has welcomed
-    marked: bool = False  # the registrar has marked this shard begun, durably (rule 1)
-    told_unmarked: bool = False  # the registrar said that it has not
-    spoken: set[str] = field(default_factory=set)  # runs that learners and shards held (rule 2)
-    held_runs: set[str] = field(default_factory=set)  # those with a version above 0
-    shards_heard: set[int] = field(default_factory=set)  # at the registrar
-    seen: dict[str, Taken] = field(default_factory=dict)  # highest incarnations held elsewhere
-    asked_at: float = NEVER  # the last Hello to the registrar
-    seeding: int | None = None  # session
-    seeds: set[int] = field(default_factory=set)
-    rounds: dict[int, Round] = field(default_factory=dict)
-    timings: Timings = field(default_factory=Timings)
-    tick_times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TICKS_KEPT))
-    ending_at: float | None = None
-    done: set[int] = field(default_factory=set)  # slices that had their last round
-    part_told: bool = False  # the registrar has taken this shard's part of the export
-    index_asked: bool = False
-    recovery: Recovery | None = None
-    failed: str = ""
-    told_tick: int = 0  # the last that everybody heard of
-    evaluation: pb.Evaluation | None = None  # the newest
-    late: int = 0
-    refused_zombies: int = 0
+    run: Run
+    term: Term
+    sessions: Sessions
+    seed: Seed
+    clock: Clock
+    rounds: Rounds
+    recovery: Recovery | None
+    ending: Ending
 
     @property
     def sync(self) -> Sync:
@@ -75,61 +169,51 @@ class State:
         return self.number == REGISTRAR_SHARD
 
     @property
+    def layout(self) -> Layout | None:
+        """None until a learner has sent the model."""
+        return self.seed.layout
+
+    @property
     def serving(self) -> bool:
         """Rounds may open and close: the mark is durable, and nothing is lost (rules 1, 22)."""
-        return self.marked and self.recovery is None
+        return self.seed.marked and self.recovery is None
+
+    @property
+    def failed(self) -> str:
+        """Why no learner can give back what is lost; empty while one may."""
+        return "" if self.recovery is None else self.recovery.failed
 
     def is_lost(self, fragment: int) -> bool:
         """Whether a slice's newest version is not here (rule 22)."""
         return self.recovery is not None and fragment in self.recovery.lost
 
     @property
-    def welcomed(self) -> list[int]:
-        """Sessions that may get messages, oldest first."""
-        return [number for number, each in sorted(self.sessions.items()) if each.welcomed]
-
-    @property
-    def ticks_per_second(self) -> float:
-        """The present rate of the clock; 0 while unknown."""
-        if len(self.tick_times) < 2:  # noqa: PLR2004 - a rate needs two times
-            return 0.0
-        (first, low), (last, high) = self.tick_times[0], self.tick_times[-1]
-        return (high - low) / (last - first) if last > first else 0.0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens trained by all slots, over their incarnations, as reported here."""
-        return sum(slot.tokens_before + slot.report.tokens for slot in self.slots.values())
-
-    @property
     def over(self) -> bool:
-        """t >= T."""
+        """t >= T: the job's length in ticks or in tokens is reached."""
         if self.run_file.steps is not None:
             return self.clock.tick >= self.run_file.steps
-        return self.run_file.tokens is not None and self.tokens >= self.run_file.tokens
+        tokens = self.run_file.tokens
+        return tokens is not None and self.sessions.tokens >= tokens
 
-    @property
-    def grace_seconds(self) -> float:
-        """What a round would get now."""
-        step = step_seconds(slot.report.step_seconds for slot in self.slots.values())
-        return grace_seconds(self.sync, self.timings, step)
-
-    def training(self, now: float) -> frozenset[str]:
-        """The slots that count for quorum and grace."""
-        slots = self.slots.values()
-        return frozenset(each.name for each in slots if each.state(now) == pb.SLOT_TRAINING)
-
-    def quorum(self, now: float) -> int:
-        """K; in modes that wait not more than learn (rule 10)."""
-        return self.sync.awaited(len(self.training(now)))
+    def standing(self, now: float) -> Standing:
+        """Who trains, the quorum and the grace at `now`; once per input (see the module)."""
+        slots = self.sessions.slots.values()
+        training = frozenset(each.name for each in slots if each.state(now) == pb.SLOT_TRAINING)
+        step = step_seconds(slot.report.step_seconds for slot in slots)
+        return Standing(
+            training=training,
+            quorum=self.sync.awaited(len(training)),
+            grace_seconds=grace_seconds(self.sync, self.rounds.timings, step),
+        )
 
     def is_too_slow(self, slot: Slot) -> bool:
-        """Rule 14: called when usable, waited for by nobody."""
+        """Rule 14: called when usable, but no grace waits for it."""
+        rate = self.clock.ticks_per_second
         return too_slow(
             self.sync,
             step=slot.report.step_seconds,
             publish=slot.report.publish_seconds,
-            tick_seconds=1 / rate if (rate := self.ticks_per_second) else 0.0,
+            tick_seconds=1 / rate if rate else 0.0,
         )
 
     def head(self, fragment: int) -> pb.SliceVersion:
@@ -141,7 +225,7 @@ class State:
         return pb.SliceVersion(slice=fragment, version=version)
 
     def heads(self) -> list[pb.SliceVersion]:
-        """Of all slices that have one."""
+        """Names of the newest versions, by slice."""
         return [self.head(fragment) for fragment in sorted(self.history.heads)]
 
 
@@ -156,22 +240,21 @@ def new_state(
     new_run: str,
     now: float,
 ) -> State:
-    """A process that has just read its log."""
-    ticking = clock.Clock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick)
+    """What a process knows that has just read its log."""
     return State(
         run_file=run_file,
         number=shard,
         pod=pod,
         instance=instance,
-        fresh=fresh,
-        new_run=new_run,
-        started_at=now,
         history=history,
-        layout=_layout(history, run_file),
-        clock=ticking,
-        starts=dict(history.due),
-        epoch=history.epoch,
-        complete=history.closed is not None,
+        run=Run(fresh=fresh, new_id=new_run, started_at=now),
+        term=Term(epoch=history.epoch),
+        sessions=Sessions(),
+        seed=Seed(layout=_layout(history, run_file)),
+        clock=Clock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),
+        rounds=Rounds(starts=dict(history.due)),
+        recovery=None,
+        ending=Ending(complete=history.closed is not None),
     )
 
 

@@ -1,1 +1,19 @@
-"""Room rules."""
+"""The rules of a shard: inputs with `now` in, effects out.
+
+Everything here is a function of the State and of one input; nothing does I/O, waits, or reads a
+clock. Imports: `atoll_syncer.model` and `atoll_protos`, never torch, grpc, numbers or storage.
+Each module writes one part of the State (see model/state). A module may call those that stand
+above it in this list:
+
+    publishing  which versions a session holds, what it lacks, and the tape's line of a commit
+    clock       the job's clock as this shard counts it
+    seeding     how the values begin: the model, version 0, the mark "has begun"
+    rounds      one attempt to merge one slice, from its start to its durable version
+    ending      one last round for each slice, Final, the export
+    recovery    committed data that this shard has lost comes back from the learners
+    runs        which run this is, this process's term, and the registrar's calls
+    sessions    from a Join to its Welcome or refusal; reports; what a closed session leaves
+    transfers   whether a transfer may come, and where it goes once it is whole
+    status      what the Status call answers
+    shard       the state machine: every input, and what it makes possible
+"""

@@ -1,58 +1,61 @@
-"""Reports move the clock; everybody hears of a new tick (rules 7 and 8)."""
+"""Reports move the shard's clock, and every session gets the new tick (rules 7 and 8).
+
+Every Training learner has a position, which grows by the steps that it reports. The tick is the
+K-th largest position and never goes back: K learners have really done that many steps. When the
+set of Training learners changes, and every H ticks, positions are drawn into [t-1, t+H], so that
+the loss of a leader does not stop the clock and a slow learner counts again later.
+
+Three more things raise the tick, and none of them tells how fast learners step: a durable commit
+(`reach`), a tick that a joining learner has seen on another shard (`jump`, which also forgets
+the rate of the clock), and, in lock-step, the end of the job (see `all_wait_at_the_end`).
+Whatever moved it, `move` announces it once, at the end of the input.
+"""
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect, Send
-from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import State
-from atoll_syncer.rules.publishing import note_progress
+from atoll_syncer.model.state import Standing, State
 
 
-def reported(state: State, sender: Session, report: pb.Report, now: float) -> bool:
-    """The newest of a slot's session; says whether it counts."""
-    slot = state.slots[sender.slot]
-    if slot.session != sender.number:
-        return False
-    slot.take(report, now)
-    for each in report.slices:
-        note_progress(state, sender, each)
-    if slot.name in state.clock.positions and report.t_m > slot.t_m_counted:
-        state.clock.advance(slot.name, report.t_m - slot.t_m_counted)
-    slot.t_m_counted = max(slot.t_m_counted, report.t_m)
-    return True
+def advance(state: State, slot: str, steps: int) -> None:
+    """A slot reports new steps; they count while it is Training."""
+    if slot in state.clock.positions:
+        state.clock.advance(slot, steps)
 
 
-def move_clock(state: State, now: float) -> list[Effect]:
-    """The tick, as the Training learners' positions have it."""
-    state.clock.set_training(state.training(now))
-    if all_wait_at_the_end(state, now):
+def move(state: State, standing: Standing, now: float) -> list[Effect]:
+    """The tick follows the positions of the Training learners."""
+    state.clock.set_training(standing.training)
+    if all_wait_at_the_end(state, standing):
         state.clock.raise_to(state.run_file.steps or 0)
-    if state.clock.update(state.quorum(now)):
-        state.tick_times.append((now, state.clock.tick))
-    return tell_tick(state)
+    if state.clock.update(standing.quorum):
+        state.clock.times.append((now, state.clock.tick))
+    return _announce(state)
 
 
-def all_wait_at_the_end(state: State, now: float) -> bool:
-    """In lock-step nobody steps beyond T: if a hand-over there was lost, no other will come."""
-    steps, training = state.run_file.steps, state.training(now)
-    if not state.sync.lockstep or steps is None or not training:
+def all_wait_at_the_end(state: State, standing: Standing) -> bool:
+    """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come."""
+    steps, slots = state.run_file.steps, state.sessions.slots
+    if not state.sync.lockstep or steps is None or not standing.training:
         return False
-    return all(
-        state.slots[name].report.waiting and state.slots[name].report.t_m >= steps
-        for name in training
-    )
+    reports = [slots[name].report for name in standing.training]
+    return all(report.waiting and report.t_m >= steps for report in reports)
 
 
-def raise_clock(state: State, tick: int) -> None:
-    """To what somebody has seen elsewhere; a jump says nothing about the clock's rate."""
+def reach(state: State, tick: int) -> None:
+    """To the tick of a durable commit."""
+    state.clock.raise_to(tick)
+
+
+def jump(state: State, tick: int) -> None:
+    """To a tick that was seen on another shard; it says nothing about this clock's rate."""
     if tick > state.clock.tick:
         state.clock.raise_to(tick)
-        state.tick_times.clear()
+        state.clock.times.clear()
 
 
-def tell_tick(state: State) -> list[Effect]:
-    """To every session, whatever moved it: reports, a commit, or what a joiner has seen."""
-    if state.clock.tick <= state.told_tick:
+def _announce(state: State) -> list[Effect]:
+    if state.clock.tick <= state.clock.announced:
         return []
-    state.told_tick = state.clock.tick
+    state.clock.announced = state.clock.tick
     message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick))
-    return [Send(number, message) for number in state.welcomed]
+    return [Send(number, message) for number in state.sessions.welcomed]

@@ -1,77 +1,89 @@
-"""The end: one last round a slice, Final, and the export (rule 27)."""
+"""The end of the job: one last round for each slice, Final, and the export (rule 27).
+
+    t < T --t >= T--> last rounds --all slices finished--> Ended is logged --> Final to all
+                                                                 |
+                                       this shard's part of the export is written, and the
+                                       registrar logs it (ShardFinal)
+                                                                 |
+              registrar only: all parts known --> index written --> Closed is logged: Complete
+
+A last round closes with the offers that are complete when no more are awaited, or at its
+deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. It may close with
+nothing; then the slice's head is final. A process that starts again at t >= T does the same for
+the slices whose head is not final yet.
+
+A registrar that lost its store has lost the parts too. A shard learns this from the answer to
+its Hello, and writes and reports its part again.
+"""
 
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, Tape, WriteIndex, WritePart
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import calls, merging
+from atoll_syncer.model.state import Standing, State
+from atoll_syncer.rules import rounds
 
 LAST_ROUND_SECONDS: Final = 10.0
-ENDED: Final = float("inf")  # in place of the time at which the end began
+LOGGED: Final = float("inf")  # in place of the time at which the end began
 
 
-def last_rounds(state: State, now: float) -> list[Effect]:
-    """At t >= T, also when it restarts there: of every slice that had none and has none open."""
-    if not state.over or state.ending_at == ENDED:
+# ------------------------------------------------------------ last rounds
+
+
+def last_rounds(state: State, standing: Standing, now: float) -> list[Effect]:
+    """At t >= T: begin the last round of every slice that had none and has none open."""
+    ending = state.ending
+    if not state.over or ending.began_at == LOGGED:
         return []
-    state.ending_at = now if state.ending_at is None else state.ending_at
+    ending.began_at = now if ending.began_at is None else ending.began_at
     effects: list[Effect] = []
-    for fragment in sorted(state.history.heads.keys() - state.done):
-        each = state.rounds.get(fragment)
+    for fragment in sorted(state.history.heads.keys() - state.rounds.finished):
+        each = state.rounds.open.get(fragment)
         if each is None or (each.closed_at is None and not each.last):
-            effects += last_round(state, fragment, now)
+            effects += _last_round(state, fragment, standing, now)
     return effects
 
 
-def last_round(state: State, fragment: int, now: float) -> list[Effect]:
-    """K and rule 9's distance do not apply; a round that is open becomes the last."""
+def _last_round(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
     head, steps = state.history.heads[fragment], state.run_file.steps
     reached = steps is not None and state.history.due.get(fragment, 0) >= steps
     if head.last or (state.sync.lockstep and reached):
-        state.done.add(fragment)
+        rounds.finish(state, fragment)
         return []
-    effects: list[Effect] = []
-    each = state.rounds.get(fragment)
-    if each is None:
-        effects += merging.begin(state, fragment, state.clock.tick, now, last=True)
-        each = state.rounds[fragment]
-    each.last = True
-    bound = state.timings.transfer.or_else(0.0)
-    each.deadline = now + LAST_ROUND_SECONDS + bound * state.sync.fragments
-    if not state.sync.lockstep:
-        effects += calls.call(state, each, now)
-    return [*effects, *merging.look(state, fragment, now)]
+    bound = state.rounds.timings.transfer.or_else(0.0)
+    deadline = now + LAST_ROUND_SECONDS + bound * state.sync.fragments
+    effects = rounds.begin_last(state, fragment, deadline, now)
+    return [*effects, *rounds.look(state, fragment, standing, now)]
 
 
-def end_when_done(state: State) -> list[Effect]:
-    """Every slice has had its last round."""
-    done = len(state.done) >= state.sync.fragments
-    if state.ending_at in (None, ENDED) or not done or state.history.ended:
+def end_when_finished(state: State) -> list[Effect]:
+    """Every slice has had its last round: log it."""
+    finished = len(state.rounds.finished) >= state.sync.fragments
+    if state.ending.began_at in (None, LOGGED) or not finished or state.history.ended:
         return []
-    state.ending_at = ENDED
+    state.ending.began_at = LOGGED
     return [Append(log.Ended(tick=state.clock.tick))]
 
 
+# ------------------------------------------------------------ Final and the export
+
+
 def appended(state: State, entry: log.Ended | log.ShardFinal | log.Closed) -> list[Effect]:
-    """One more thing that has come to an end is durable."""
+    """One more step towards the end is durable."""
     match entry:
         case log.Ended():
-            return _ended(state)
+            return [Tape({"event": "final", "tick": state.clock.tick}), *say_final(state)]
         case log.ShardFinal():
-            return index_when_whole(state)
-    return _closed(state, entry)
-
-
-def _ended(state: State) -> list[Effect]:
-    return [Tape({"event": "final", "tick": state.clock.tick}), *say_final(state)]
+            return _index_when_whole(state)
+    state.ending.complete = entry.result == "Complete"
+    return [Tape({"event": "closed", "result": entry.result})]
 
 
 def say_final(state: State) -> list[Effect]:
-    """To everybody; and this shard's part of the export is written, or written again."""
-    told: list[Effect] = [Send(number, final(state)) for number in state.welcomed]
-    return [*told, WritePart()]
+    """Final to every session; this shard's part of the export is written, or written again."""
+    finals: list[Effect] = [Send(number, final(state)) for number in state.sessions.welcomed]
+    return [*finals, WritePart()]
 
 
 def final(state: State) -> pb.ToLearner:
@@ -80,10 +92,10 @@ def final(state: State) -> pb.ToLearner:
 
 
 def part_written(state: State, file: str, digest: str) -> list[Effect]:
-    """This shard's part of the export is there: the registrar is to know it."""
+    """This shard's part of the export is there: report it to the registrar."""
     if state.registrar:
         if state.number in state.history.finals:
-            return index_when_whole(state)
+            return _index_when_whole(state)
         return [Append(log.ShardFinal(shard=state.number, file=file, digest=digest))]
     request = pb.ReportFinalRequest(
         shard=state.number,
@@ -93,20 +105,30 @@ def part_written(state: State, file: str, digest: str) -> list[Effect]:
     return [Ask(request)]
 
 
-def told(state: State, reply: pb.HelloReply) -> list[Effect]:
-    """A registrar that lost its store has lost this shard's part of the export with it."""
-    if not state.part_told or reply.final or reply.complete:
+def part_reported(state: State) -> None:
+    """The registrar has taken this shard's part."""
+    state.ending.part_reported = True
+
+
+def registrar_says(state: State, *, complete: bool) -> None:
+    """A Hello was answered."""
+    state.ending.complete = state.ending.complete or complete
+
+
+def report_again(state: State, reply: pb.HelloReply) -> list[Effect]:
+    """Write and report the part again, when the registrar has lost it with its store."""
+    if not state.ending.part_reported or reply.final or reply.complete:
         return []
-    state.part_told = False
+    state.ending.part_reported = False
     return [WritePart()]
 
 
-def index_when_whole(state: State) -> list[Effect]:
-    """The registrar writes the index when it knows every shard's part."""
-    finals = state.history.finals
-    if state.index_asked or state.complete or len(finals) < state.run_file.shards:
+def _index_when_whole(state: State) -> list[Effect]:
+    """The registrar writes the index once it knows every shard's part."""
+    ending, finals = state.ending, state.history.finals
+    if ending.index_requested or ending.complete or len(finals) < state.run_file.shards:
         return []
-    state.index_asked = True
+    ending.index_requested = True
     parts = tuple((n, finals[n].file, finals[n].digest) for n in sorted(finals))
     return [WriteIndex(parts)]
 
@@ -114,8 +136,3 @@ def index_when_whole(state: State) -> list[Effect]:
 def exported() -> list[Effect]:
     """The index is written: the job is Complete."""
     return [Append(log.Closed(result="Complete", reason="all slices are final"))]
-
-
-def _closed(state: State, entry: log.Closed) -> list[Effect]:
-    state.complete = entry.result == "Complete"
-    return [Tape({"event": "closed", "result": entry.result})]

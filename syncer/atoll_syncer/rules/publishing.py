@@ -1,16 +1,33 @@
-"""What a session holds of the heads, and what it is to get (rules 13, 17, 24)."""
+"""Which versions a session holds, what it lacks, and the tape's line of a commit (rules 13, 17).
+
+A version counts as held only by its whole name: run, number and digest. After a loss two values
+may have one number (rule 22), so a number alone proves nothing. What a learner says about
+versions is kept in two fields of its session:
+
+- `held`: slice -> number, where the reported digest is that of the head or of the version before
+  it. Only then may a Publish be a difference to what the learner has.
+- `claims`: slice -> (number, epoch) of anything of this run that it says it holds. A claim above
+  the head is how a shard finds out that it lost data.
+
+A Publish is composed when it is actually sent, not when it was asked for. So a session always
+gets the newest version, and an older one that waits is never sent. It names its receiver's own
+last merged offer, however many versions ago that was merged; from it the learner counts what was
+merged and what was late (rule 13).
+"""
+
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model.effects import Effect, PublishHead
-from atoll_syncer.model.log import Head
+from atoll_syncer.model.log import Committed, Head
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
 
 
 def publish(state: State, session: int, fragment: int) -> pb.Publish | None:
-    """The head as this session gets it, asked for when it is actually sent."""
-    receiver, head = state.sessions.get(session), state.history.heads.get(fragment)
+    """The head as this session gets it; None when the session or the version is gone."""
+    receiver, head = state.sessions.open.get(session), state.history.heads.get(fragment)
     if receiver is None or head is None or state.is_lost(fragment):
         return None
     message = pb.Publish(version=state.head(fragment), tick=state.clock.tick, last=head.last)
@@ -32,6 +49,9 @@ def publish(state: State, session: int, fragment: int) -> pb.Publish | None:
     return message
 
 
+# ------------------------------------------------------------ what a session holds
+
+
 def note_held(state: State, joined: Session) -> None:
     """What a Join names of this run, and which of it are heads by their whole name."""
     for each in joined.join.held:
@@ -44,7 +64,7 @@ def note_held(state: State, joined: Session) -> None:
 
 
 def note_progress(state: State, sender: Session, progress: pb.SliceProgress) -> None:
-    """What a Report says of one slice; after a loss two values may have one number."""
+    """What a Report says of one slice; its epoch is not known here."""
     fragment, number = progress.slice, progress.held
     sender.held.pop(fragment, None)
     for version in (state.history.heads.get(fragment), state.history.previous.get(fragment)):
@@ -55,13 +75,16 @@ def note_progress(state: State, sender: Session, progress: pb.SliceProgress) -> 
 
 
 def is_version(progress: pb.SliceProgress, version: Head) -> bool:
-    """Whether what is reported as held is this value, and not only of this number."""
+    """Whether what is reported as held is this value, and not another one of this number."""
     same = progress.digest == version.digest[:DIGEST_DIGITS]
     return same and progress.held == version.number
 
 
-def what_it_lacks(state: State, joined: Session) -> list[Effect]:
-    """At a Welcome: the heads that it does not hold."""
+# ------------------------------------------------------------ what is sent
+
+
+def lacking(state: State, joined: Session) -> list[Effect]:
+    """At a Welcome: the heads that this session does not hold."""
     return [
         PublishHead(joined.number, fragment)
         for fragment, head in sorted(state.history.heads.items())
@@ -76,4 +99,22 @@ def all_to(state: State, session: int) -> list[Effect]:
 
 def to_all(state: State, fragment: int) -> list[Effect]:
     """One slice's head to every session."""
-    return [PublishHead(number, fragment) for number in state.welcomed]
+    return [PublishHead(number, fragment) for number in state.sessions.welcomed]
+
+
+def commit_record(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
+    """The tape's line of a commit (rule 29): what a replay needs, and `fields`."""
+    return {
+        "event": "commit",
+        "shard": state.number,
+        "epoch": entry.epoch,
+        "tick": entry.tick,
+        "due": entry.due,
+        "slice": entry.slice,
+        "version": entry.number,
+        "base": entry.base,
+        "digest": entry.digest,
+        "reason": entry.reason,
+        **fields,
+        "last": entry.last,
+    }

@@ -1,8 +1,48 @@
-"""Committed data that this shard has lost comes back from its learners (rule 22)."""
+"""Committed data that this shard has lost comes back from the learners that hold it (rule 22).
+
+How a loss is found. A slice is lost when its newest version is not here:
+
+- an object that the log names is gone or damaged (`restored`, before the first session);
+- the shard is marked begun and its log names no version of a slice (`found_empty`): the whole
+  store is gone, since the mark precedes every commit;
+- an admitted learner holds a version above the head (`versions_claimed`): the store went back to
+  an older state.
+
+While anything is lost no round opens or closes, no seed is taken, and the Status says Recovering.
+Slices in `gone` have no value here at all; the others have an older head, which serves again if
+no learner turns out to hold a newer version.
+
+    serving --loss found--> waiting --all alive slots joined, or 30 s--> asking --> storing
+       ^                                                                   ^  |        |
+       |                                            next best holder ------+--+        |
+       |                                   (session ended, damaged, no answer)         |
+       +--- nothing is lost any more <----------- entry is durable, Publish to all ----+
+
+1. Wait. The first learner that joins may hold an older version than the next one. So the shard
+   waits until every slot that is alive at the registrar has joined, at most 30 s. `alive` comes
+   with the answer to a Hello; the registrar itself takes the slots of its own log.
+2. Ask. For each lost slice the holder of the highest (number, epoch) gets SendHeld, one slice at a
+   time from each learner. The value's digest is verified before it counts. A holder that fails
+   three times, or does not begin to answer within 30 s, is not asked again; the next best is.
+3. Store. The value becomes the master, with zero momentum, as version max(held, head) + 1. So the
+   number is above everything that any learner holds, and versions never go back. It keeps the
+   lineage of merged captures that came with the value: each learner then still knows which of
+   its offers the value contains.
+4. Commit. The entry says `recovered`; counters and tape say so too, and every session gets it.
+
+If no learner holds a version of a slice in `gone`, 30 s after a learner could have said so, the
+shard has failed: StoreLost, whose remedy is a restore. It admits only learners that hold versions
+of the run from then on, and goes on by itself if one of them comes. It never takes a random seed.
+
+A registrar whose log is lost does not know which incarnations it gave. Until its values are back
+it admits only instances that bring an incarnation from another shard (`refusal`).
+"""
+
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model import clock, log
-from atoll_syncer.model.effects import Append, Effect, Send, StoreHeld, Tape
+from atoll_syncer.model.effects import Append, Effect, Send, StoreHeld, Tape, refuse
 from atoll_syncer.model.recovery import (
     ANSWER_SECONDS,
     WAIT_SECONDS,
@@ -14,30 +54,28 @@ from atoll_syncer.model.recovery import (
 )
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import clock as reports
-from atoll_syncer.rules import ending, publishing, seeding
-from atoll_syncer.rules.admission import refuse
-from atoll_syncer.rules.offers import drop
+from atoll_syncer.rules import ending, publishing, rounds, seeding
+from atoll_syncer.rules.clock import jump, reach
 
-REMEDY = "restore from a checkpoint, or start a new job"
+REMEDY: Final = "restore from a checkpoint, or start a new job"
 
 
-# ------------------------------------------------------------ what tells of a loss
+# ------------------------------------------------------------ how a loss is found
 
 
 def restored(state: State, fragments: set[int], now: float) -> list[Effect]:
-    """The objects of these heads are gone or corrupt: the log knows them, nobody here has them."""
-    return begin(state, fragments, fragments, now) if fragments else []
+    """The objects of these heads are gone or damaged, although the log names them."""
+    return _begin(state, fragments, fragments, now) if fragments else []
 
 
 def found_empty(state: State, now: float) -> list[Effect]:
     """Slices without a version in a store whose shard is marked begun."""
     every = set(range(state.sync.fragments))
     missing = every - state.history.heads.keys()
-    return begin(state, missing, missing, now) if missing else []
+    return _begin(state, missing, missing, now) if missing else []
 
 
-def heard(state: State, session: Session, now: float) -> list[Effect]:
+def versions_claimed(state: State, session: Session, now: float) -> list[Effect]:
     """An admitted learner holds versions above the heads."""
     heads = state.history.heads
     above = {
@@ -47,39 +85,48 @@ def heard(state: State, session: Session, now: float) -> list[Effect]:
     }
     if not above or not session.slot:
         return []
-    return begin(state, above, above - heads.keys(), now)
+    return _begin(state, above, above - heads.keys(), now)
 
 
-def begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Effect]:
-    """Rounds stand still; who is alive is asked; no seed is taken."""
+def _begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Effect]:
+    """Something is lost: no round goes on, and no seed is taken."""
     effects: list[Effect] = []
     recovery = state.recovery
     if recovery is None:
         recovery = state.recovery = Recovery(began_at=now)
         if state.registrar:
             recovery.alive = frozenset(state.history.taken)
-        for session in state.sessions.values():
-            reports.raise_clock(state, session.join.tick_seen)
+        for session in state.sessions.open.values():
+            jump(state, session.join.tick_seen)
         record = {"event": "loss", "reason": "StoreLost", "slices": sorted(lost)}
         effects.append(Tape(record))
-        if state.reigning and not state.marked:
+        if state.term.durable and not state.seed.marked:
             effects += seeding.mark(state)
     seeding.cancel(state)
     recovery.gone |= gone
     for fragment in sorted(lost - recovery.lost):
         recovery.lost.add(fragment)
-        each = state.rounds.get(fragment)
-        if each is not None and each.closed_at is None:
-            effects += [drop(fragment, offer) for offer in each.participants]
-            del state.rounds[fragment]
+        effects += rounds.abandon(state, fragment)
     return effects
+
+
+def registrar_says(state: State, alive: frozenset[str]) -> None:
+    """The slots that are alive at the registrar; an answer from before the loss does not count."""
+    if state.recovery is not None:
+        state.recovery.alive = alive
+
+
+def seeded(state: State) -> None:
+    """Version 0 was on its way when the loss was found: every slice has a value now."""
+    if state.recovery is not None:
+        state.recovery.gone.clear()
 
 
 # ------------------------------------------------------------ going on
 
 
 def why(state: State, now: float) -> str:
-    """What a recovery waits for, in words."""
+    """What the recovery waits for, in words; empty without one."""
     recovery = state.recovery
     if recovery is None:
         return ""
@@ -89,45 +136,49 @@ def why(state: State, now: float) -> str:
 
 
 def joined(state: State) -> frozenset[str]:
-    """Slots of admitted sessions."""
-    return frozenset(s.slot for s in state.sessions.values() if s.welcomed and s.slot)
+    """The slots of admitted sessions."""
+    return frozenset(s.slot for s in state.sessions.open.values() if s.welcomed and s.slot)
 
 
-def from_nothing(state: State) -> bool:
-    """The log is lost as well: which incarnations there were, the versions held will tell."""
+def _log_is_lost(state: State) -> bool:
+    """The log is lost as well; the learners' lineages will tell which incarnations there were."""
     every = set(range(state.sync.fragments))
     return state.recovery is not None and bool(every - state.history.heads.keys())
 
 
 def move(state: State, now: float) -> list[Effect]:
-    """Ask for what is to come, and end when all is there."""
+    """Ask for what is lost, and end the recovery when all of it is here."""
     recovery = state.recovery
-    if recovery is None or not state.reigning:
+    if recovery is None or not state.term.durable:
         return []
-    _give_up_waiting(state, recovery, now)
-    if recovery.met_at is None and (recovery.knocked or joined(state)):
-        recovery.met_at = now
-    if not state.marked or state.seeding is not None or why_wait(recovery, joined(state), now):
+    _give_up_on_silent(state, recovery, now)
+    if recovery.first_learner_at is None and (recovery.empty_learner_came or joined(state)):
+        recovery.first_learner_at = now
+    if (
+        not state.seed.marked
+        or state.seed.session is not None
+        or why_wait(recovery, joined(state), now)
+    ):
         return []
     effects: list[Effect] = []
     if state.layout is not None:
-        for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.keys()):
+        for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
             effects += _ask(state, recovery, fragment, now)
-    _fail_when_nobody_holds(state, recovery, now)
+    _fail_when_no_learner_holds(state, recovery, now)
     if recovery.lost:
         return effects
-    state.recovery, state.failed = None, ""
+    state.recovery = None
     return [*effects, *(ending.say_final(state) if state.history.ended else [])]
 
 
 def holders(state: State, fragment: int) -> list[Holder]:
-    """Admitted learners with a version that would be taken."""
+    """Admitted learners that say they hold a version worth taking back."""
     recovery, head = state.recovery, state.history.heads.get(fragment)
     assert recovery is not None, "nothing is lost"
     lowest = head.number + 1 if head is not None and fragment not in recovery.gone else 0
     return [
         Holder(session=number, instance=each.join.instance, number=claim[0], epoch=claim[1])
-        for number, each in sorted(state.sessions.items())
+        for number, each in sorted(state.sessions.open.items())
         if each.welcomed and each.slot
         if (claim := each.claims.get(fragment)) is not None and claim[0] >= lowest
     ]
@@ -148,9 +199,9 @@ def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Ef
     return [Send(holder.session, pb.ToLearner(send_held=wanted))]
 
 
-def _give_up_waiting(state: State, recovery: Recovery, now: float) -> None:
+def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:
     for fragment, asked in list(recovery.asked.items()):
-        session = state.sessions.get(asked.holder.session)
+        session = state.sessions.open.get(asked.holder.session)
         coming = session is not None and session.receiving is not None
         if not asked.storing and not coming and now - asked.at >= ANSWER_SECONDS:
             _count_failure(recovery, fragment)
@@ -161,42 +212,43 @@ def _count_failure(recovery: Recovery, fragment: int) -> None:
     recovery.failures[key] = recovery.failures.get(key, 0) + 1
 
 
-def _fail_when_nobody_holds(state: State, recovery: Recovery, now: float) -> None:
-    """Said once somebody could have spoken; it ends when somebody does."""
+def _fail_when_no_learner_holds(state: State, recovery: Recovery, now: float) -> None:
+    """Failed, 30 s after the first learner could have named a version; until one names it."""
     orphans = [
         fragment
         for fragment in sorted(recovery.gone & recovery.lost - recovery.asked.keys())
         if choose(holders(state, fragment), recovery.failures, fragment) is None
     ]
     if not orphans:
-        state.failed = ""
-    elif recovery.met_at is not None and now - recovery.met_at >= WAIT_SECONDS:
+        recovery.failed = ""
+    elif recovery.first_learner_at is not None and now - recovery.first_learner_at >= WAIT_SECONDS:
         names = ", ".join(map(str, orphans))
-        state.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
+        recovery.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
 
 
 def refusal(state: State, join: pb.Join) -> pb.End | None:
-    """After a failure only who may end it is let in.
+    """Why this learner is not admitted now; None when it may be.
 
-    A registrar without its log gives no incarnations before it knows which there were.
+    After a failure only a learner that holds versions of the run may end it. A registrar without
+    its log gives no incarnations before it knows which ones it had given.
     """
     if any(each.version.run == state.history.run for each in join.held):
         return None
     if state.failed:
         return refuse(pb.STORE_LOST, state.failed, REMEDY)
     recovery = state.recovery
-    if recovery is None or not state.registrar or join.incarnation or not from_nothing(state):
+    if recovery is None or not state.registrar or join.incarnation or not _log_is_lost(state):
         return None
-    recovery.knocked = True
+    recovery.empty_learner_came = True
     reason = "the registrar takes back what it has lost"
     return refuse(pb.NOT_READY, reason, "try again", retry=True)
 
 
-# ------------------------------------------------------------ what comes
+# ------------------------------------------------------------ a held version comes
 
 
-def closed(state: State, session: int) -> None:
-    """A session is gone: the next best is asked."""
+def session_closed(state: State, session: int) -> None:
+    """A session is gone: `move` asks the next best holder."""
     recovery = state.recovery
     if recovery is not None:
         for fragment, asked in list(recovery.asked.items()):
@@ -205,8 +257,8 @@ def closed(state: State, session: int) -> None:
 
 
 def rejected(state: State, session: int) -> None:
-    """What a session sent is not what it should be."""
-    recovery, sender = state.recovery, state.sessions.get(session)
+    """What a session sent is damaged; if it was a held version, that counts as a failure."""
+    recovery, sender = state.recovery, state.sessions.open.get(session)
     receiving = None if sender is None else sender.receiving
     if recovery is None or receiving is None or not receiving.HasField("held"):
         return
@@ -220,14 +272,14 @@ def objection(state: State, session: int, held: pb.Held) -> str:
     fragment, version = held.version.slice, held.version.version
     asked = None if state.recovery is None else state.recovery.asked.get(fragment)
     if asked is None or asked.storing or asked.holder.session != session:
-        return f"slice {fragment}: nobody asked for what is held"
+        return f"slice {fragment}: this session was not asked for its version"
     if version.run != state.history.run or version.number < asked.holder.number:
         return f"slice {fragment}: version {version.number}, not {asked.holder.number}, of the run"
     return ""
 
 
 def arrived(state: State, session: int, held: pb.Held) -> list[Effect]:
-    """It is whole, and its digest is its version's."""
+    """It is whole, and it has the digest of its version."""
     fragment, recovery = held.version.slice, state.recovery
     asked = None if recovery is None else recovery.asked.get(fragment)
     if asked is None or asked.storing or asked.holder.session != session:
@@ -237,7 +289,7 @@ def arrived(state: State, session: int, held: pb.Held) -> list[Effect]:
 
 
 def number(state: State, held: pb.Held) -> int:
-    """One above what was held; above the head too, when its value is lost and an older comes."""
+    """The new version's number: above what was held, and above the head whose value is lost."""
     head = state.history.heads.get(held.version.slice)
     lowest = 0 if head is None else head.number
     return max(held.version.version.number, lowest) + 1
@@ -253,7 +305,7 @@ def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
     entry = log.Committed(
         slice=fragment,
         number=number(state, held),
-        epoch=state.epoch,
+        epoch=state.term.epoch,
         digest=digest,
         object=name,
         base=version.number,
@@ -271,35 +323,25 @@ def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
 
 
 def committed(state: State, entry: log.Committed) -> list[Effect]:
-    """The version is durable: everybody gets it, and its next round comes when it is due."""
+    """The version is durable: every session gets it, and its next round comes when it is due."""
     recovery = state.recovery
     assert recovery is not None, "nothing is lost"
     asked = recovery.asked.pop(entry.slice)
     recovery.lost.discard(entry.slice)
     recovery.gone.discard(entry.slice)
-    state.done.discard(entry.slice)
-    state.clock.raise_to(entry.tick)
-    state.starts[entry.slice] = max(state.starts.get(entry.slice, 0), entry.due)
-    record = {
-        "event": "commit",
-        "shard": state.number,
-        "epoch": entry.epoch,
-        "tick": entry.tick,
-        "due": entry.due,
-        "slice": entry.slice,
-        "version": entry.number,
-        "base": entry.base,
-        "digest": entry.digest,
-        "reason": entry.reason,
-        "recovered": True,
-        "from": asked.holder.instance,
-        "quorum_wait_seconds": 0.0,
-        "grace_seconds": 0.0,
-        "commit_seconds": 0.0,
-        "participants": [],
-        "left_out": [],
-        "last": False,
-    }
+    reach(state, entry.tick)
+    rounds.recovered(state, entry)
+    record = publishing.commit_record(
+        state,
+        entry,
+        recovered=True,
+        **{"from": asked.holder.instance},
+        quorum_wait_seconds=0.0,
+        grace_seconds=0.0,
+        commit_seconds=0.0,
+        participants=[],
+        left_out=[],
+    )
     return [*publishing.to_all(state, entry.slice), Tape(record)]
 
 

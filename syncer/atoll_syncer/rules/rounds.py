@@ -1,26 +1,308 @@
-"""A merge becomes a version when its entry is durable; then everybody gets it (rules 19, 29)."""
+"""One attempt to merge one slice, from its start to its durable version (rules 9 to 15, 19).
+
+    (no round) --slice is due--> open --decided--> merging --entry durable--> (no round)
+                                  |  ^    |                        |
+                             Call |  | a complete offer            +--> Publish to every session
+                                  v  |    |
+                                learners  +-- last round without any offer --> finished
+
+The life of a round, and the function that does each step:
+
+1. `start_due`: the clock makes a slice due, and its round begins on the slice's head. A round that
+   is still open at its next due tick goes on as one round with the newer due tick.
+2. `_call`: every usable learner gets a Call, once for a round and session. A learner is usable
+   when it is Training, holds the head by its whole name and has done at least one step since. The
+   Call is the credit for one offer; an offer without credit ends its session. A Call that died
+   with its session is made again to the session that follows (`session_closed` forgets it).
+3. `completed`: an offer that arrived whole counts for its round, or it is late. A slot counts
+   once, with its newest capture. The K-th offer starts the grace. A complete offer outlives its
+   session; only a higher incarnation of its slot removes it (`withdraw`, rule 5).
+4. `look` asks model/round.decide whether the round closes: all awaited offers are complete, or K
+   are and the grace has passed since the K-th. It is asked after every complete offer, and for
+   every open round after every input, since a learner that is lost may be the one awaited.
+5. `_close`: the effect Merge goes to the driver, with the offers in slot order, so that a replay
+   sums in the same order. From here on the round takes no offer; what completes is late.
+6. `merged`: the new version's objects are written, and its entry is appended.
+7. `committed`: the entry is durable, which alone makes the version count. Every session gets it,
+   the tape gets its line, and the round is gone.
+
+Invariants:
+
+- A slice has at most one round, and the round's base is the slice's head until it commits.
+- A round never closes with fewer than K offers, except the last one, which has a deadline.
+- Only Training learners are waited for. TooSlow ones are called, and no grace waits for them.
+- Rounds begin and close only while the shard serves: marked begun, and nothing lost.
+
+In modes that wait ("lock-step": rule 15) there are no Calls. Each learner hands its offer over at
+the due tick by itself, and the first one opens the round. A round closes when every Training
+learner whose position has not passed the due tick has handed over; the commit moves the clock.
+
+Moving means taught here, all in seconds: xi_quorum (start to K-th offer), xi_sync (close to
+durable), and the transfer bound (Call to whole offer; late offers count too, so that the bound
+grows until a slow link gets in).
+"""
 
 import dataclasses
-from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.states import slot_text
-from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, Tape
+from atoll_syncer.model import clock, log
+from atoll_syncer.model.effects import Append, Drop, Effect, Merge, Send, Stage, Tape
 from atoll_syncer.model.log import Participant
-from atoll_syncer.model.round import Round
-from atoll_syncer.model.state import State
+from atoll_syncer.model.roster import Session, Slot
+from atoll_syncer.model.round import Round, decide, weight
+from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import publishing
+from atoll_syncer.rules.clock import reach
+
+# ------------------------------------------------------------ 1: a round begins
+
+
+def start_due(state: State, standing: Standing, now: float) -> list[Effect]:
+    """Begin the rounds that the clock makes due; in lock-step the hand-overs begin them."""
+    if state.sync.lockstep or state.ending.began_at is not None:
+        return []
+    effects: list[Effect] = []
+    for fragment, due in clock.starts(state.sync, state.clock.tick, state.rounds.starts):
+        state.rounds.starts[fragment] = due
+        open_round = state.rounds.open.get(fragment)
+        if open_round is None:
+            effects += _begin(state, fragment, due, now)
+        elif open_round.closed_at is None:
+            open_round.due = due  # one round, for the newest due tick
+    return effects
+
+
+def _begin(state: State, fragment: int, due: int, now: float) -> list[Effect]:
+    base = state.history.heads[fragment].number
+    each = Round(slice=fragment, due=due, base=base, opened_at=now)
+    state.rounds.open[fragment] = each
+    return [] if state.sync.lockstep else _call(state, each, now)
+
+
+def begin_last(state: State, fragment: int, deadline: float, now: float) -> list[Effect]:
+    """A slice's last round; one that is open becomes it. Neither K nor rule 9's distance apply."""
+    effects: list[Effect] = []
+    if fragment not in state.rounds.open:
+        effects += _begin(state, fragment, state.clock.tick, now)
+    each = state.rounds.open[fragment]
+    each.last, each.deadline = True, deadline
+    if not state.sync.lockstep:
+        effects += _call(state, each, now)
+    return effects
+
+
+# ------------------------------------------------------------ 2: learners are called
+
+
+def usable(state: State, slot: Slot, each: Round, now: float) -> bool:
+    """Rules 10 and 14: Training, on the current base, at least one step since, not far ahead."""
+    progress, head = slot.steps_since(each.slice), state.history.heads[each.slice]
+    return (
+        slot.state(now) == pb.SLOT_TRAINING
+        and progress is not None
+        and publishing.is_version(progress, head)
+        and progress.since.steps >= 1
+        and slot.report.tick_seen <= state.clock.tick + 4 * state.sync.period
+    )
+
+
+def _call(state: State, each: Round, now: float) -> list[Effect]:
+    """Every usable learner that has no Call of this round."""
+    effects: list[Effect] = []
+    for name, slot in sorted(state.sessions.slots.items()):
+        if name in each.called or slot.session is None or not usable(state, slot, each, now):
+            continue
+        session = state.sessions.open[slot.session]
+        receiving = session.receiving
+        if receiving is not None and receiving.offer.slice == each.slice:
+            continue
+        each.called[name] = now
+        session.credits[each.slice] = each.base
+        message = pb.Call(slice=each.slice, base=each.base, due=each.due)
+        effects.append(Send(session.number, pb.ToLearner(call=message)))
+    return effects
+
+
+def objection(state: State, sender: Session, offer: pb.Offer) -> str:
+    """Why an offer may not come; empty when it may."""
+    if offer.capture < 1 or offer.counters.steps != offer.capture:
+        return f"slice {offer.slice}: an offer of {offer.capture} steps"
+    if state.sync.lockstep:
+        head = state.history.heads.get(offer.slice)
+        ahead = not state.is_lost(offer.slice) and (head is None or offer.base > head.number)
+        return f"slice {offer.slice}: base {offer.base} is not known here" if ahead else ""
+    if sender.credits.get(offer.slice) != offer.base:
+        return f"slice {offer.slice}: an offer on base {offer.base} without a Call for it"
+    return ""
+
+
+def spend_credit(sender: Session, fragment: int) -> None:
+    """A transfer of this slice has begun: the Call is answered."""
+    sender.credits.pop(fragment, None)
+
+
+# ------------------------------------------------------------ 3: an offer is complete
+
+
+def completed(
+    state: State, sender: Session, offer: pb.Offer, standing: Standing, now: float
+) -> list[Effect]:
+    """An offer is whole: it counts for its round, in place of an older one of its slot, or late."""
+    part = _participant(state, sender.slot, offer)
+    fits = _is_on_the_head(state, offer)
+    if state.sync.lockstep and offer.slice not in state.rounds.open and fits:
+        _begin(state, offer.slice, offer.t_m, now)
+    each = state.rounds.open.get(offer.slice)
+    if each is not None:
+        _note_transfer(state, each, part.slot, now)
+    if each is None or each.closed_at is not None or each.base != offer.base or not fits:
+        state.rounds.late += 1
+        record = {"event": "late", "slot": part.slot, "slice": offer.slice, "base": part.base}
+        return [Tape({**record, "capture": part.capture, "tokens": part.tokens})]
+    effects: list[Effect] = []
+    if part.slot in each.complete:  # rule 13: the newest complete capture
+        effects.append(drop(offer.slice, each.complete[part.slot]))
+    if state.sync.lockstep:
+        each.due = min(each.due, offer.t_m)
+    each.add(part, standing.quorum, standing.grace_seconds, now)
+    effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
+    return [*effects, *look(state, offer.slice, standing, now)]
+
+
+def _is_on_the_head(state: State, offer: pb.Offer) -> bool:
+    """By the base's whole name: after a loss two values may have one number (rule 22)."""
+    head = state.history.heads.get(offer.slice)
+    if head is None or state.is_lost(offer.slice):
+        return False
+    return (offer.base, offer.base_digest) == (head.number, head.digest)
+
+
+def _participant(state: State, slot: str, offer: pb.Offer) -> Participant:
+    return Participant(
+        slot=slot,
+        incarnation=state.history.taken[slot].incarnation,
+        capture=offer.capture,
+        base=offer.base,
+        steps=offer.counters.steps,
+        tokens=offer.counters.tokens,
+        cursor=offer.cursor,
+        weight=weight(offer.counters.steps, offer.counters.tokens),
+    )
+
+
+def _note_transfer(state: State, each: Round, slot: str, now: float) -> None:
+    if slot in each.called:
+        took = state.rounds.timings.transfer.add(now - each.called[slot])
+        state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
+
+
+def session_closed(state: State, slot: str) -> None:
+    """Calls died with the slot's session; complete offers did not (rule 11)."""
+    for each in state.rounds.open.values():
+        if slot not in each.complete:
+            each.called.pop(slot, None)
+
+
+def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
+    """A higher incarnation was taken: offers of the lower one leave rounds that are open."""
+    effects: list[Effect] = []
+    for each in state.rounds.open.values():
+        offer = each.complete.get(slot)
+        if offer is not None and each.closed_at is None:
+            del each.complete[slot]
+            if len(each.complete) < standing.quorum:
+                each.quorum_at = None
+            effects.append(drop(each.slice, offer))
+    return effects
+
+
+def drop(fragment: int, offer: Participant) -> Drop:
+    """Forget an offer's values."""
+    return Drop(offer.slot, offer.incarnation, fragment, offer.capture)
+
+
+# ------------------------------------------------------------ 4 and 5: a round closes
+
+
+def look_at_all(state: State, standing: Standing, now: float) -> list[Effect]:
+    """Every open round, by slice."""
+    effects: list[Effect] = []
+    for fragment in sorted(state.rounds.open):
+        effects += look(state, fragment, standing, now)
+    return effects
+
+
+def look(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
+    """Call learners that have become usable, and close when it is time."""
+    each = state.rounds.open[fragment]
+    if each.closed_at is not None or not state.serving:
+        return []
+    quorum, awaited = standing.quorum, _awaited(state, each, standing)
+    if state.sync.lockstep:  # rule 15: all hand over
+        quorum = max(1, len(awaited | each.complete.keys()))
+    effects: list[Effect] = []
+    if not state.sync.lockstep and len(each.complete) < quorum and not each.last:
+        effects += _call(state, each, now)
+        awaited = _awaited(state, each, standing)
+    if each.quorum_at is None and len(each.complete) >= quorum:  # K fell: a learner was lost
+        each.quorum_at, each.grace_seconds = now, standing.grace_seconds
+    decision = decide(each, awaited=awaited, quorum=quorum, now=now)
+    if not decision.close:
+        return effects
+    return [*effects, *_close(state, each, decision.reason, now)]
+
+
+def _awaited(state: State, each: Round, standing: Standing) -> frozenset[str]:
+    """The slots whose offers may still come and count."""
+    slots = state.sessions.slots
+    if state.sync.lockstep:
+        return frozenset(
+            name
+            for name in standing.training
+            if name in each.complete or _may_hand_over(slots[name], each)
+        )
+    return frozenset(
+        name
+        for name in each.called
+        if name in standing.training and (each.last or not state.is_too_slow(slots[name]))
+    )
+
+
+def _may_hand_over(slot: Slot, each: Round) -> bool:
+    """In lock-step: whether this learner's position has not passed the round's due tick.
+
+    No round waits for one that has passed it: that learner may itself wait for another slice.
+    """
+    position, progress = slot.report.t_m, slot.steps_since(each.slice)
+    if position == each.due:
+        return progress is not None and progress.since.steps >= 1
+    return position < each.due
+
+
+def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
+    if not each.complete:
+        assert each.last, "only a last round may close with nothing"
+        del state.rounds.open[each.slice]
+        finish(state, each.slice)
+        return []
+    each.closed_at, each.reason = now, reason
+    waited = state.rounds.timings.quorum.add((each.quorum_at or now) - each.opened_at)
+    state.rounds.timings = dataclasses.replace(state.rounds.timings, quorum=waited)
+    return [Merge(each.slice, each.participants)]
+
+
+# ------------------------------------------------------------ 6 and 7: a version
 
 
 def merged(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
-    """A round's objects are written; its entry makes it count."""
-    each = state.rounds[fragment]
+    """The version's objects are written; its entry makes it count."""
+    each = state.rounds.open[fragment]
     tick = max(state.clock.tick, each.due) if state.sync.lockstep else state.clock.tick
     entry = log.Committed(
         slice=fragment,
         number=each.base + 1,
-        epoch=state.epoch,
+        epoch=state.term.epoch,
         digest=digest,
         object=name,
         base=each.base,
@@ -35,51 +317,72 @@ def merged(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
 
 
 def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
-    """The version is durable."""
-    each = state.rounds.pop(entry.slice)
-    state.clock.raise_to(entry.tick)
-    state.starts[entry.slice] = max(state.starts[entry.slice], entry.due)
+    """The version is durable: every session gets it."""
+    each = state.rounds.open.pop(entry.slice)
+    reach(state, entry.tick)
+    note_start(state, entry.slice, entry.due)
     if entry.last:
-        state.done.add(entry.slice)
-    took = now - (each.closed_at or now)
-    state.timings = dataclasses.replace(state.timings, sync=state.timings.sync.add(took))
-    return [*publishing.to_all(state, entry.slice), Tape(record(state, entry, each, now))]
+        finish(state, entry.slice)
+    took = state.rounds.timings.sync.add(now - (each.closed_at or now))
+    state.rounds.timings = dataclasses.replace(state.rounds.timings, sync=took)
+    return [*publishing.to_all(state, entry.slice), Tape(_record(state, entry, each, now))]
 
 
-def record(state: State, entry: log.Committed, each: Round, now: float) -> dict[str, Any]:
-    """One line of the event tape."""
+def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict[str, object]:
     quorum_at = each.quorum_at or each.closed_at or now
+    closed_at = each.closed_at or now
     present = {part.slot for part in entry.participants}
-    participants = [
-        {name: getattr(part, name) for name in Participant.__slots__} for part in entry.participants
-    ]
-    left_out = [
-        {"slot": name, "reason": _why_left_out(state, name, each, now)}
-        for name in sorted(state.slots)
-        if name not in present
-    ]
-    return {
-        "event": "commit",
-        "shard": state.number,
-        "epoch": entry.epoch,
-        "tick": entry.tick,
-        "due": entry.due,
-        "slice": entry.slice,
-        "version": entry.number,
-        "base": entry.base,
-        "digest": entry.digest,
-        "reason": entry.reason,
-        "quorum_wait_seconds": quorum_at - each.opened_at,
-        "grace_seconds": (each.closed_at or now) - quorum_at,
-        "commit_seconds": now - (each.closed_at or now),
-        "participants": participants,
-        "left_out": left_out,
-        "last": entry.last,
-    }
+    names = Participant.__slots__
+    return publishing.commit_record(
+        state,
+        entry,
+        quorum_wait_seconds=quorum_at - each.opened_at,
+        grace_seconds=closed_at - quorum_at,
+        commit_seconds=now - closed_at,
+        participants=[{name: getattr(p, name) for name in names} for p in entry.participants],
+        left_out=[
+            {"slot": name, "reason": _why_left_out(state, name, each, now)}
+            for name in sorted(state.sessions.slots)
+            if name not in present
+        ],
+    )
 
 
 def _why_left_out(state: State, slot: str, each: Round, now: float) -> str:
-    does = state.slots[slot].state(now)
+    does = state.sessions.slots[slot].state(now)
     if does != pb.SLOT_TRAINING:
         return slot_text(does)
     return "late" if slot in each.called else "not usable"
+
+
+# ------------------------------------------------------------ what other rules change
+
+
+def note_start(state: State, fragment: int, due: int) -> None:
+    """A version of this due tick exists: the next start is measured from it."""
+    state.rounds.starts[fragment] = max(state.rounds.starts.get(fragment, 0), due)
+
+
+def seeded(state: State) -> None:
+    """Version 0 exists: distances count from its due ticks."""
+    state.rounds.starts = dict(state.history.due)
+
+
+def finish(state: State, fragment: int) -> None:
+    """The slice has had its last round, or needs none."""
+    state.rounds.finished.add(fragment)
+
+
+def abandon(state: State, fragment: int) -> list[Effect]:
+    """The slice's newest version is lost: its open round ends without a version (rule 22)."""
+    each = state.rounds.open.get(fragment)
+    if each is None or each.closed_at is not None:
+        return []
+    del state.rounds.open[fragment]
+    return [drop(fragment, offer) for offer in each.participants]
+
+
+def recovered(state: State, entry: log.Committed) -> None:
+    """A lost version is back: the slice's next round comes when it is due."""
+    state.rounds.finished.discard(entry.slice)
+    note_start(state, entry.slice, entry.due)

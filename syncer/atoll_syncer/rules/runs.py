@@ -1,89 +1,155 @@
-"""Which run this is: minted, learned from the registrar, or carried on (rules 1 and 2)."""
+"""Which run this is, this process's term over the shard, and the registrar's calls.
 
-from typing import Final
+The run (rules 1 and 2). Only the registrar starts a run. At a job's first start, when no process
+can hold one yet (`fresh`), it mints at once. A registrar that finds its store empty later asks
+first: for 30 s it notes which run the learners and the other shards hold, and which incarnations
+they know; then it carries that run on, or mints a new one if there is none. The other shards
+learn the run from the answer to their Hello, which they repeat every two seconds.
+
+The term (rule 20). A term is the time for which one process owns the shard, and its number is
+the epoch. It begins with an entry in the log, above every epoch in it. A joining learner that has
+seen a higher epoch of this run proves that another process has had a later term: the process
+begins a higher one. If the other process still lives, the append fails and this one is deposed;
+if the store was lost, the new epoch is above all that the learners have seen.
+
+The registrar's calls (rules 1, 2, 4, 27): Hello, MarkBegun, ReportFinal and SetOwner. A Reply
+follows the entry that it depends on, and the driver sends it once that entry is durable.
+"""
+
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Ask, Effect, Exit, Tape
+from atoll_syncer.model.effects import (
+    Append,
+    Ask,
+    Effect,
+    Exit,
+    Reply,
+    Tape,
+    WritePart,
+    end_session,
+)
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import ending, seeding
-from atoll_syncer.rules import recovery as recovering
+from atoll_syncer.rules import ending, recovery, seeding
 
 HELLO_SECONDS: Final = 2.0
 MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
 
 
+# ------------------------------------------------------------ the term
+
+
+def begin_term(state: State, epoch: int) -> Effect:
+    """Append the record; what an older term of this process has under way stops counting."""
+    state.term.epoch, state.term.durable = epoch, False
+    return Append(log.TermBegun(epoch=epoch, pod=state.pod, instance=state.instance))
+
+
+def term_begun(state: State, now: float) -> list[Effect]:
+    """The record is durable: from now on this process may welcome and commit."""
+    state.term.durable = True
+    known = state.history.heads or state.recovery is not None
+    if state.registrar and state.number in state.history.begun:
+        known = True
+    effects: list[Effect] = []
+    if known:
+        effects += [*seeding.mark(state), *recovery.found_empty(state, now)]
+    if state.history.ended and state.recovery is None:
+        effects.append(WritePart())
+    return effects
+
+
+def higher_epoch(state: State, join: pb.Join) -> int:
+    """An epoch of another process's term, not below this one, that a learner has seen; else 0.
+
+    An equal epoch is another process's too, when this term has not welcomed the learner: the log
+    has begun again after a loss.
+    """
+    seen = join.epochs_seen[state.number] if len(join.epochs_seen) > state.number else 0
+    if join.run != state.history.run or seen < max(1, state.history.epoch):
+        return 0
+    welcomed = state.sessions.welcomed_in.get(join.instance) == state.term.epoch
+    return 0 if seen == state.history.epoch and welcomed else seen
+
+
+# ------------------------------------------------------------ the run
+
+
 def first(state: State) -> list[Effect]:
-    """At a job's first start nobody can hold a run."""
-    if state.registrar and not state.history.run and state.fresh:
-        return [Append(log.RunStarted(run=state.new_run))]
+    """At a job's first start the registrar mints at once."""
+    if state.registrar and not state.history.run and state.run.fresh:
+        return [Append(log.RunStarted(run=state.run.new_id))]
     return []
 
 
 def time_passed(state: State, now: float) -> list[Effect]:
-    """Other shards say Hello; a registrar without a run has asked for long enough."""
+    """Other shards say Hello; a registrar without a run may have asked for long enough."""
     effects: list[Effect] = []
-    if not state.registrar and now - state.asked_at >= HELLO_SECONDS and not state.complete:
-        state.asked_at = now
+    waited = now - state.run.hello_sent_at
+    if not state.registrar and waited >= HELLO_SECONDS and not state.ending.complete:
+        state.run.hello_sent_at = now
         effects.append(Ask(hello(state)))
     return [*effects, *_mint(state, now)]
 
 
 def _mint(state: State, now: float) -> list[Effect]:
-    """Rule 2: once every other shard has spoken too, the run that they hold, or a new one."""
-    spoken = len(state.shards_heard) == state.run_file.shards - 1
-    if not state.registrar or state.history.run or state.fresh or not spoken:
+    """Rule 2: once every other shard has said Hello too, the run that they hold, or a new one."""
+    run = state.run
+    asked = len(run.shards_seen) == state.run_file.shards - 1
+    if not state.registrar or state.history.run or run.fresh or not asked:
         return []
-    if now - state.started_at < MINT_SECONDS:
+    if now - run.started_at < MINT_SECONDS:
         return []
-    state.fresh = True  # once
-    run = min(state.spoken, default=state.new_run)
+    run.fresh = True  # once
+    started = min(run.named, default=run.new_id)
     return [
-        *(_carry_on(state, run) if run in state.spoken else []),
-        Append(log.RunStarted(run=run)),
+        *(_carry_on(state, started) if started in run.named else []),
+        Append(log.RunStarted(run=started)),
     ]
 
 
 def _carry_on(state: State, run: str) -> list[Effect]:
-    """What the lost store knew, before anybody is admitted to the run again."""
+    """What the lost store knew, before any learner is admitted to the run again."""
     taken = state.history.taken
     effects: list[Effect] = [
         Append(entry)
-        for slot, entry in sorted(state.seen.items())
+        for slot, entry in sorted(state.run.incarnations_seen.items())
         if slot not in taken or entry.incarnation > taken[slot].incarnation
     ]
-    if run in state.held_runs:  # else a shard that lost its store would take a seed
+    if run in state.run.with_commits:  # else a shard that lost its store would take a seed
         effects += [Append(log.Begun(shard=n)) for n in range(state.run_file.shards)]
     return effects
 
 
-def heard(state: State, join: pb.Join) -> None:
-    """Whoever dials says which run it holds, welcome or not."""
+def note_join(state: State, join: pb.Join) -> None:
+    """A learner's Join names the run that it holds, whether or not it will be admitted."""
     if join.run:
-        state.spoken.add(join.run)
+        state.run.named.add(join.run)
     if any(each.version.number > 0 for each in join.held):
-        state.held_runs.add(join.run)
+        state.run.with_commits.add(join.run)
     if join.incarnation and not state.history.run:
-        see(state, join.slot, join.incarnation, join.uid, join.instance)
+        _note_incarnation(state, join.slot, join.incarnation, join.uid, join.instance)
 
 
-def heard_shard(state: State, request: pb.HelloRequest) -> None:
-    """As `heard`, of another shard."""
-    state.shards_heard.add(request.shard)
+def _note_hello(state: State, request: pb.HelloRequest) -> None:
+    """Another shard's Hello names the run that it holds."""
+    state.run.shards_seen.add(request.shard)
     if request.run:
-        state.spoken.add(request.run)
+        state.run.named.add(request.run)
     if request.tick and not request.empty:
-        state.held_runs.add(request.run)
+        state.run.with_commits.add(request.run)
     for each in [] if state.history.run else request.taken:
-        see(state, each.slot, each.incarnation, each.uid, each.instance)
+        _note_incarnation(state, each.slot, each.incarnation, each.uid, each.instance)
 
 
-def see(state: State, slot: str, incarnation: int, uid: str, instance: str) -> None:
-    """An incarnation that an earlier registrar has given: the next is above it."""
-    known = state.seen.get(slot)
+def _note_incarnation(state: State, slot: str, incarnation: int, uid: str, instance: str) -> None:
+    """An incarnation that an earlier registrar has given: the next one is above it."""
+    known = state.run.incarnations_seen.get(slot)
     if known is None or incarnation > known.incarnation:
-        state.seen[slot] = log.Taken(slot=slot, incarnation=incarnation, uid=uid, instance=instance)
+        taken = log.Taken(slot=slot, incarnation=incarnation, uid=uid, instance=instance)
+        state.run.incarnations_seen[slot] = taken
 
 
 def started(entry: log.RunStarted) -> list[Effect]:
@@ -96,7 +162,7 @@ def hello(state: State) -> pb.HelloRequest:
     return pb.HelloRequest(
         shard=state.number,
         run_hash=state.run_file.hash,
-        run=state.history.run or min(state.spoken, default=""),
+        run=state.history.run or min(state.run.named, default=""),
         empty=not state.history.heads,
         tick=state.clock.tick,
         taken=[
@@ -111,21 +177,69 @@ def hello(state: State) -> pb.HelloRequest:
     )
 
 
-def told(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
-    """The registrar's answer."""
-    state.complete = state.complete or reply.complete
+def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
+    """The registrar's answer: its run, this shard's mark, the slots that are alive."""
+    ending.registrar_says(state, complete=reply.complete)
     if not reply.run:
         return []
     if state.history.run and state.history.run != reply.run:
         reason = f"this store holds run {state.history.run}, the registrar has {reply.run}"
         return [Exit(ExitCode.OTHER_JOB, reason)]
-    state.told_unmarked = not reply.begun
     effects: list[Effect] = []
-    if reply.begun and not state.marked:
-        state.marked = True
-        effects += recovering.found_empty(state, now)
-    if state.recovery is not None:
-        state.recovery.alive = frozenset(reply.alive)
+    if seeding.registrar_says(state, begun=reply.begun):
+        effects += recovery.found_empty(state, now)
+    recovery.registrar_says(state, frozenset(reply.alive))
     if state.history.run:
-        return [*effects, *seeding.ask(state), *ending.told(state, reply)]
+        return [*effects, *seeding.ask(state), *ending.report_again(state, reply)]
     return [Append(log.RunStarted(run=reply.run)), *effects]
+
+
+# ------------------------------------------------------------ the registrar's calls
+
+
+def requested(state: State, token: int, request: Any) -> list[Effect]:
+    """A call of another shard or of the operator; its Reply follows what it changes."""
+    match request:
+        case pb.HelloRequest():
+            return _hello(state, token, request)
+        case pb.MarkBegunRequest():
+            known = request.shard in state.history.begun
+            entry = log.Begun(shard=request.shard)
+            return [*([] if known else [Append(entry)]), Reply(token, pb.MarkBegunReply())]
+        case pb.ReportFinalRequest():
+            known = request.shard in state.history.finals
+            part = log.ShardFinal(
+                shard=request.shard, file=request.file, digest=request.file_digest
+            )
+            return [*([] if known else [Append(part)]), Reply(token, pb.ReportFinalReply())]
+        case pb.SetOwnerRequest():
+            return _set_owner(state, token, request)
+    raise AssertionError(f"{request} is not a call of the registrar")
+
+
+def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
+    _note_hello(state, request)
+    slots = state.sessions.slots
+    reply = pb.HelloReply(
+        run=state.history.run,
+        begun=request.shard in state.history.begun,
+        alive=[name for name, slot in slots.items() if slot.session is not None],
+        complete=state.ending.complete,
+        final=request.shard in state.history.finals,
+    )
+    return [Reply(token, reply)]
+
+
+def _set_owner(state: State, token: int, request: pb.SetOwnerRequest) -> list[Effect]:
+    """Rule 4: the operator's word counts only if it knew the word before it."""
+    owned = state.history.owned.get(request.slot)
+    word = owned.word if owned else 0
+    if request.word != word:
+        return [Reply(token, pb.SetOwnerReply(word=word))]
+    entry = log.Owned(slot=request.slot, uid=request.uid, word=word + 1)
+    effects: list[Effect] = [Append(entry)]
+    slot = state.sessions.slots.get(request.slot)
+    session = None if slot is None else slot.session
+    if session is not None and state.sessions.open[session].join.uid != request.uid:
+        effects.append(end_session(session, pb.SUPERSEDED, "the operator named another pod"))
+    return [*effects, Reply(token, pb.SetOwnerReply(word=word + 1))]

@@ -1,34 +1,48 @@
-"""Sessions: from a Join to its Welcome or its end, and what a lost one leaves (rules 3-5)."""
+"""Sessions: from a Join to its Welcome or refusal; reports; what a closed one leaves (rules 3-7).
+
+    Join --check--> --admit--> (entry Taken, durable) --> Welcome --> reports ... --> closed
+           |          |
+           +- End     +- End: superseded, slot held, not ready
+
+`check` compares what must be equal everywhere (rule 3). `admit` decides on the incarnation: the
+registrar gives a slot's next one, once for each instance, when the slot's live session has ended
+or the operator's word names this pod (rule 4); every other shard takes only incarnations that the
+registrar gave, and refuses lower ones for good (rule 5). A higher incarnation is a log entry, and
+the Welcome waits for it. Then the lower session ends, and its offers leave the open rounds.
+
+An observer joins to receive versions. It has no slot, moves no clock and never offers.
+"""
+
+from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import from_model
-from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, EndSession, Send, SetModel, Tape
+from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, split_slot
+from atoll_protos.run import RunFile
+from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
+from atoll_syncer.model.log import History, Taken
 from atoll_syncer.model.roster import Session, Slot
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import clock as reports
-from atoll_syncer.rules import ending, publishing, reign, runs, seeding
-from atoll_syncer.rules import recovery as recovering
-from atoll_syncer.rules.admission import admit, check, end_session, refuse
-from atoll_syncer.rules.offers import drop
+from atoll_syncer.model.state import Standing, State
+from atoll_syncer.rules import clock, ending, publishing, recovery, rounds, runs, seeding
+
+# ------------------------------------------------------------ a Join
 
 
 def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
-    runs.heard(state, join)
+    runs.note_join(state, join)
     layout_digest = state.layout.digest if state.layout else ""
     end = check(join, state.run_file, layout_digest, state.history.run)
-    if end is None and state.reigning and (epoch := reign.higher_epoch(state, join)):
-        again = refuse(pb.NOT_READY, "this reign begins anew", "try again", retry=True)
-        return [reign.begin(state, epoch + 1), EndSession(session, again)]
-    if end is None and not state.reigning:
-        end = refuse(pb.NOT_READY, "this reign's record is not durable", "try again", retry=True)
+    if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
+        again = refuse(pb.NOT_READY, "this shard begins a higher epoch", "try again", retry=True)
+        return [runs.begin_term(state, epoch + 1), EndSession(session, again)]
+    if end is None and not state.term.durable:
+        end = refuse(pb.NOT_READY, "this shard's epoch is not durable yet", "try again", retry=True)
     if end is None and not join.observer:
-        end = recovering.refusal(state, join)
+        end = recovery.refusal(state, join)
     if end is not None:
         return [EndSession(session, end)]
-    state.sessions[session] = Session(number=session, join=join)
+    state.sessions.open[session] = Session(number=session, join=join)
     if join.observer:
         return welcome(state, session, 0, now)
     return _admitted(state, session, join, now)
@@ -40,63 +54,43 @@ def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Eff
         state.history,
         shard=state.number,
         live_instance=live_instance(state, join.slot),
-        pending=join.slot in state.pending,
+        pending=join.slot in state.sessions.pending,
     )
     if isinstance(answer, pb.End):
-        del state.sessions[session]
-        state.refused_zombies += answer.code == pb.SUPERSEDED
+        del state.sessions.open[session]
+        state.sessions.zombies_refused += answer.code == pb.SUPERSEDED
         return [EndSession(session, answer)]
     if answer.entry is not None:
-        state.pending[join.slot] = session
+        state.sessions.pending[join.slot] = session
         return [Append(answer.entry)]
     effects = _end_others(state, join.slot, session, pb.REPLACED)
     return [*effects, *welcome(state, session, answer.incarnation, now)]
 
 
-def closed(state: State, session: int) -> list[Effect]:
-    """Both streams are gone: Calls died with them, complete offers did not (rule 11)."""
-    left = state.sessions.pop(session, None)
-    if left is None:
-        return []
-    slot = state.slots.get(left.slot)
-    if slot is not None and slot.session == session:
-        slot.session = None
-        for each in state.rounds.values():
-            if left.slot not in each.complete:
-                each.called.pop(left.slot, None)
-    recovering.closed(state, session)
-    return seeding.closed(state, session)
-
-
-def taken(state: State, entry: log.Taken, now: float) -> list[Effect]:
+def taken(state: State, entry: Taken, standing: Standing, now: float) -> list[Effect]:
     """A higher incarnation is durable: the lower one's session and open offers go (rule 5)."""
-    session = state.pending.pop(entry.slot, None)
+    session = state.sessions.pending.pop(entry.slot, None)
     effects = _end_others(state, entry.slot, session, pb.SUPERSEDED)
-    for each in state.rounds.values():
-        offer = each.complete.get(entry.slot)
-        if offer is not None and each.closed_at is None:
-            del each.complete[entry.slot]
-            if len(each.complete) < state.quorum(now):
-                each.quorum_at = None
-            effects.append(drop(each.slice, offer))
+    effects += rounds.withdraw(state, entry.slot, standing)
     record = {"slot": entry.slot, "incarnation": entry.incarnation, "instance": entry.instance}
     effects.append(Tape({"event": "taken", **record}))
-    if session in state.sessions:
+    if session in state.sessions.open:
         effects += welcome(state, session, entry.incarnation, now)
     return effects
 
 
 def welcome(state: State, session: int, incarnation: int, now: float) -> list[Effect]:
     """Its incarnation is durable; it gets what it lacks."""
-    joined, history = state.sessions[session], state.history
+    sessions, history = state.sessions, state.history
+    joined = sessions.open[session]
     joined.welcomed = True
-    state.met.add(joined.join.instance)
+    sessions.welcomed_in[joined.join.instance] = state.term.epoch
     if joined.slot:
-        state.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
+        sessions.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
     publishing.note_held(state, joined)
-    recovery = recovering.heard(state, joined, now)
+    lost = recovery.versions_claimed(state, joined, now)
     if history.heads or state.recovery is not None:
-        reports.raise_clock(state, joined.join.tick_seen)
+        clock.jump(state, joined.join.tick_seen)
     message = pb.Welcome(
         run=history.run,
         incarnation=incarnation,
@@ -107,35 +101,165 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         needs_model=state.layout is None,
         heads=state.heads(),
     )
-    effects: list[Effect] = [*recovery, Send(session, pb.ToLearner(welcome=message))]
-    effects += publishing.what_it_lacks(state, joined)
+    effects: list[Effect] = [*lost, Send(session, pb.ToLearner(welcome=message))]
+    effects += publishing.lacking(state, joined)
     if history.ended and state.recovery is None:
         effects.append(Send(session, ending.final(state)))
     return [*effects, *seeding.ask(state)]
 
 
-def modelled(state: State, sender: Session, model: pb.Model) -> list[Effect]:
-    """The first model makes the layout; every other one must be equal."""
-    if state.layout is None:
-        try:
-            state.layout = from_model(model, state.sync.fragments, state.run_file.shards)
-        except SpecError as error:
-            return [end_session(sender.number, pb.OTHER_LAYOUT, str(error))]
-        return [SetModel(model), *seeding.ask(state)]
-    if model.layout_digest != state.layout.digest:
-        reason = "another model than this run's"
-        return [end_session(sender.number, pb.OTHER_LAYOUT, reason)]
-    return []
-
-
 def live_instance(state: State, slot: str) -> str:
-    """Who has the slot's session; empty when nobody has."""
-    known = state.slots.get(slot)
+    """The instance that has the slot's session; empty without one."""
+    known = state.sessions.slots.get(slot)
     if known is None or known.session is None:
         return ""
-    return state.sessions[known.session].join.instance
+    return state.sessions.open[known.session].join.instance
 
 
 def _end_others(state: State, slot: str, keep: int | None, code: pb.Code) -> list[Effect]:
-    others = [n for n, s in state.sessions.items() if s.slot == slot and n != keep and s.welcomed]
+    sessions = state.sessions.open.items()
+    others = [n for n, s in sessions if s.slot == slot and n != keep and s.welcomed]
     return [end_session(number, code, f"{slot} has a newer session") for number in others]
+
+
+# ------------------------------------------------------------ an open session
+
+
+def reported(state: State, sender: Session, report: pb.Report, now: float) -> bool:
+    """A learner's report (rule 7); says whether it counts: not from a replaced session."""
+    slot = state.sessions.slots[sender.slot]
+    if slot.session != sender.number:
+        return False
+    steps = slot.take(report, now)
+    for each in report.slices:
+        publishing.note_progress(state, sender, each)
+    clock.advance(state, slot.name, steps)
+    return True
+
+
+def leaves(state: State, sender: Session, leave: pb.Leave) -> None:
+    """A learner says that it ends on purpose."""
+    state.sessions.slots[sender.slot].left = leave.reason or "left"
+
+
+def evaluated(state: State, evaluation: pb.Evaluation) -> None:
+    """An observer has measured the newest model."""
+    state.sessions.evaluation = evaluation
+
+
+def closed(state: State, session: int) -> list[Effect]:
+    """Both streams are gone."""
+    left = state.sessions.open.pop(session, None)
+    if left is None:
+        return []
+    slot = state.sessions.slots.get(left.slot)
+    if slot is not None and slot.session == session:
+        slot.session = None
+        rounds.session_closed(state, left.slot)
+    recovery.session_closed(state, session)
+    return seeding.session_closed(state, session)
+
+
+# ------------------------------------------------------------ may it join?
+
+
+def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.End | None:
+    """What must be equal everywhere (rule 3); None when all is equal."""
+    if join.protocol != PROTOCOL:
+        return refuse(
+            pb.OTHER_PROTOCOL,
+            f"the learner has protocol {join.protocol}, this shard has {PROTOCOL}",
+            "run one version of Atoll everywhere",
+        )
+    if join.run_hash != run_file.hash:
+        return refuse(
+            pb.OTHER_RUN_HASH,
+            "spec.sync, seed or syncer.shards differ from this shard's",
+            "apply one manifest everywhere",
+        )
+    if layout_digest and join.layout_digest != layout_digest:
+        return refuse(
+            pb.OTHER_LAYOUT,
+            "the model's tensors differ from those of this run",
+            "give every learner the same model, or start another job",
+        )
+    if not run:
+        return refuse(pb.NOT_READY, "no run has started yet", "try again", retry=True)
+    if join.observer:
+        return None
+    try:
+        region, _ = split_slot(join.slot)
+    except SpecError as error:
+        return refuse(pb.UNKNOWN_SLOT, str(error), error.remedy)
+    if region not in {each.name for each in run_file.regions}:
+        known = ", ".join(each.name for each in run_file.regions)
+        return refuse(
+            pb.UNKNOWN_SLOT,
+            f"slot {join.slot}: this job has no region {region}",
+            f"use one of spec.regions: {known}",
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """Welcome the instance; with an `entry`, only after that entry is durable."""
+
+    incarnation: int
+    entry: Taken | None = None
+
+
+def admit(
+    join: pb.Join, history: History, *, shard: int, live_instance: str, pending: bool
+) -> Admitted | pb.End:
+    """Rules 4 and 5. `live_instance` has the slot's session; `pending`: its entry is on its way."""
+    taken = history.taken.get(join.slot)
+    highest = taken.incarnation if taken else 0
+    if taken is not None and taken.instance == join.instance and join.incarnation in (0, highest):
+        return Admitted(incarnation=highest)  # asking again returns the same
+    if join.instance in history.superseded.get(join.slot, ()) or 0 < join.incarnation <= highest:
+        return _superseded(join, highest)
+    if pending:
+        return refuse(
+            pb.SLOT_HELD, f"another instance is joining as {join.slot}", "try again", retry=True
+        )
+    if join.incarnation == 0 and shard != REGISTRAR_SHARD:
+        return refuse(
+            pb.NOT_READY, "the registrar gives incarnations", "join shard 0 first", retry=True
+        )
+    if join.incarnation == 0 and (end := _owner_objects(join, history, live_instance)) is not None:
+        return end
+    incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
+    entry = Taken(slot=join.slot, incarnation=incarnation, uid=join.uid, instance=join.instance)
+    return Admitted(incarnation=incarnation, entry=entry)
+
+
+def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.End | None:
+    owned, taken = history.owned.get(join.slot), history.taken.get(join.slot)
+    if owned is not None:
+        if owned.uid == join.uid:
+            return None
+        if taken is not None and taken.uid == join.uid:
+            return _superseded(join, taken.incarnation)
+        return refuse(
+            pb.NOT_READY,
+            f"the operator named another pod owner of {join.slot}",
+            "wait until the operator names this pod",
+            retry=True,
+        )
+    if live_instance and live_instance != join.instance:
+        return refuse(
+            pb.SLOT_HELD,
+            f"{join.slot} has a live session of {live_instance}",
+            "stop that process, or wait until its session ends",
+            retry=True,
+        )
+    return None
+
+
+def _superseded(join: pb.Join, highest: int) -> pb.End:
+    return refuse(
+        pb.SUPERSEDED,
+        f"{join.slot} has a newer process, with incarnation {highest}",
+        "end this process; another one has its place",
+    )

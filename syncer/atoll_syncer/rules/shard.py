@@ -1,4 +1,51 @@
-"""One shard as a machine without I/O: inputs with `now` in, effects out (PROTOCOL.md)."""
+"""One shard as a state machine without I/O: inputs with `now` in, effects out.
+
+`Shard` turns each input into a list of effects, by the rules in the modules of this folder. It
+reads no clock, waits for nothing and starts nothing, so a simulation runs it unchanged. What the
+driver must do:
+
+1. Read the whole log, and only then make a Shard with the history (storage/takeover says when).
+2. Call `start` once, then `lost` with the slices that the store did not give back. Open no
+   session before that.
+3. Call the inputs one at a time, from one thread, with a monotonic `now` that never goes back.
+4. Perform the effects of an input in order, before the next input.
+5. Append: create the log's next entry, in order and one at a time, and call `appended` when it
+   is durable. Nothing that depends on an entry is sent before that; the rules see to it by
+   returning such effects from `appended`. Retry a full or unreachable store for ever. If another
+   process holds that position of the log, call `deposed`.
+6. Merge and StoreHeld: make the slice's new version, write its objects, then call `merged`.
+   StoreSeed likewise, for all slices at once; then call `seeded`.
+7. Accept: let the transfer come whose head was given to `transfer_started`; without an Accept it
+   must not be received. When it is whole, verify length, checksum and values outside this
+   machine, then call `transfer_verified` or `transfer_rejected`. An offer whose Stage effect
+   comes back is kept until a Merge takes it or a Drop names it.
+8. PublishHead: when the session's stream is free, ask `publish` for the head and send that. A
+   newer request for the same slice replaces one that has not been sent.
+9. Send, EndSession: deliver in order for each session, and call `session_closed` once both
+   streams are gone, also when the other side closed them.
+10. Ask: call the registrar until it answers, then call `answered`. A Hello is not repeated; the
+    rules ask again by themselves. Reply: answer the call with this token, after the entries
+    before it are durable.
+11. Call `tick_time` no later than `deadline()`; look at it again after every input.
+12. WritePart, WriteIndex: write the export's files, then call `part_written` or `exported`.
+13. Tape: append the line. It decides nothing, so a failure delays nothing.
+14. Exit: end the process with this code. Renew the heartbeat until then (storage/takeover).
+
+The states that Status shows follow from the parts of the State, in this order:
+
+    Failed       a slice is lost that no learner holds; or else
+    Complete     the job's end is logged at the registrar
+    Recovering   something is lost, and comes back from learners
+    Final        every slice had its last round
+    Starting     no run is known yet; or it is not known whether this shard is marked begun
+    Seeding      no version 0 yet
+    Serving      rounds open and close
+
+Every input changes the part of the State that it is about, and most end with `_move`, which does
+all that may have become possible: take back what is lost, move the clock, begin last rounds,
+begin rounds that are due, close rounds whose time has come, log the end. `_move` computes the
+`Standing` (who trains, quorum, grace) once and passes it down.
+"""
 
 from typing import Any, Final
 
@@ -7,35 +54,30 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Effect, Exit
+from atoll_syncer.model.effects import Effect, Exit, end_session
 from atoll_syncer.model.log import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import new_state
-from atoll_syncer.rules import clock as reports
 from atoll_syncer.rules import (
+    clock,
     ending,
-    merging,
     publishing,
-    registrar,
-    reign,
+    recovery,
+    rounds,
     runs,
     seeding,
+    sessions,
     transfers,
 )
-from atoll_syncer.rules import recovery as recovering
-from atoll_syncer.rules import rounds as committing
-from atoll_syncer.rules import sessions as joining
-from atoll_syncer.rules.admission import end_session
 
 PERIODIC_SECONDS: Final = 0.25
 
 
 class Shard:
-    """The dispatch; each rule is in the module of its topic.
+    """The dispatch of inputs; each rule is in the module of its topic.
 
-    The driver performs effects in order; an Append is answered by `appended` once it is durable,
-    a Merge or StoreHeld by `merged`, a StoreSeed by `seeded`. Nothing that depends on an entry is
-    sent before `appended`. `new_run` is the random id that this process would mint.
+    `fresh` says that no process can hold a run of this job yet; `new_run` is the random id that
+    this process would mint. Times are monotonic seconds.
     """
 
     def __init__(
@@ -66,17 +108,17 @@ class Shard:
 
     @property
     def number(self) -> int:
-        """Of this shard."""
+        """Index of the shard in its job."""
         return self.state.number
 
     @property
     def pod(self) -> str:
-        """Whose process this is."""
+        """UID of the pod in which this process runs."""
         return self.state.pod
 
     @property
     def instance(self) -> str:
-        """This process start."""
+        """Name of this start of the process."""
         return self.state.instance
 
     @property
@@ -86,33 +128,33 @@ class Shard:
 
     @property
     def run_file(self) -> RunFile:
-        """The job's."""
+        """What the job asks for."""
         return self.state.run_file
 
     @property
     def sync(self) -> Sync:
-        """The run file's."""
+        """How learners work together."""
         return self.state.sync
 
     @property
     def history(self) -> History:
-        """What is durable; to be read only."""
+        """What is durable. Only to be read."""
         return self.state.history
 
     @property
     def layout(self) -> Layout | None:
-        """None until a learner has told the model."""
+        """None until a learner has sent the model."""
         return self.state.layout
 
     @property
     def sessions(self) -> dict[int, Session]:
-        """To be read only."""
-        return self.state.sessions
+        """Open sessions by number. Only to be read."""
+        return self.state.sessions.open
 
     @property
     def complete(self) -> bool:
         """The job is Complete."""
-        return self.state.complete
+        return self.state.ending.complete
 
     def publish(self, session: int, fragment: int) -> pb.Publish | None:
         """The head as this session gets it, asked for when it is actually sent."""
@@ -120,14 +162,14 @@ class Shard:
 
     def held_by(self, session: int, fragment: int) -> int | None:
         """The version number that a session's learner holds, bit for bit."""
-        receiver = self.state.sessions.get(session)
+        receiver = self.state.sessions.open.get(session)
         return None if receiver is None else receiver.held.get(fragment)
 
     # ------------------------------------------------------------ inputs: life
 
     def start(self, now: float) -> list[Effect]:
-        """Begin this process's reign (rule 20)."""
-        record = reign.begin(self.state, self.state.history.epoch + 1)
+        """Begin this process's term (rule 20)."""
+        record = runs.begin_term(self.state, self.state.history.epoch + 1)
         return [record, *runs.first(self.state), *self.tick_time(now)]
 
     def appended(self, entry: log.Entry, now: float) -> list[Effect]:
@@ -135,34 +177,36 @@ class Shard:
         state = self.state
         state.history.apply(entry)
         match entry:
-            case log.Reign():
-                return reign.begun(state, now)
+            case log.TermBegun():
+                return runs.term_begun(state, now)
             case log.RunStarted():
                 return runs.started(entry)
             case log.Taken():
-                return joining.taken(state, entry, now)
+                return sessions.taken(state, entry, state.standing(now), now)
             case log.Begun(shard=shard) if shard == state.number:
-                state.marked = True
-                return [*recovering.found_empty(state, now), *self._move(now)]
+                seeding.marked(state)
+                return [*recovery.found_empty(state, now), *self._move(now)]
             case log.Seeded():
+                rounds.seeded(state)
+                recovery.seeded(state)
                 return seeding.seeded(state)
             case log.Committed(recovered=True):
-                return [*recovering.committed(state, entry), *self._move(now)]
+                return [*recovery.committed(state, entry), *self._move(now)]
             case log.Committed():
-                return [*committing.committed(state, entry, now), *self._move(now)]
+                return [*rounds.committed(state, entry, now), *self._move(now)]
             case log.Ended() | log.ShardFinal() | log.Closed():
                 return ending.appended(state, entry)
             case _:
                 return []
 
     def deposed(self, now: float) -> list[Effect]:
-        """Another process reigns: whatever this one still holds cannot be created."""
-        return [Exit(ExitCode.SUPERSEDED, "another process reigns over this shard")]
+        """Another process has the shard: what this one has under way cannot become durable."""
+        return [Exit(ExitCode.SUPERSEDED, "another process has taken this shard over")]
 
     def deadline(self) -> float:
         """When `tick_time` is due at the latest."""
         ends = [self._periodic_at + PERIODIC_SECONDS]
-        for each in self.state.rounds.values():
+        for each in self.state.rounds.open.values():
             if each.closed_at is None and self.state.serving:
                 if each.deadline is not None:
                     ends.append(each.deadline)
@@ -179,32 +223,32 @@ class Shard:
 
     def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
         """A Join; answered by Welcome or by the session's end."""
-        return joining.opened(self.state, session, join, now)
+        return sessions.opened(self.state, session, join, now)
 
     def session_closed(self, session: int, now: float) -> list[Effect]:
         """Both streams are gone."""
-        if session not in self.state.sessions:
+        if session not in self.state.sessions.open:
             return []
-        return [*joining.closed(self.state, session), *self._move(now)]
+        return [*sessions.closed(self.state, session), *self._move(now)]
 
     def message(self, session: int, message: pb.ToShard, now: float) -> list[Effect]:
         """A control message of a session."""
-        state, sender = self.state, self.state.sessions.get(session)
+        state, sender = self.state, self.state.sessions.open.get(session)
         if sender is None:
             return []
         kind = message.WhichOneof("kind")
         match kind:
             case "report" if sender.welcomed and sender.slot:
-                if not reports.reported(state, sender, message.report, now):
+                if not sessions.reported(state, sender, message.report, now):
                     return []
-                return [*recovering.heard(state, sender, now), *self._move(now)]
-            case "leave" if sender.slot in state.slots:
-                state.slots[sender.slot].left = message.leave.reason or "left"
+                return [*recovery.versions_claimed(state, sender, now), *self._move(now)]
+            case "leave" if sender.slot in state.sessions.slots:
+                sessions.leaves(state, sender, message.leave)
                 return []
             case "model" if sender.welcomed:
-                return joining.modelled(state, sender, message.model)
+                return seeding.model_arrived(state, sender, message.model)
             case "evaluation" if sender.join.observer:
-                state.evaluation = message.evaluation
+                sessions.evaluated(state, message.evaluation)
                 return []
         return [end_session(session, pb.BAD_MESSAGE, f"message {kind} is out of place here")]
 
@@ -216,7 +260,7 @@ class Shard:
 
     def transfer_verified(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
         """Whole, checksum right, all values finite: only now it counts (rule 12)."""
-        return transfers.verified(self.state, session, transfer, now)
+        return transfers.verified(self.state, session, transfer, self.state.standing(now), now)
 
     def transfer_rejected(self, session: int, reason: str, now: float) -> list[Effect]:
         """Truncated, corrupt, not finite: that session ends and nothing else."""
@@ -225,8 +269,8 @@ class Shard:
     # ------------------------------------------------------------ inputs: values
 
     def lost(self, fragments: set[int], now: float) -> list[Effect]:
-        """What the store does not give back of these slices' heads; before the first session."""
-        return recovering.restored(self.state, fragments, now)
+        """The slices whose heads the store does not give back; before the first session."""
+        return recovery.restored(self.state, fragments, now)
 
     def seeded(self, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
         """Version 0 is written, by slice."""
@@ -234,13 +278,13 @@ class Shard:
 
     def merged(self, fragment: int, digest: str, name: str, now: float) -> list[Effect]:
         """A round's version is written, or one that a learner held."""
-        recovery = self.state.recovery
-        if recovery is not None and fragment in recovery.asked:
-            return recovering.stored(self.state, fragment, digest, name)
-        return committing.merged(self.state, fragment, digest, name)
+        lost = self.state.recovery
+        if lost is not None and fragment in lost.asked:
+            return recovery.stored(self.state, fragment, digest, name)
+        return rounds.merged(self.state, fragment, digest, name)
 
     def part_written(self, file: str, digest: str) -> list[Effect]:
-        """This shard's part of the export is there."""
+        """This shard's part of the export is written."""
         return ending.part_written(self.state, file, digest)
 
     def exported(self) -> list[Effect]:
@@ -253,33 +297,34 @@ class Shard:
         """The registrar's answer to an Ask."""
         match reply:
             case pb.HelloReply():
-                return [*runs.told(self.state, reply, now), *self._move(now)]
+                return [*runs.hello_answered(self.state, reply, now), *self._move(now)]
             case pb.MarkBegunReply():
-                self.state.marked = True
+                seeding.marked(self.state)
                 return self._move(now)
             case pb.ReportFinalReply():
-                self.state.part_told = True
+                ending.part_reported(self.state)
                 return []
             case _:
                 return []
 
     def registrar_request(self, token: int, request: Any, now: float) -> list[Effect]:
         """A call of another shard or of the operator; Reply follows once it is durable."""
-        return registrar.requested(self.state, token, request)
+        return runs.requested(self.state, token, request)
 
     # ------------------------------------------------------------ what may have become possible
 
     def _move(self, now: float) -> list[Effect]:
         """What is lost, the clock, the end, rounds that are due, rounds that may close."""
         state = self.state
-        back = recovering.move(state, now)
+        back = recovery.move(state, now)
         if not state.serving or state.history.ended:
             return back
+        standing = state.standing(now)
         return [
             *back,
-            *reports.move_clock(state, now),
-            *ending.last_rounds(state, now),
-            *merging.start_due(state, now),
-            *merging.look_at_all(state, now),
-            *ending.end_when_done(state),
+            *clock.move(state, standing, now),
+            *ending.last_rounds(state, standing, now),
+            *rounds.start_due(state, standing, now),
+            *rounds.look_at_all(state, standing, now),
+            *ending.end_when_finished(state),
         ]

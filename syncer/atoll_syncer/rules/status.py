@@ -1,14 +1,14 @@
-"""What a shard sees, as the Status call tells it."""
+"""What the Status call answers: the shard's state and reason, its slots, its counters."""
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import recovery as recovering
+from atoll_syncer.rules import recovery
 
 
 def status(state: State, now: float) -> pb.StatusReply:
-    """The shard's state; bytes are the edge's to fill in."""
-    rounds = [each for each in state.rounds.values() if each.closed_at is None]
+    """The shard's state at `now`; the service adds the bytes that it has moved."""
+    rounds = [each for each in state.rounds.open.values() if each.closed_at is None]
     does, reason = _state(state, now)
     return pb.StatusReply(
         run=state.history.run,
@@ -18,16 +18,16 @@ def status(state: State, now: float) -> pb.StatusReply:
         reason=reason,
         tick=state.clock.tick,
         steps=state.run_file.steps or 0,
-        slots=[_slot(state, slot, now) for _, slot in sorted(state.slots.items())],
+        slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],
         commits=state.history.commits,
         quorum=state.sync.quorum,
-        live=len(state.training(now)),
+        live=len(state.standing(now).training),
         grace_seconds=max((each.grace_seconds for each in rounds), default=0.0),
         registrar=state.registrar,
-        ticks_per_second=state.ticks_per_second,
-        evaluation=state.evaluation,
-        late=state.late,
-        refused_zombies=state.refused_zombies,
+        ticks_per_second=state.clock.ticks_per_second,
+        evaluation=state.sessions.evaluation,
+        late=state.rounds.late,
+        refused_zombies=state.sessions.zombies_refused,
         recovered=state.history.recovered,
     )
 
@@ -35,19 +35,19 @@ def status(state: State, now: float) -> pb.StatusReply:
 def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
     if state.failed:
         return pb.SHARD_FAILED, state.failed
-    if state.complete:
+    if state.ending.complete:
         return pb.SHARD_COMPLETE, ""
     if state.recovery is not None:
-        return pb.SHARD_RECOVERING, recovering.why(state, now)
+        return pb.SHARD_RECOVERING, recovery.why(state, now)
     if state.history.ended:
         return pb.SHARD_FINAL, ""
     if not state.history.run:
         return pb.SHARD_STARTING, "no run has started yet"
     if not state.history.heads:
         return pb.SHARD_SEEDING, "waits for a learner's first values"
-    return (
-        (pb.SHARD_SERVING, "") if state.serving else (pb.SHARD_STARTING, "waits for the registrar")
-    )
+    if not state.serving:
+        return pb.SHARD_STARTING, "waits for the registrar"
+    return pb.SHARD_SERVING, ""
 
 
 def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:

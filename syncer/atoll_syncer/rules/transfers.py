@@ -1,17 +1,19 @@
-"""Credit and size of a transfer, before anything is allocated (rules 10 and 25)."""
+"""Whether a transfer may come, and where it goes once it is whole (rules 10, 12 and 25).
+
+Slice, credit and encoding are checked against the layout when a transfer's head arrives, before
+any memory is allocated. What is wrong ends that session with a reason, and nothing else.
+"""
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import base_encoding, encoding_of
-from atoll_syncer.model.effects import Accept, Effect
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import offers, seeding
-from atoll_syncer.rules import recovery as recovering
-from atoll_syncer.rules.admission import end_session
+from atoll_syncer.model.effects import Accept, Effect, end_session
+from atoll_syncer.model.state import Standing, State
+from atoll_syncer.rules import recovery, rounds, seeding
 
 
 def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     """A transfer's head has come: accept it, or end its session."""
-    sender = state.sessions.get(session)
+    sender = state.sessions.open.get(session)
     if sender is None or state.layout is None:
         return _end(session, "a transfer without a welcome")
     kind = transfer.WhichOneof("kind")
@@ -22,12 +24,12 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     match kind:
         case "offer":
             encoding = encoding_of(state.sync.wire_up)
-            reason = offers.objection(state, sender, transfer.offer)
+            reason = rounds.objection(state, sender, transfer.offer)
         case "seed":
             reason = seeding.objection(state, session)
         case "held":
             encoding = base_encoding(state.sync.wire_down)
-            reason = recovering.objection(state, session, transfer.held)
+            reason = recovery.objection(state, session, transfer.held)
         case _:
             reason = f"a {kind} is out of place here"
     if reason:
@@ -35,27 +37,29 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     if transfer.encoding != encoding:
         return _end(session, "the encoding is not the run file's")
     sender.receiving = transfer
-    sender.credits.pop(fragment, None)
+    rounds.spend_credit(sender, fragment)
     element_count = state.layout.slice(state.number, fragment).element_count
     return [Accept(session, element_count, encoding)]
 
 
-def verified(state: State, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
+def verified(
+    state: State, session: int, transfer: pb.Transfer, standing: Standing, now: float
+) -> list[Effect]:
     """Whole, checksum right, all values finite: only now it counts (rule 12)."""
-    sender = state.sessions.get(session)
+    sender = state.sessions.open.get(session)
     if sender is None:
         return []
     sender.receiving = None
     if transfer.HasField("offer"):
-        return offers.completed(state, sender, transfer.offer, now)
+        return rounds.completed(state, sender, transfer.offer, standing, now)
     if transfer.HasField("held"):
-        return recovering.arrived(state, session, transfer.held)
+        return recovery.arrived(state, session, transfer.held)
     return seeding.arrived(state, session, transfer.seed)
 
 
 def rejected(state: State, session: int, reason: str) -> list[Effect]:
     """Truncated, corrupt, not finite, another digest: that session ends and nothing else."""
-    recovering.rejected(state, session)
+    recovery.rejected(state, session)
     return _end(session, reason)
 
 

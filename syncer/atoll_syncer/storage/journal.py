@@ -2,13 +2,27 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from atoll_syncer.model.log import Entry, Reign, RunStarted, from_document, to_document
+from atoll_syncer.model.log import Entry, RunStarted, TermBegun, from_document, to_document
 from atoll_syncer.storage.store import LOG, Store, StoreCorrupt, StoreMissing
-from atoll_syncer.storage.takeover import Heartbeat
 
 HEARTBEAT = "heartbeat.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A sign of life of the process that owns the shard: `count` grows with each.
+
+    `learners` are the instances whose sessions it has.
+    """
+
+    pod: str
+    instance: str
+    epoch: int
+    count: int
+    learners: tuple[str, ...]
 
 
 class DeposedError(Exception):
@@ -111,5 +125,5 @@ class Journal:
         self.position += 1
         if isinstance(entry, RunStarted):
             self._run = entry.run
-        if isinstance(entry, Reign):
+        if isinstance(entry, TermBegun):
             self._epoch = entry.epoch

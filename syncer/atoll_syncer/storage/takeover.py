@@ -1,39 +1,71 @@
-"""Who takes a shard over, and when: for peace; what keeps it safe is the log (rule 20)."""
+"""A process waits until it may take a shard over; the log fences, the heartbeat is for peace.
 
-from collections.abc import Mapping, Sequence
+Safety comes from the log alone (rule 20). A term begins with an entry of a higher epoch, and an
+entry is created only by a process that has read the one before it, at a position that nobody
+can take twice. So whatever a newcomer believes about the owner, only one of the two gets the next
+position: the other finds it taken, is deposed and exits. Pauses, wrong clocks and partitions
+cannot change that. An entry of the old term either precedes the new term's record, and counts,
+or it cannot be created any more.
+
+The rest of this module only keeps a newcomer from deposing an owner that works well.
+
+    newcomer reads the log
+        |-- no term yet --------------------------------------------> TAKE_OVER
+        |-- the last term is this pod's (a restart) ----------------> TAKE_OVER
+        |-- this pod had a term, and another pod followed ----------> LEAVE (exit 77)
+        `-- the last term is another pod's
+                |-- its heartbeat has not changed for T ------------> TAKE_OVER
+                `-- else -------------------------------------------> WAIT, and look again
+
+- The owner renews the heartbeat every HEARTBEAT_SECONDS and reads the log's end each time. The
+  heartbeat has a count, so a newcomer sees progress without comparing clocks; times are
+  measured by the newcomer's own monotonic clock, from its own first look.
+- T is PATIENCE_SECONDS: long enough for a slow disk, short enough that a shard is back before
+  learners have waited for long.
+- A pod whose term was followed by another pod's never owns the shard again. Otherwise two pods
+  could take it from each other for ever. The operator replaces such a pod.
+
+The caller must hand the entries that `wait_for_turn` returns to the rules unchanged, and begin
+its term by appending to the same journal: the append goes to the position after the last entry
+that was read, which is what makes it safe.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from atoll_syncer.model.log import Reign
+import structlog
 
+from atoll_syncer.model.log import Entry, TermBegun
+from atoll_syncer.storage.journal import Heartbeat, Journal
+from atoll_syncer.storage.store import StoreUnavailable
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """A sign of life of the reigning process: `count` grows with each.
+HEARTBEAT_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 5.0  # of a newcomer without a sign of life
+LOOK_SECONDS: Final = 0.5
 
-    `learners` are the instances whose sessions it has; for peace, not for safety (rule 20).
-    """
-
-    pod: str
-    instance: str
-    epoch: int
-    count: int
-    learners: tuple[str, ...]
+log = structlog.get_logger()
 
 
-class Turn(Enum):
+class SupersededError(Exception):
+    """Another pod has followed this one: it never owns the shard again."""
+
+
+class Action(Enum):
     """What a newcomer does now."""
 
-    REIGN = "reign"
+    TAKE_OVER = "take over"
     WAIT = "wait"
     LEAVE = "leave"  # exit 77
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A newcomer's turn, and why."""
+class TakeoverDecision:
+    """What a newcomer does, and why."""
 
-    turn: Turn
+    action: Action
     reason: str
 
 
@@ -42,37 +74,76 @@ class View:
     """What a newcomer has seen; times by its own monotonic clock.
 
     `beat_seen_at` is when it first saw this heartbeat, or, without one, when it began to look.
-    `knocks` has the learners' instances that knock here, and since when without a pause.
     """
 
     pod: str
-    reigns: Sequence[Reign]  # all of the log
+    terms: Sequence[TermBegun]  # all of the log
     beat: Heartbeat | None
     beat_seen_at: float
-    knocks: Mapping[str, float]
 
 
-def decide(view: View, *, patience_seconds: float, now: float) -> Decision:
-    """Whether the newcomer begins a reign; it then must append its record to the log it read.
-
-    At once when nobody has reigned or the last record is its own pod's; else when the heartbeat
-    has stood still, or learners that it does not name have knocked, for `patience_seconds`.
-    A pod whose record was followed by another pod's never reigns again.
-    """
-    if not view.reigns:
-        return Decision(turn=Turn.REIGN, reason="nobody has reigned yet")
-    last = view.reigns[-1]
+def decide(view: View, *, patience_seconds: float, now: float) -> TakeoverDecision:
+    """Whether the newcomer takes the shard over; see the module."""
+    if not view.terms:
+        return TakeoverDecision(action=Action.TAKE_OVER, reason="no process has had it yet")
+    last = view.terms[-1]
     if last.pod == view.pod:
-        return Decision(turn=Turn.REIGN, reason="the last reign was this pod's")
-    if any(reign.pod == view.pod for reign in view.reigns):
-        return Decision(turn=Turn.LEAVE, reason=f"pod {last.pod} has followed this pod")
-    ends = {view.beat_seen_at + patience_seconds: f"no heartbeat of pod {last.pod}"}
-    named = frozenset(view.beat.learners if view.beat is not None else ())
-    for instance, since in sorted(view.knocks.items()):
-        if instance not in named:
-            ends.setdefault(since + patience_seconds, f"{instance} cannot reach pod {last.pod}")
-    end = min(ends)
-    if now >= end:
-        reason = f"{ends[end]} for {patience_seconds:g} s"
-        return Decision(turn=Turn.REIGN, reason=reason)
-    return Decision(turn=Turn.WAIT, reason=f"pod {last.pod} reigns")
+        return TakeoverDecision(action=Action.TAKE_OVER, reason="this pod had it last")
+    if any(term.pod == view.pod for term in view.terms):
+        reason = f"pod {last.pod} has followed this pod"
+        return TakeoverDecision(action=Action.LEAVE, reason=reason)
+    if now >= view.beat_seen_at + patience_seconds:
+        reason = f"no heartbeat of pod {last.pod} for {patience_seconds:g} s"
+        return TakeoverDecision(action=Action.TAKE_OVER, reason=reason)
+    return TakeoverDecision(action=Action.WAIT, reason=f"pod {last.pod} has the shard")
+
+
+InThread = Callable[[Callable[[], TakeoverDecision]], Awaitable[TakeoverDecision]]
+
+
+class Watch:
+    """What a newcomer sees of the log and of the heartbeat beside it, by its own clock."""
+
+    def __init__(self, journal: Journal, pod: str, now: float) -> None:
+        self.journal, self.pod = journal, pod
+        self.entries: list[Entry] = []
+        self._beat: Heartbeat | None = None
+        self._beat_seen_at = now
+
+    def look(self, now: float) -> TakeoverDecision:
+        """Read on, and decide. Raises StoreUnavailable: look again."""
+        self.entries += self.journal.read()
+        beat = self.journal.last_beat()
+        if beat != self._beat:
+            self._beat, self._beat_seen_at = beat, now
+        view = View(
+            pod=self.pod,
+            terms=[entry for entry in self.entries if isinstance(entry, TermBegun)],
+            beat=beat,
+            beat_seen_at=self._beat_seen_at,
+        )
+        return decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
+
+
+async def wait_for_turn(
+    journal: Journal, pod: str, in_thread: InThread, clock: Callable[[], float]
+) -> list[Entry]:
+    """The whole log, read when this pod may take the shard over. Raises SupersededError.
+
+    `in_thread` does each look outside of the event loop, because a disk may take long; `clock`
+    counts monotonic seconds. Raises StoreCorrupt for a damaged log.
+    """
+    watch, said = Watch(journal, pod, clock()), ""
+    while True:
+        try:
+            decision = await in_thread(lambda: watch.look(clock()))
+        except StoreUnavailable as error:
+            decision = TakeoverDecision(action=Action.WAIT, reason=str(error))
+        if decision.action is Action.TAKE_OVER:
+            return watch.entries
+        if decision.action is Action.LEAVE:
+            raise SupersededError(decision.reason)
+        if decision.reason != said:
+            said = decision.reason
+            log.info("waits to take the shard over", reason=said)
+        await asyncio.sleep(LOOK_SECONDS)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Effect, Send
-from atoll_syncer.model.log import Committed, Entry, Reign, Seeded
+from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
 from sim.symbols import Key, Value, Work
 from sim.watch import Watcher
 
@@ -180,7 +180,7 @@ class FenceChecker(Watcher):
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         epoch, _ = self.reigns.get(shard, (0, ""))
-        if isinstance(entry, Reign):
+        if isinstance(entry, TermBegun):
             self.require(entry.epoch > epoch, f"shard {shard}: epoch {entry.epoch} after {epoch}")
             self.reigns[shard] = entry.epoch, entry.instance
             self.since[shard] = self.world.sim.now

@@ -81,7 +81,7 @@ class Side:
                 self.append(effect.entry)
             elif isinstance(effect, Merge):
                 number = self.state.history.heads[effect.slice].number + 1
-                name = digest(effect.slice, number, self.state.epoch)
+                name = digest(effect.slice, number, self.state.term.epoch)
                 self.feed(self.shard.merged(effect.slice, name, f"object {name}", self.now))
             elif isinstance(effect, StoreSeed):
                 names = tuple(digest(fragment, 0) for fragment in range(FRAGMENTS))

@@ -6,7 +6,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import PROTOCOL
 from atoll_syncer.model import log
 from atoll_syncer.model.log import History
-from atoll_syncer.rules.admission import Admitted, admit, check
+from atoll_syncer.rules.sessions import Admitted, admit, check
 from unit.syncer.shard_side import run_file
 
 JOB = run_file()

@@ -15,21 +15,20 @@ from atoll_syncer.model.log import (
     History,
     Owned,
     Participant,
-    Reign,
     RunStarted,
     Seeded,
     ShardFinal,
     Taken,
+    TermBegun,
 )
-from atoll_syncer.storage.journal import DeposedError, Journal, entry_name
+from atoll_syncer.storage.journal import DeposedError, Heartbeat, Journal, entry_name
 from atoll_syncer.storage.store import FileStore, StoreCorrupt, StoreFull, StoreUnavailable
-from atoll_syncer.storage.takeover import Heartbeat
 
 PARTICIPANT = Participant(
     slot="a-0", incarnation=1, capture=3, base=0, steps=3, tokens=9, cursor=7, weight=27.0
 )
 ENTRIES: list[Entry] = [
-    Reign(epoch=1, pod="p", instance="p-1"),
+    TermBegun(epoch=1, pod="p", instance="p-1"),
     RunStarted(run="r1"),
     Taken(slot="a-0", incarnation=1, uid="u", instance="u-1"),
     Owned(slot="a-0", uid="u", word=1),
@@ -121,7 +120,7 @@ def test_whoever_finds_its_position_taken_is_deposed(store: BrokenStore) -> None
     old.append(ENTRIES[0])
     assert list(new.read()) == ENTRIES[:1]
     assert not old.is_deposed()
-    new.append(Reign(epoch=2, pod="q", instance="q-1"))
+    new.append(TermBegun(epoch=2, pod="q", instance="q-1"))
     assert old.is_deposed()
     for _ in range(2):
         with pytest.raises(DeposedError, match=r"log/0000000000000002\.json"):
@@ -137,9 +136,9 @@ def test_an_entry_before_the_new_reigns_record_counts(store: BrokenStore) -> Non
     list(new.read())
     old.append(ENTRIES[1])
     with pytest.raises(DeposedError):
-        new.append(Reign(epoch=2, pod="q", instance="q-1"))
+        new.append(TermBegun(epoch=2, pod="q", instance="q-1"))
     assert list(new.read()) == [ENTRIES[1]]
-    new.append(Reign(epoch=2, pod="q", instance="q-1"))
+    new.append(TermBegun(epoch=2, pod="q", instance="q-1"))
 
 
 def test_trying_again_after_trouble_appends_once(store: BrokenStore) -> None:

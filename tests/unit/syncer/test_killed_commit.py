@@ -15,7 +15,7 @@ from atoll_protos.codecs import Wire
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
-from atoll_syncer.model.log import Committed, Entry, History, Participant, Reign, Seeded
+from atoll_syncer.model.log import Committed, Entry, History, Participant, Seeded, TermBegun
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.replay import Replay
 from atoll_syncer.numbers.values import Outcome, Values
@@ -59,7 +59,7 @@ def reign(folder: Path) -> None:
     values = Values.allocate(LAYOUT, 0, SYNC)
     for entry in journal.read():
         history.apply(entry)
-    append(journal, history, Reign(epoch=history.epoch + 1, pod="p", instance="i"))
+    append(journal, history, TermBegun(epoch=history.epoch + 1, pod="p", instance="i"))
     assert values.restore(history, store) == {}
     collector = Collector(store)
     collector.sweep(history.live_objects(), history.epoch)

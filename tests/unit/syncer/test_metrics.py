@@ -217,4 +217,4 @@ def test_the_grace_of_an_open_round_is_shown() -> None:
     one.offer(sessions[0], 1, 5)
     metrics = Metrics(CollectorRegistry())
     metrics.refresh(one.state, 0, 0, one.now)
-    assert shown(metrics)["grace_seconds"] == one.state.rounds[1].grace_seconds > 0
+    assert shown(metrics)["grace_seconds"] == one.state.rounds.open[1].grace_seconds > 0

@@ -39,8 +39,8 @@ def test_at_t_every_slice_gets_one_last_round_without_k_rule_27() -> None:
     one, sessions = at_the_end("a-0", "a-1")
     assert one.take(Merge) == []
     reach(one, sessions)
-    assert all(each.last for each in one.state.rounds.values())
-    assert sorted(one.state.rounds) == [0, 1]
+    assert all(each.last for each in one.state.rounds.open.values())
+    assert sorted(one.state.rounds.open) == [0, 1]
     for fragment in range(2):
         for session in sessions:
             one.offer(session, fragment, 9)
@@ -80,7 +80,7 @@ def test_who_joins_after_the_end_hears_final_and_no_round_opens_rule_27() -> Non
     late = one.join("b-0")
     assert [session for session, _ in one.sent("final")] == [late]
     step_all(one, sessions, range(STEPS, 2 * STEPS))
-    assert one.state.rounds == {}
+    assert one.state.rounds.open == {}
 
 
 def test_a_shard_that_restarts_after_its_end_writes_its_part_again_rule_27() -> None:

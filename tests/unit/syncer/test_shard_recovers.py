@@ -34,7 +34,7 @@ def held_by(one: Side, slot: str, *numbers: int, epoch: int = 1, incarnation: in
         "epochs_seen": [1, epoch],
     }
     session = one.join(slot, tick_seen=40, **fields)
-    if session not in one.state.sessions:  # this reign began anew (rule 20)
+    if session not in one.state.sessions.open:  # this reign began anew (rule 20)
         session = one.join(slot, tick_seen=40, **fields)
     one.model(session)
     return session
@@ -141,7 +141,7 @@ def test_values_with_another_digest_end_the_session_and_a_third_time_is_the_last
         transfer = pb.Transfer(held=pb.Held(version=version(0, 9)), encoding=pb.BF16)
         one.feed(one.shard.transfer_started(session, transfer, one.now))
         one.feed(one.shard.transfer_rejected(session, "digest", one.now))
-        assert session not in one.state.sessions
+        assert session not in one.state.sessions.open
         held_by(one, "a-0", 9, 9)
     one.wait(1.0)
     assert (second, 0, 8) in asked(one)
@@ -201,11 +201,11 @@ def test_open_rounds_of_what_is_lost_go_and_others_wait() -> None:
     for t_m in range(1, 10):
         for session in sessions:
             one.report(session, t_m)
-    assert sorted(one.state.rounds) == [0, 1]
+    assert sorted(one.state.rounds.open) == [0, 1]
     one.offer(sessions[0], 0, 8)
     one.offer(sessions[0], 1, 8)
     held_by(one, "b-0", 5, 0, epoch=0)
-    assert sorted(one.state.rounds) == [1]
+    assert sorted(one.state.rounds.open) == [1]
     one.offer(sessions[1], 1, 8)
     one.wait(2.0)
     assert one.take(Merge) == []
@@ -310,7 +310,7 @@ def test_a_reign_begins_above_an_epoch_that_another_process_had_rule_20(seen: in
     one.join("a-0", incarnation=1, run=RUN, epochs_seen=[0, seen])
     assert [end.code for end in one.ends()] == [pb.NOT_READY]
     assert one.state.history.epoch == seen + 1
-    assert one.join("a-0", incarnation=1, run=RUN, epochs_seen=[0, seen]) in one.state.sessions
+    assert one.join("a-0", incarnation=1, run=RUN, epochs_seen=[0, seen]) in one.state.sessions.open
 
 
 # ------------------------------------------------------------ the registrar's own store (rule 2)

@@ -88,7 +88,7 @@ def test_what_completes_after_the_close_is_counted_late_rule_11() -> None:
     counters, name = pb.Counters(steps=5, tokens=9), digest(1, 0)
     late = pb.Offer(slice=1, base=0, base_digest=name, capture=5, counters=counters)
     one.send(sessions[1], pb.Transfer(offer=late, encoding=pb.BF16))
-    assert one.state.late == 1
+    assert one.state.rounds.late == 1
     assert [t.record["slot"] for t in one.take(Tape) if t.record["event"] == "late"] == ["a-1"]
 
 
@@ -96,7 +96,7 @@ def test_an_offer_on_another_value_of_the_same_number_is_late_rule_22() -> None:
     one, sessions = open_round("a-0", "a-1", quorum=2)
     one.offer(sessions[0], 1, 5, base_digest="f" * 64)
     assert one.take(Stage) == []
-    assert one.state.late == 1
+    assert one.state.rounds.late == 1
 
 
 def test_a_publish_tells_its_receiver_of_its_own_last_merged_offer_rule_13() -> None:
@@ -137,7 +137,7 @@ def test_a_restart_goes_on_at_the_log_s_tick_and_dues_rules_8_and_9() -> None:
     one.offer(sessions[0], 1, 5)
     again = side(entries=tuple(one.entries)).start()
     assert again.state.clock.tick == one.state.history.tick
-    assert again.state.starts == {0: 0, 1: 4}
+    assert again.state.rounds.starts == {0: 0, 1: 4}
     assert again.state.history.epoch == 2
 
 
@@ -185,4 +185,4 @@ def test_a_round_that_meets_its_next_due_tick_stays_one_round() -> None:
     for t_m in range(1, 14):
         for session in sessions:
             one.report(session, t_m)
-    assert one.state.rounds[1].due == 12
+    assert one.state.rounds.open[1].due == 12

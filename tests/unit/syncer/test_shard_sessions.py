@@ -94,7 +94,7 @@ def test_a_word_for_another_pod_ends_the_session_rule_4() -> None:
     request = pb.SetOwnerRequest(slot="a-0", uid="another", word=0)
     one.feed(one.shard.registrar_request(1, request, one.now))
     assert [end.code for end in one.ends()] == [pb.SUPERSEDED]
-    assert session not in one.state.sessions
+    assert session not in one.state.sessions.open
 
 
 def test_a_higher_incarnation_ends_the_lower_session_and_drops_its_offers_rule_5() -> None:
@@ -103,10 +103,10 @@ def test_a_higher_incarnation_ends_the_lower_session_and_drops_its_offers_rule_5
     step_all(one, sessions, range(1, 10))
     one.offer(sessions[0], 1, 5)
     one.leave(sessions[0])
-    assert "a-0" in one.state.rounds[1].complete
+    assert "a-0" in one.state.rounds.open[1].complete
     one.join("a-0", instance="new")
     assert [(d.slot, d.slice) for d in one.take(Drop)] == [("a-0", 1)]
-    assert "a-0" not in one.state.rounds[1].complete
+    assert "a-0" not in one.state.rounds.open[1].complete
 
 
 def test_a_replaced_session_does_not_move_the_clock_by_its_whole_t_m_rule_8() -> None:
@@ -140,7 +140,7 @@ def test_an_observer_gets_publishes_and_counts_for_nothing_rule_24() -> None:
     one.effects.clear()
     session = one.join("", instance="eye", observer=True)
     assert len(one.take(PublishHead)) == FRAGMENTS
-    assert one.state.training(one.now) == {"a-0"}
+    assert one.state.standing(one.now).training == {"a-0"}
     one.offer(session, 0, 1)
     assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]
 
@@ -155,4 +155,4 @@ def test_what_is_unknown_ends_that_session_and_nothing_else_rule_25() -> None:
     ends = one.ends()
     assert [end.code for end in ends] == [pb.BAD_TRANSFER, pb.BAD_MESSAGE]
     assert all(end.reason and end.remedy for end in ends)
-    assert list(one.state.sessions) == [sessions[2]]
+    assert list(one.state.sessions.open) == [sessions[2]]

@@ -11,7 +11,7 @@ from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
-from atoll_syncer.model.log import Committed, History, Participant, Reign, Seeded
+from atoll_syncer.model.log import Committed, History, Participant, Seeded, TermBegun
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.values import Outcome, Values
 from atoll_syncer.storage.store import FileStore
@@ -38,7 +38,7 @@ class Bench:
         self.layout = layout
         self.values = Values.allocate(layout, 0, sync)
         self.history = History()
-        self.history.apply(Reign(epoch=1, pod="p", instance="p1"))
+        self.history.apply(TermBegun(epoch=1, pod="p", instance="p1"))
         self.generator = torch.Generator().manual_seed(seed)
         self.entries: list[Committed] = []
         self.recorded: dict[tuple[int, str, int, int], bytes] = {}
