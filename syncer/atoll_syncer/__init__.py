@@ -1,1 +1,17 @@
-"""One shard of the syncer: rules (pure), then shard, then the gRPC, disk and torch edges."""
+"""One shard of the syncer: rounds, quorum and grace, the merge, and the durable log.
+
+A process of this package owns one shard of every fragment of the model. Learners connect to it
+and hand in offers; it merges them, makes each result durable, and publishes it. Shard 0 is the
+registrar as well. Imports go downwards in this list only; pyproject.toml checks it:
+
+    __main__           `atoll-syncer`: flags, the wait for the shard, the order of start and end
+    service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
+    registrar_client   calls of the other shards to the registrar
+    driver             performs the effects of the rules, in order
+    background         its tasks and threads, and retries of the store
+    metrics            what Prometheus reads
+    rules/             what happens when: the state machine of a shard, without I/O
+    numbers/           tensors: merge, outer step, staged offers, versions (torch)
+    storage/           disk: the log, objects, export, tape, and the takeover of a shard
+    model/             values that all of these share
+"""

@@ -19,8 +19,9 @@ from atoll_protos import tensors  # noqa: E402
 from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
 from atoll_protos.layout import Layout, TensorSpec, build_layout  # noqa: E402
 from atoll_protos.run import Merge, Sync  # noqa: E402
+from atoll_syncer.model.slices import SliceTensors, round_master  # noqa: E402
 from atoll_syncer.numbers.arrivals import Arrived, examine, slice_norms  # noqa: E402
-from atoll_syncer.numbers.commit import State, advance, recipe, round_master  # noqa: E402
+from atoll_syncer.numbers.commit import advance, recipe  # noqa: E402
 from atoll_syncer.numbers.merge import Scratch  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
@@ -42,7 +43,7 @@ def case(layout: Layout, offers: list[Arrived], sync: Sync) -> Callable[[], obje
     """One commit's arithmetic, repeatable."""
     steps = recipe(layout, layout.slice(0, 0), sync)
     master = torch.randn(steps.element_count)
-    state = State(
+    state = SliceTensors(
         master=master,
         momentum=torch.zeros(steps.element_count),
         base=round_master(master, sync.wire_down),

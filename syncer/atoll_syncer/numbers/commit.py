@@ -10,6 +10,7 @@ from atoll_protos import codecs, tensors
 from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import Layout, Slice
 from atoll_protos.run import Merge, Sync
+from atoll_syncer.model.slices import SliceTensors
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.merge import (
     BLOCK_ELEMENTS,
@@ -43,15 +44,6 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """A slice between two commits. A commit writes to `master` and `momentum`, never to `base`."""
-
-    master: torch.Tensor  # f32[n]
-    momentum: torch.Tensor  # f32[n]
-    base: torch.Tensor  # bf16[n], or f32[n] on an f32 wire
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """A new base, and on an integer wire its encoded difference to the one before (rule 17)."""
 
@@ -72,13 +64,8 @@ def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
     )
 
 
-def round_master(master: torch.Tensor, wire_down: Wire) -> torch.Tensor:
-    """A base that is not the sum of differences: the master in the base's type."""
-    return torch.empty_like(master, dtype=tensors.base_dtype(wire_down)).copy_(master)
-
-
 def advance(
-    state: State,
+    state: SliceTensors,
     offers: Sequence[Arrived],
     weights: Sequence[float],
     recipe: Recipe,
@@ -116,7 +103,7 @@ def _merged(
 
 
 def _add_difference(
-    state: State, base: torch.Tensor, wire_down: Wire, scratch: Scratch
+    state: SliceTensors, base: torch.Tensor, wire_down: Wire, scratch: Scratch
 ) -> bytearray:
     """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded."""
     encoding = encoding_of(wire_down)

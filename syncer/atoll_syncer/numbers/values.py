@@ -14,8 +14,9 @@ from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.log import History
+from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
-from atoll_syncer.numbers.commit import Published, Recipe, State, advance, recipe, round_master
+from atoll_syncer.numbers.commit import Published, Recipe, advance, recipe
 from atoll_syncer.numbers.merge import Scratch
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import Origin, read_slice, write_slice
@@ -78,7 +79,7 @@ class Making:
         """Make the version durable. Raises StoreFull and StoreUnavailable: call again."""
         part, coming = self._part, self._part.coming
         assert coming is not None, "compute() first"
-        state = State(master=part.master, momentum=part.momentum, base=coming.base)
+        state = SliceTensors(master=part.master, momentum=part.momentum, base=coming.base)
         digest, name = write_slice(store, self.origin, state, part.recipe.wire_down)
         return Outcome(slice=part.fragment, number=coming.number, digest=digest, object=name)
 
@@ -162,7 +163,7 @@ class Values:
             for p in effect.participants
         ]
         weights = [p.weight for p in effect.participants]
-        state = State(master=part.master, momentum=part.momentum, base=part.head.base)
+        state = SliceTensors(master=part.master, momentum=part.momentum, base=part.head.base)
 
         def make() -> Published:
             with self._scratch_lock:
@@ -224,7 +225,7 @@ class Values:
         lost: dict[int, StoreCorrupt | StoreMissing] = {}
         for fragment, head in history.heads.items():
             part = self.slices[fragment]
-            state = State(master=part.master, momentum=part.momentum, base=part.master)
+            state = SliceTensors(master=part.master, momentum=part.momentum, base=part.master)
             try:
                 base = read_slice(store, head, state, part.recipe.wire_down)
             except (StoreCorrupt, StoreMissing) as trouble:

@@ -1,1 +1,15 @@
-"""Room storage."""
+"""What outlives a process: the log, tensors as objects, the export, the tape.
+
+May import model, and torch where tensors are written; never the rules, numbers or the driver.
+Every module raises the errors of `store`: full and unavailable are worth trying again, missing
+and corrupt are losses.
+
+    store      durable names and bytes: conditional create, and objects named by their digest
+    files      files that appear whole under their name
+    objects    tensors as safetensors bytes, and back
+    journal    one shard's log: read in order, appended conditionally; its heartbeat
+    versions   one version of a slice as an object, and the removal of old ones
+    tape       the event tape: one JSON line per event
+    export     the finished model in Hugging Face layout
+    takeover   a process waits until it may take a shard over
+"""

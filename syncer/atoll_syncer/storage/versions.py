@@ -10,7 +10,7 @@ import torch
 from atoll_protos import tensors
 from atoll_protos.codecs import BY_WIRE, Wire
 from atoll_syncer.model.log import Head
-from atoll_syncer.numbers.commit import State, round_master
+from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, object_name
 
@@ -33,7 +33,9 @@ class Origin:
     epoch: int
 
 
-def write_slice(store: Store, origin: Origin, state: State, wire_down: Wire) -> tuple[str, str]:
+def write_slice(
+    store: Store, origin: Origin, state: SliceTensors, wire_down: Wire
+) -> tuple[str, str]:
     """Store master, momentum and base; returns the digest of the base and the object's name.
 
     A base that is its master, rounded, is not stored. Raises StoreFull and StoreUnavailable.
@@ -52,7 +54,7 @@ def write_slice(store: Store, origin: Origin, state: State, wire_down: Wire) -> 
     return digest.hexdigest(), stored
 
 
-def read_slice(store: Store, head: Head, state: State, wire_down: Wire) -> torch.Tensor:
+def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -> torch.Tensor:
     """Fill master and momentum of `state` from the head's object; returns its base.
 
     Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
