@@ -4,10 +4,12 @@ A process of this package owns one shard of every fragment of the model. Learner
 and hand in offers; it merges them, makes each result durable, and publishes it. Shard 0 is the
 registrar as well. Imports go downwards in this list only; pyproject.toml checks it:
 
-    __main__           `atoll-syncer`: flags, the wait for the shard, the order of start and end
+    __main__           `atoll-syncer`: flags and environment, and a machine of real parts
+    serving            the life of one process: wait for the shard, restore, serve, stop
     service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
     registrar_client   calls of the other shards to the registrar
     driver             performs the effects of the rules, in order
+    outside            the interfaces that the driver is given: clock, store, values, tape, ...
     background         its tasks and threads, and retries of the store
     metrics            what Prometheus reads
     rules/             what happens when: the state machine of a shard, without I/O
