@@ -108,11 +108,11 @@ class World:
     # ------------------------------------------------------------ network
 
     def dial(self, learner: LearnerProcess, shard: int) -> None:
-        """Open both streams, or fail to."""
+        """Open both streams, or fail to. A shard's address leads to every pod of it."""
         delay = self.weather.delay_seconds * self.rng.uniform(1.0, 4.0)
         machines = (learner.slot, f"shard{shard}")
         blocked = self.weather.opens_at(*machines) > self.sim.now
-        process = self.shards[shard]
+        process = self.serving(shard)
 
         def answer() -> None:
             served = process.alive and process.shard is not None
