@@ -1,8 +1,25 @@
-"""The Kubernetes executor: a manifest becomes pods, and the cluster's state its status.
+"""The Kubernetes executor: a manifest becomes pods, and the cluster's state becomes its status.
 
-Decisions (`pods`, `children`, `placement`, `rollout`, `phase`, `status`) are pure and take
-values; `reconcile` runs one pass; the edges are `api` (Kubernetes), `syncers` (gRPC), `reflector`
-(watches of nodes and Leases), `handlers` (kopf) and `queue` (the clock). What the manifest means
-belongs in `atoll_operator.api.spec`, what is said of a job under either executor in `.conditions`,
-processes of one machine in `.local`.
+What belongs here is everything that needs a cluster. What a manifest means belongs in
+`atoll_operator.api`, processes of one machine in `atoll_operator.local`; this package imports the
+former and never the latter. Read `reconcile` first, then `plan.planner`.
+
+    serve        the whole operator: watches, passes, probes
+    reconcile    one pass: observe, plan, apply, report
+    observe      phase 1: reads the cluster and the shards into an Observation
+    plan/        phase 2: every decision, pure
+    apply        phase 3: carries a Plan out, in its order
+    repair       phase 3: the sequences for a pod on a lost node
+    report       phase 4: status and Events
+    edges/       one module per outside world: API server, kopf, watches, shards, HTTP, clock
+    memory       what is remembered of a job between two passes
+    health       what the probes answer
+    observation  what a pass has seen, as frozen values, and how raw objects are read
+    metrics      the operator's own metrics
+    settings     what one install is configured with
+    names        annotations, field managers, children's names, roles, ports
+
+Imports go downwards in this order: serve; reconcile; observe, apply, report; repair; edges;
+memory, plan; health, observation; metrics, settings, names. `plan` imports no time, network or
+cluster (import-linter checks all of this).
 """

@@ -1,61 +1,69 @@
-"""What the operator remembers of one job between passes; all of it can be lost."""
+"""What the operator remembers of one job from one pass to the next; all of it can be lost.
 
-from collections.abc import Mapping, Sequence
+A restarted operator begins with an empty memory. Nothing here is needed to be right: it holds
+caches (the job's objects, each shard's last answer) and the beginnings of silences, which only
+delay an action when they are forgotten. What must survive is in the cluster: in the status, in
+annotations of children, and at the registrar.
+
+All times are seconds of the operator's monotonic clock. `observe` writes most fields; `apply` and
+`report` note what they have done. The plan never sees this object, only what `read` returns.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.observe import Pod
+from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.observation import Pod, Remembered, Replacement
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
+LONG_AGO = -1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A shard's last answer."""
+    """A shard's last answer, and when it came."""
 
     message: pb.StatusReply
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replacement:
-    """One that is under way: for the metrics."""
-
-    role: str
-    name: str
-    old_uid: str
-    lost_at: float
-
-
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """Times are of the operator's monotonic clock."""
+    """Of one job, until it is deleted or made again under another UID."""
 
     uid: str
-    dirty: bool = True
-    observed_at: float = -1e9
+
+    # the API server's objects as last read
+    dirty: bool = True  # something may have changed since then
+    observed_at: float = LONG_AGO
     job: dict[str, Any] = field(default_factory=dict)
     children: list[dict[str, Any]] = field(default_factory=list)
+
+    # the shards
+    addresses: dict[int, str] = field(default_factory=dict)  # host:port by shard; empty: unknown
     replies: dict[int, Reply] = field(default_factory=dict)
-    heard_at: dict[int, float] = field(default_factory=dict)
-    absent_since: dict[str, float] = field(default_factory=dict)
-    addresses: dict[int, str] = field(default_factory=dict)
-    tick: int = -1
-    tick_at: float = 0.0
-    final_at: float | None = None
-    written_at: float = -1e9
-    replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name
-    asked_at: str = ""
-    stormed_at: dict[str, float] = field(default_factory=dict)  # by region
+    answered_at: dict[int, float] = field(default_factory=dict)  # or first asked at
+    asked_at: str = ""  # RFC 3339
+    absent_since: dict[str, float] = field(default_factory=dict)  # by slot
+    tick: int = -1  # the lowest of all shards
+    tick_at: float = 0.0  # when it last moved
+    final_at: float | None = None  # when the registrar first said Complete
+
+    # what was done
+    stormed_at: dict[str, float] = field(default_factory=dict)  # last storm, by region
+    held: bool = False  # the last plan held replacements: NodeLossHeld
+    replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name or role
+    written_at: float = LONG_AGO  # last write of the status
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
-        """The answers of one poll."""
+        """Note the answers of one poll, one per shard; `wall` is when it began, RFC 3339."""
         for shard, reply in enumerate(replies):
-            self.heard_at.setdefault(shard, now)
+            self.answered_at.setdefault(shard, now)
             if reply is not None:
                 self.replies[shard] = Reply(message=reply, at=now)
-                self.heard_at[shard] = now
+                self.answered_at[shard] = now
                 self.asked_at = wall
         known = [reply.tick for reply in replies if reply is not None]
         if len(known) == len(replies) and known and min(known) != self.tick:
@@ -64,31 +72,41 @@ class Memory:
         if registrar is not None and registrar.state == pb.SHARD_COMPLETE and self.final_at is None:
             self.final_at = now
 
-    def fresh(self, shards: int, now: float) -> list[pb.StatusReply | None]:
-        """What may still be shown: one a shard, None when it is too old."""
+    def read(self, shards: int, pods: Iterable[Pod], now: float) -> Remembered:
+        """Everything that a plan may use, as ages; also notes which slots are absent."""
+        replies = self._young_replies(shards, now)
+        self._note_absent(pods, replies[0] if replies else None, now)
+        absent = {} if not replies or replies[0] is None else self.absent_since
+        return Remembered(
+            replies=replies,
+            asked_at=self.asked_at,
+            registrar_address=self.addresses.get(0, ""),
+            silent_seconds={shard: now - at for shard, at in self.answered_at.items()},
+            absent_seconds={slot: now - since for slot, since in absent.items()},
+            storm_seconds={region: now - at for region, at in self.stormed_at.items()},
+            final_seconds=None if self.final_at is None else now - self.final_at,
+            still_seconds=now - (self.tick_at or now),
+            unwritten_seconds=now - self.written_at,
+        )
+
+    def _young_replies(self, shards: int, now: float) -> tuple[pb.StatusReply | None, ...]:
+        """What may still be shown: one per shard, None when it is too old."""
         found: list[pb.StatusReply | None] = []
         for shard in range(shards):
             reply = self.replies.get(shard)
             young = reply is not None and now - reply.at <= REPLY_SECONDS_MAX
             found.append(reply.message if reply is not None and young else None)
-        return found
+        return tuple(found)
 
-    def silent_seconds(self, now: float) -> dict[int, float]:
-        """By shard, since its last answer."""
-        return {shard: now - at for shard, at in self.heard_at.items()}
+    def _note_absent(
+        self, pods: Iterable[Pod], registrar: pb.StatusReply | None, now: float
+    ) -> None:
+        """Since when the registrar has not shown the slot of a learner that has a node.
 
-    def settling(self, seconds: float, now: float) -> frozenset[str]:
-        """Regions that had a storm a moment ago."""
-        return frozenset(r for r, at in self.stormed_at.items() if now - at < seconds)
-
-    def note_absent(
-        self, pods: Sequence[Pod], registrar: pb.StatusReply | None, now: float
-    ) -> Mapping[str, float]:
-        """How long the registrar has not shown each learner's slot."""
+        While the registrar does not answer nothing can be absent, and nothing is forgotten.
+        """
         if registrar is None:
-            return {}
+            return
         shown = {slot.slot for slot in registrar.slots}
-        slots = {pod.slot for pod in pods if pod.role == "learner" and pod.node}
-        absent = slots - shown
-        self.absent_since = {slot: self.absent_since.get(slot, now) for slot in absent}
-        return {slot: now - since for slot, since in self.absent_since.items()}
+        slots = {pod.slot for pod in pods if pod.role == LEARNER_ROLE and pod.node}
+        self.absent_since = {slot: self.absent_since.get(slot, now) for slot in slots - shown}

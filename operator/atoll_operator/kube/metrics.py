@@ -1,4 +1,4 @@
-"""The operator's own metrics."""
+"""The operator's own metrics, in Prometheus' format on /metrics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -6,7 +6,7 @@ SECONDS = (1, 2, 5, 10, 15, 20, 25, 30, 45, 60, 90, 120, 300)
 
 
 class Metrics:
-    """One registry, so that tests can have several."""
+    """All metrics in one registry of their own, so that tests can have several."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -33,4 +33,4 @@ class Metrics:
             ["role"], buckets=SECONDS, registry=registry,
         )  # fmt: skip
         self.held = Gauge(f"{name}_jobs_held", "Jobs with NodeLossHeld", registry=registry)
-        self.owners = Counter(f"{name}_owner_words", "SetOwner words said", registry=registry)
+        self.owners = Counter(f"{name}_owner_words", "SetOwner calls made", registry=registry)

@@ -1,50 +1,68 @@
-"""Names that the operator gives: field managers, annotations, children, ports."""
+"""Names that the operator gives: annotations, field managers, children, roles, ports.
+
+Names that more than one program uses (labels, environment variables, exit codes) have their home
+in `atoll_protos`, the API's kind and version in `atoll_operator.api`.
+"""
 
 from typing import Final
 
-GROUP: Final = "atoll.dev"
-VERSION: Final = "v1alpha1"
+from atoll_operator.api.spec import API_VERSION
+
+GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "decoupledtrainingjobs"
 
-CHILDREN_MANAGER: Final = "atoll-children"
+MANAGED_BY: Final = f"{GROUP}/operator"  # spec.managedBy of a job that this operator runs
+
+CHILDREN_MANAGER: Final = "atoll-children"  # field managers of server-side apply
 STATUS_MANAGER: Final = "atoll-status"
+COMPONENT: Final = "atoll-operator"  # source of Events, and managed-by of children
+
+# Roles: values of the label `atoll_protos.names.Label.ROLE`.
+SHARD_ROLE: Final = "shard"
+LEARNER_ROLE: Final = "learner"
+EVALUATOR_ROLE: Final = "evaluator"
 
 SHARD_PORT: Final = 7700
 METRICS_PORT: Final = 9090  # of shards
-SHARD_ROLE, LEARNER_ROLE, EVALUATOR_ROLE = "shard", "learner", "evaluator"
 RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"
 DATA_FOLDER: Final = "/data"
 
-HOSTNAME_FIELD: Final = "metadata.name"  # a node's label may differ, its name cannot
+HOSTNAME_FIELD: Final = "metadata.name"  # a node's hostname label may differ, its name cannot
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
+OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 
 
 class Annotation:
-    """Of children, and of a job."""
+    """Annotations of children, and RELEASE_HOLD of a job."""
 
-    APPLIED: Final = "atoll.dev/applied"  # hash of what was applied: no PATCH while it is equal
-    TEMPLATE: Final = "atoll.dev/template"  # hash of a role's pod template
-    RUN_HASH: Final = "atoll.dev/run-hash"
-    REPLACED: Final = "atoll.dev/replaced"  # {ordinal: [count, uid of the last replaced pod]}
-    RELEASE_HOLD: Final = "atoll.dev/release-hold"  # on a job: act in spite of NodeLossHeld
+    APPLIED: Final = f"{GROUP}/applied"  # hash of what was applied: no PATCH while it is equal
+    TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
+    RUN_HASH: Final = f"{GROUP}/run-hash"
+    REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [count, UID of the last replaced pod]}
+    RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 
 
 def learner_set(job: str, region: str) -> str:
-    """StatefulSet and headless Service of a region."""
+    """Name of a region's StatefulSet and of its headless Service."""
     return f"{job}-{region}"
 
 
 def shard_name(job: str, shard: int) -> str:
-    """Deployment, Service and claim of a shard."""
+    """Name of a shard's Deployment, Service and claim."""
     return f"{job}-syncer-{shard}"
 
 
+def shards_budget_name(job: str) -> str:
+    """Name of the disruption budget that all shards share."""
+    return f"{job}-syncer"
+
+
 def evaluator_name(job: str) -> str:
-    """Deployment of the evaluator."""
+    """Name of the evaluator's Deployment."""
     return f"{job}-evaluator"
 
 
 def account_name(job: str, role: str) -> str:
-    """ServiceAccount of a role."""
+    """Name of a role's ServiceAccount."""
     return f"{job}-{'syncer' if role == SHARD_ROLE else role}"

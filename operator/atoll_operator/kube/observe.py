@@ -1,158 +1,116 @@
-"""What the operator sees, as values: parsed from raw objects, nothing decided."""
+"""The first phase of a pass: reads the API server, the shards and the watches into an Observation.
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+Reading is cheap to repeat and expensive to do: a job and its children are listed again only after
+an event of theirs, after a write of this operator (`Memory.dirty`), or when the last listing is
+older than OBSERVE_SECONDS, so that a lost event delays a change but never loses it. Shards are
+asked in every pass, because nothing tells the operator when their answer changes. Nodes and
+Leases come from `edges.watches`, which follows them all the time.
+"""
 
-from atoll_operator.kube.names import POD_INDEX_LABEL, Annotation
-from atoll_operator.kube.plan import pods as templates
-from atoll_protos.names import Label, slot_name
+import time
+from dataclasses import dataclass
 
-OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
-Raw = Mapping[str, Any]
+from atoll_operator.api.manifest import from_object
+from atoll_operator.api.spec import Job
+from atoll_operator.kube import observation
+from atoll_operator.kube.edges.api import KINDS, Api, jobs_path, path
+from atoll_operator.kube.edges.queue import Key
+from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.memory import LONG_AGO, Memory
+from atoll_operator.kube.observation import Object, Observation, Pod, Remembered, rfc3339
+from atoll_operator.kube.plan.planner import is_ours
+from atoll_operator.kube.plan.sessions import shard_addresses
+from atoll_operator.kube.settings import Settings
+from atoll_protos.errors import SpecError
+from atoll_protos.names import Label
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """One pod of a job."""
-
-    name: str
-    uid: str
-    role: str
-    region: str = ""
-    ordinal: int = -1
-    shard: int = -1
-    node: str = ""  # empty: not scheduled
-    address: str = ""
-    phase: str = ""
-    ready: bool = False
-    terminating: bool = False
-    template: str = ""
-    exit_code: int | None = None  # of the container's last end
-    exit_message: str = ""
-    waiting: str = ""  # why its container does not run
-    unschedulable: str = ""
-    excluded: tuple[str, ...] = ()
-
-    @property
-    def slot(self) -> str:
-        """Of a learner."""
-        return slot_name(self.region, self.ordinal)
-
-    @property
-    def child(self) -> tuple[str, int]:
-        """What it is an instance of: (role, ordinal or shard)."""
-        return self.role, self.shard if self.shard >= 0 else self.ordinal
+OBSERVE_SECONDS = 30.0  # between two listings, however quiet the watches are
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One node. `silent_seconds`: its Lease is unchanged for so long by the operator's clock."""
+@dataclass(slots=True, kw_only=True)
+class Observer:
+    """Makes one observation per pass."""
 
-    name: str
-    region: str = ""
-    ready: bool = True
-    out_of_service: bool = False
-    silent_seconds: float | None = None  # None: never seen a Lease of it
-    settled_seconds: float = float("inf")  # since the last gap in watching Leases
-    lease_seconds: float = 40.0
+    api: Api
+    syncers: Syncers
+    nodes: Nodes
+    settings: Settings
 
+    async def observe(self, key: Key, memories: dict[Key, Memory]) -> Observation | None:
+        """What is known of the job now, None when it does not exist; its memory is kept up.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A StatefulSet or Deployment as it stands."""
+        Raises ApiError and what the network raises.
+        """
+        memory = await self._read(key, memories)
+        if memory is None:
+            return None
+        raw, at = memory.job, time.monotonic()
+        if not is_ours(raw):
+            return Observation(at=at, raw=raw)
+        try:
+            job = from_object(raw)
+        except SpecError as error:
+            return Observation(at=at, raw=raw, error=str(error))
+        pods = [observation.pod(each) for each in memory.children if each["kind"] == "Pod"]
+        remembered, at = await self._ask_shards(job, pods, memory)
+        return Observation(
+            at=at,
+            raw=raw,
+            job=job,
+            children=tuple(memory.children),
+            pods=tuple(pods),
+            workloads=observation.by_name(
+                [
+                    observation.workload(each)
+                    for each in memory.children
+                    if each["kind"] in ("StatefulSet", "Deployment")
+                ]
+            ),
+            nodes=self.nodes.look(at) if self.nodes.ready else None,
+            lease_ages=self.nodes.leases.ages(at),
+            remembered=remembered,
+        )
 
-    name: str
-    kind: str
-    replicas: int
-    observed: bool  # its controller has seen the present spec
-    applied: str
-    template: str
-    excluded: tuple[str, ...] = ()
-    replaced: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    async def _read(self, key: Key, memories: dict[Key, Memory]) -> Memory | None:
+        """The job and its children, from the API server or as they were read a moment ago."""
+        memory, now = memories.get(key), time.monotonic()
+        if memory and not memory.dirty and now - memory.observed_at < OBSERVE_SECONDS:
+            return memory
+        raw = await self.api.get(jobs_path(*key))
+        if raw is None:
+            return None
+        uid = raw["metadata"]["uid"]
+        if memory is None or memory.uid != uid:
+            memory = memories[key] = Memory(uid=uid)
+        # Clean before the children are listed, so that an event during the listing is kept; dated
+        # after it, so that a listing that fails is done again.
+        memory.dirty, memory.observed_at = False, LONG_AGO
+        memory.children = await self._children(*key)
+        memory.job, memory.observed_at = raw, now
+        return memory
 
+    async def _children(self, namespace: str, name: str) -> list[Object]:
+        found = []
+        for kind, (version, _) in KINDS.items():
+            for each in await self.api.list(path(kind, namespace), f"{Label.JOB}={name}"):
+                found.append({**each, "kind": kind, "apiVersion": version})
+        return found
 
-def pod(raw: Raw) -> Pod:
-    """From the API server's object."""
-    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
-    labels = metadata.get("labels", {})
-    conditions = {each["type"]: each for each in status.get("conditions") or []}
-    code, message, waiting = _container(status)
-    scheduled = conditions.get("PodScheduled", {})
-    return Pod(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        role=labels.get(Label.ROLE, ""),
-        region=labels.get(Label.REGION, ""),
-        ordinal=int(labels.get(POD_INDEX_LABEL, "-1")),
-        shard=int(labels.get(Label.SHARD, "-1")),
-        node=spec.get("nodeName") or "",
-        address=status.get("podIP") or "",
-        phase=status.get("phase", ""),
-        ready=conditions.get("Ready", {}).get("status") == "True",
-        terminating="deletionTimestamp" in metadata,
-        template=(metadata.get("annotations") or {}).get(Annotation.TEMPLATE, ""),
-        exit_code=code,
-        exit_message=message,
-        waiting=waiting,
-        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
-        excluded=templates.excluded_nodes(raw),
-    )
-
-
-def _container(status: Raw) -> tuple[int | None, str, str]:
-    """Exit code and message of the first container's last end, and why it waits."""
-    containers = status.get("containerStatuses") or [{}]
-    now, last = containers[0].get("state") or {}, containers[0].get("lastState") or {}
-    ended = now.get("terminated") or last.get("terminated") or {}
-    waiting = (now.get("waiting") or {}).get("reason", "")
-    return ended.get("exitCode"), (ended.get("message") or "").strip(), waiting
-
-
-def node(raw: Raw, region_label: str) -> Node:
-    """From the API server's object; what the Lease says comes later."""
-    conditions = raw.get("status", {}).get("conditions") or []
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    taints = raw.get("spec", {}).get("taints") or []
-    return Node(
-        name=raw["metadata"]["name"],
-        region=(raw["metadata"].get("labels") or {}).get(region_label, ""),
-        ready=ready,
-        out_of_service=any(each.get("key") == OUT_OF_SERVICE_TAINT for each in taints),
-    )
-
-
-def workload(raw: Raw) -> Workload:
-    """From the API server's StatefulSet or Deployment."""
-    metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
-    annotations = metadata.get("annotations") or {}
-    replaced = json.loads(annotations.get(Annotation.REPLACED) or "{}")
-    template = spec["template"]
-    return Workload(
-        name=metadata["name"],
-        kind=raw["kind"],
-        replicas=spec.get("replicas", 1),
-        observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
-        applied=annotations.get(Annotation.APPLIED, ""),
-        template=(template["metadata"].get("annotations") or {}).get(Annotation.TEMPLATE, ""),
-        excluded=templates.excluded_nodes(template),
-        replaced={int(key): (count, uid) for key, (count, uid) in replaced.items()},
-    )
-
-
-def replaced_text(replaced: Mapping[int, tuple[int, str]]) -> str:
-    """The annotation that `workload` reads back; empty when nothing was replaced."""
-    if not replaced:
-        return ""
-    return json.dumps({str(key): list(replaced[key]) for key in sorted(replaced)})
-
-
-def replace_region(found: Pod, region: str) -> Pod:
-    """The pod, as one of this region."""
-    return replace(found, region=region)
-
-
-def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
-    """Workloads by name; a job's names differ."""
-    return {each.name: each for each in found}
+    async def _ask_shards(
+        self, job: Job, pods: list[Pod], memory: Memory
+    ) -> tuple[Remembered, float]:
+        """Every shard's Status; what is remembered with it, and when the answers were there."""
+        shards, asked_at = job.spec.syncer.shards, rfc3339(time.time())
+        addresses = shard_addresses(job, pods, self.settings.serves)
+        stale = set(memory.addresses.values()) - set(addresses.values())
+        await self.syncers.forget([each for each in stale if each])
+        memory.addresses = addresses
+        if any(addresses.values()):
+            replies = await self.syncers.status([addresses[n] for n in range(shards)])
+            now = time.monotonic()
+            memory.take(replies, now, asked_at)
+        else:
+            now = time.monotonic()
+            memory.answered_at.clear()  # shards that do not exist are not silent
+        return memory.read(shards, pods, now), now

@@ -1,154 +1,98 @@
-"""What is done about pods: lost nodes, owners of slots, new templates."""
+"""Replacing a pod on a lost node: sequences in which one answer decides the next call.
+
+    replace     Lease still silent? ── no ──> leave the pod alone, its node is back
+                     │ yes
+                SetOwner(slot, "", word) taken? ── no ──> wait, try again in the next pass
+                     │ yes, or nothing to retire
+                delete with grace 0 and a UID precondition ── another pod or none ──> done by others
+                     │ deleted
+                remember it for the metrics, write the Event NodeLost
+
+    name_owner  pod still has this UID at the API server? ── no ──> the next pass sees the new pod
+                     │ yes
+                SetOwner(slot, UID, word)
+
+Both read the API server once more, past every cache, because the plan may be a second old and the
+steps cannot be taken back: a pod whose node has just returned must not be killed, and a slot must
+not be given to a pod that has itself been replaced (the registrar relies on the latter, rule 4 of
+docs/protocol.md). What is to be done was decided by `plan.nodes` and `plan.sessions`.
+"""
 
 import time
 from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Kind
-from atoll_operator.kube import readings
 from atoll_operator.kube.edges.api import LEASES, Api, path
 from atoll_operator.kube.edges.syncers import Syncers
-from atoll_operator.kube.edges.watches import Nodes
-from atoll_operator.kube.memory import Replacement
+from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.names import LEARNER_ROLE, learner_set
-from atoll_operator.kube.observe import Pod
-from atoll_operator.kube.plan import events, rollout, sessions
-from atoll_operator.kube.plan import nodes as placement
-from atoll_operator.kube.readings import Sight
-from atoll_operator.kube.speaker import Speaker
-from atoll_protos.exits import ExitCode
+from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.observation import Replacement
+from atoll_operator.kube.plan.planner import OwnerWord, Plan, PodReplacement
+
+NO_OWNER = ""
+UNKNOWN_WORD = 0  # refused unless it is the last word; the refusal answers the last word
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
 class Repair:
-    """The order is part of the protocol: see `replace`."""
+    """Walks through the two sequences above."""
 
     api: Api
     syncers: Syncers
-    nodes: Nodes
     metrics: Metrics
-    speaker: Speaker
 
-    async def replace(self, sight: Sight) -> bool:
-        """Delete pods of lost nodes; whether one waits for its controller."""
-        waits = False
-        for each in sight.placement.replace:
-            pod = each.pod
-            live = sight.workloads.get(readings.child_name(sight.job, pod))
-            excluded = live is not None and live.observed and each.node in live.excluded
-            gone = sight.placement.lost.get(each.node) is placement.State.GONE
-            if not excluded and not gone:
-                waits = True
-                continue
-            if not await self._still_silent(sight, each.node):
-                continue
-            if pod.role == LEARNER_ROLE and not await self._retire(sight, pod):
-                waits = True
-                continue
-            if await self.api.delete(path("Pod", sight.namespace, pod.name), pod.uid, at_once=True):
-                await self._replaced(sight, each)
-        for pod in sight.pods:
-            superseded = pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating
-            if placement.stranded(pod, sight.placement.lost) or superseded:
-                await self.api.delete(path("Pod", sight.namespace, pod.name), pod.uid)
-        return waits
-
-    async def _still_silent(self, sight: Sight, node: str) -> bool:
-        """The last look before a delete, past all caches."""
-        if sight.placement.lost.get(node) is not placement.State.SILENT:
-            return True
-        lease = await self.api.get(f"{LEASES}/{node}")
-        if lease is None:
-            return True
-        known = self.nodes.leases.leases.get(node)
-        return known is not None and lease["spec"].get("renewTime") == known.renewed
-
-    async def _retire(self, sight: Sight, pod: Pod) -> bool:
-        """Nobody owns the slot from now on; with the registrar away its incarnations protect."""
-        word = sessions.to_retire(pod, sight.registrar)
-        address = sight.memory.addresses.get(0, "")
-        if word is None or not address:
-            return True
-        said = await self.syncers.set_owner(address, pod.slot, "", word)
-        self.metrics.owners.inc()
-        return said == word + 1
-
-    async def _replaced(self, sight: Sight, each: placement.Replace) -> None:
+    async def replace(self, plan: Plan, each: PodReplacement, memory: Memory) -> bool:
+        """Delete a pod of a lost node; False when the registrar has to be asked again."""
         pod = each.pod
-        lease = self.nodes.leases.leases.get(each.node)
-        lost_at = lease.changed_at if lease else sight.now
-        sight.memory.replacements[pod.name if pod.role == LEARNER_ROLE else pod.role] = Replacement(
+        if not await self._still_silent(each):
+            return True
+        if each.retire_word is not None and not await self._retire(plan, each.retire_word, each):
+            return False
+        where = path("Pod", plan.namespace, pod.name)
+        if await self.api.delete(where, pod.uid, at_once=True):
+            await self._note(plan, each, memory)
+        return True
+
+    async def _still_silent(self, each: PodReplacement) -> bool:
+        """Whether a silent Lease is unchanged at the API server; other signs need no last look."""
+        if each.silent_renewal is None:
+            return True
+        lease = await self.api.get(f"{LEASES}/{each.node}")
+        return lease is None or lease["spec"].get("renewTime") == each.silent_renewal
+
+    async def _retire(self, plan: Plan, word: int, each: PodReplacement) -> bool:
+        """Whether the registrar has taken the word that the slot has no owner any more."""
+        answer = await self.syncers.set_owner(plan.registrar_address, each.pod.slot, NO_OWNER, word)
+        self.metrics.owners.inc()
+        return answer == word + 1
+
+    async def _note(self, plan: Plan, each: PodReplacement, memory: Memory) -> None:
+        """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them."""
+        pod, lost_at = each.pod, plan.at - each.silent_seconds
+        key = pod.name if pod.role == LEARNER_ROLE else pod.role
+        memory.replacements[key] = Replacement(
             role=pod.role, name=pod.name, old_uid=pod.uid, lost_at=lost_at
         )
         self.metrics.replacements.labels(pod.role).inc()
         self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)
-        log.warning(
-            "replaced", job=sight.job.name, pod=pod.name, node=each.node, reason=each.reason
-        )
-        message = f"{pod.name} is made anew on another node: {each.reason}"
-        await self.speaker.event(
-            events.event(sight.raw, "NodeLost", message, sight.wall, warning=True)
-        )
+        log.warning("replaced", job=plan.job, pod=pod.name, node=each.node, reason=each.reason)
+        await self.api.create_event(plan.namespace, each.event)
+        self.metrics.writes.labels("Event").inc()
 
-    async def name_owners(self, sight: Sight) -> None:
-        """The registrar waits for our word on pods newer than its last one (rule 4)."""
-        address = sight.memory.addresses.get(0, "")
-        replaced = {each.pod.uid for each in sight.placement.replace}
-        for pod, word in sessions.to_name(sight.pods, sight.registrar, sight.absent):
-            live = await self.api.get(path("Pod", sight.namespace, pod.name))
-            if live is None or live["metadata"]["uid"] != pod.uid or pod.uid in replaced:
-                continue
-            last = word
-            if last is None:  # a word that is not the last changes nothing and is told the last
-                sight.memory.absent_since[pod.slot] = sight.now  # and wait before the next try
-                last = await self.syncers.set_owner(address, pod.slot, pod.uid, 0)
-            if last is not None:
-                await self.syncers.set_owner(address, pod.slot, pod.uid, last)
-                self.metrics.owners.inc()
-                log.info("named owner", job=sight.job.name, slot=pod.slot, pod=pod.uid)
-
-    async def restart(self, sight: Sight) -> None:
-        """Pods of an old template, region by region."""
-        if sight.phase.kind is not Kind.RUNNING or sight.registrar is None:
+    async def name_owner(self, plan: Plan, owner: OwnerWord, memory: Memory) -> None:
+        """Make a pod the owner of its slot."""
+        live = await self.api.get(path("Pod", plan.namespace, owner.pod))
+        if live is None or live["metadata"]["uid"] != owner.uid:
             return
-        job = sight.job
-        slots = statuses.training(sight.replies) or []
-        own = [pod for pod in sight.pods if pod.role == LEARNER_ROLE]
-        training = rollout.counted(slots, own, self.speaker.settings.serves)
-        live = {
-            r.name: sight.workloads.get(learner_set(job.name, r.name)) for r in job.spec.regions
-        }
-        wanted = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
-        learners = [
-            pod for pod in own
-            if pod.region in wanted
-            and pod.node not in sight.placement.lost
-            and pod.ordinal < next(r.learners for r in job.spec.regions if r.name == pod.region)
-        ]  # fmt: skip
-        chosen = rollout.next_to_restart(
-            [r.name for r in job.spec.regions], learners, wanted, training, job.spec.sync.quorum
-        )
-        for pod in chosen:
-            await self.api.delete(path("Pod", sight.namespace, pod.name), pod.uid)
-            log.info("restarting for a new template", job=job.name, pod=pod.name)
-
-    def measure(self, sight: Sight) -> None:
-        """Replacements that train or serve again."""
-        training = {slot.uid for slot in statuses.training(sight.replies) or ()}
-        for key, each in list(sight.memory.replacements.items()):
-            if each.role == LEARNER_ROLE:
-                new = [p for p in sight.pods if p.name == each.name and p.uid != each.old_uid]
-                done = any(pod.uid in training for pod in new)
-            else:
-                new = [p for p in sight.pods if p.role == each.role and p.uid != each.old_uid]
-                done = bool(new) and all(p.ready for p in new)
-            if done:
-                seconds = time.monotonic() - each.lost_at
-                self.metrics.replacement_seconds.labels(each.role).observe(seconds)
-                log.info("replacement works", pod=each.name, seconds=round(seconds, 1))
-                del sight.memory.replacements[key]
+        address, word = plan.registrar_address, owner.word
+        if word is None:
+            memory.absent_since[owner.slot] = plan.at  # wait again before the next try
+            word = await self.syncers.set_owner(address, owner.slot, owner.uid, UNKNOWN_WORD)
+        if word is not None:
+            await self.syncers.set_owner(address, owner.slot, owner.uid, word)
+            self.metrics.owners.inc()
+            log.info("named owner", job=plan.job, slot=owner.slot, pod=owner.uid)

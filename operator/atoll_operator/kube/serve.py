@@ -1,4 +1,14 @@
-"""The whole operator: watches, passes, probes; until SIGTERM."""
+"""The whole operator in one process: watches, passes, probes; until SIGTERM.
+
+    kopf's thread ── keys of jobs and children ─┐
+    watch of nodes ── every known job ──────────┼─> queue ──> reconciler: one pass per job at a time
+    watch of Leases (clock of silence only)     │
+    a pass's own "again in n seconds" ──────────┘
+    HTTP: /livez /readyz /metrics
+
+These parts run until one of them ends. None of them may end by itself, so an end of one is raised
+and the process exits; Kubernetes starts it again, and it begins with a listing of everything.
+"""
 
 import asyncio
 import signal
@@ -6,56 +16,70 @@ import time
 
 import structlog
 
+from atoll_operator.kube import health
+from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.edges import api, handlers, http, watches
 from atoll_operator.kube.edges.queue import Key, Queue
 from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observe import Observer
 from atoll_operator.kube.reconcile import Reconciler
 from atoll_operator.kube.repair import Repair
+from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
-from atoll_operator.kube.speaker import Speaker
-
-PASS_SECONDS_MAX = 120.0
-WATCH_SILENCE_SECONDS_MAX = 420.0  # longer than one watch
 
 log = structlog.get_logger()
+
+
+def reconciler(
+    server: api.Api, syncers: Syncers, nodes: Nodes, settings: Settings, metrics: Metrics
+) -> Reconciler:
+    """The phases of a pass, put together."""
+    repair = Repair(api=server, syncers=syncers, metrics=metrics)
+    return Reconciler(
+        api=server,
+        settings=settings,
+        metrics=metrics,
+        observer=Observer(api=server, syncers=syncers, nodes=nodes, settings=settings),
+        applier=Applier(api=server, metrics=metrics, repair=repair),
+        writer=StatusWriter(api=server, metrics=metrics),
+    )
+
+
+def ages(
+    passes: Reconciler, queue: Queue, nodes: Nodes, events: handlers.EventTimes
+) -> health.Ages:
+    """How old everything is now, for the probes."""
+    now, last = time.monotonic(), passes.last_pass_at
+    return health.Ages(
+        last_pass=None if last is None else now - last,
+        passes={"/".join(key): now - begun for key, begun in queue.running.items()},
+        watches={path: now - at for path, at in nodes.last_at.items()},
+        events=events.ages(now),
+    )
 
 
 async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     server, syncers, metrics = await api.connect(), Syncers(), Metrics()
-    nodes = watches.Nodes(region_label=settings.region_label)
-    speaker = Speaker(api=server, settings=settings, metrics=metrics)
-    repair = Repair(api=server, syncers=syncers, nodes=nodes, metrics=metrics, speaker=speaker)
-    reconciler = Reconciler(
-        api=server,
-        syncers=syncers,
-        nodes=nodes,
-        settings=settings,
-        metrics=metrics,
-        repair=repair,
-        speaker=speaker,
-    )
-    queue = Queue(reconcile=reconciler.reconcile)
+    nodes, events = Nodes(region_label=settings.region_label), handlers.EventTimes()
+    passes = reconciler(server, syncers, nodes, settings, metrics)
+    queue = Queue(reconcile=passes.reconcile)
 
     def feed(key: Key) -> None:
-        reconciler.touch(key)
+        passes.touch(key)
         queue.add(key)
 
     def nodes_changed() -> None:
-        for key in reconciler.memories:
+        for key in passes.memories:
             queue.add(key)
 
-    def live() -> str:
-        now = time.monotonic()
-        slow = [k for k, begun in queue.running.items() if now - begun > PASS_SECONDS_MAX]
-        deaf = [p for p, at in nodes.heard_at.items() if now - at > WATCH_SILENCE_SECONDS_MAX]
-        return "; ".join(
-            [*(f"pass of {k} hangs" for k in slow), *(f"no word of {p}" for p in deaf)]
-        )
+    def live() -> health.Health:
+        return health.live(ages(passes, queue, nodes, events))
 
-    def ready() -> str:
-        return "" if nodes.ready else "nodes are not listed yet"
+    def ready() -> health.Health:
+        return health.ready(ages(passes, queue, nodes, events), listed=nodes.ready)
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -65,7 +89,7 @@ async def serve(settings: Settings) -> None:
         asyncio.create_task(watches.follow(server, api.NODES, nodes, nodes_changed)),
         asyncio.create_task(watches.follow(server, api.LEASES, nodes, lambda: None)),
         asyncio.create_task(queue.run()),
-        asyncio.create_task(handlers.run(feed, settings, handlers.Heard())),
+        asyncio.create_task(handlers.run(feed, settings, events)),
     ]
     log.info("operator runs", regions=settings.regions)
     stop = asyncio.create_task(stopping.wait())

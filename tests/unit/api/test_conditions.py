@@ -19,12 +19,7 @@ from atoll_operator.api.conditions import (
     transitions,
     troubles,
 )
-from atoll_operator.api.spec import Job
-from atoll_operator.kube import readings
-from atoll_operator.kube.plan import phase
-from atoll_operator.kube.plan.phase import Before
-from atoll_protos.exits import ExitCode
-from unit.kube.cluster_values import job, learner, reply, shard
+from unit.kube.cluster_values import job, reply
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
 FACTS = Facts(phase=RUNNING, shard_states=(pb.SHARD_SERVING, pb.SHARD_SERVING), desired=3, live=3)
@@ -109,70 +104,6 @@ def test_only_changes_of_status_are_news_and_a_first_false_is_none() -> None:
     assert [(each.type, each.status) for each in later] == [("Degraded", "True")]
 
 
-# ---------------------------------------------------------------- phase
-
-
-def one_shard(*changes: str) -> Job:
-    return job("spec.syncer.shards=1", *changes)
-
-
-def decided(before: Before = Before(), registrar: Any = None, pods: Any = (), **more: Any) -> Phase:  # noqa: B008
-    return phase.decide(
-        more.pop("of", one_shard()), before, pods, registrar, more.pop("final", None)
-    )
-
-
-def test_a_permanent_exit_code_fails_the_job_with_its_reason() -> None:
-    bad = learner("us-east-0", "n", exit_code=int(ExitCode.BAD_INPUT), exit_message="no data")
-    found = decided(pods=[bad])
-    assert (found.kind, found.reason) == (Kind.FAILED, "BadInput")
-    assert "no data" in found.message
-
-
-def test_an_exit_that_may_be_tried_again_fails_nothing() -> None:
-    for code in (ExitCode.FINAL, ExitCode.BUG, ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED, 1, 137):
-        assert decided(pods=[learner("us-east-0", "n", exit_code=int(code))]).kind is Kind.RUNNING
-
-
-def test_complete_comes_from_the_registrar_after_the_last_evaluation() -> None:
-    final = reply()
-    final.state = pb.SHARD_COMPLETE
-    evaluator = replace(learner("us-east-0", "n"), role="evaluator")
-    assert decided(registrar=final, pods=[evaluator], final=1.0).kind is Kind.FINISHING
-    measured = replace(evaluator, exit_code=0)
-    assert decided(registrar=final, pods=[measured], final=1.0).kind is Kind.COMPLETE
-    assert decided(registrar=final, pods=[evaluator], final=500.0).kind is Kind.COMPLETE
-
-
-def test_complete_and_failed_stay() -> None:
-    written = {"reason": "Trained", "message": "to step 600"}
-    assert decided(Before(complete=written)).kind is Kind.COMPLETE
-    assert decided(Before(failed=written)).kind is Kind.FAILED
-
-
-def test_the_deadline_does_not_run_while_suspended() -> None:
-    late = one_shard("spec.activeDeadlineSeconds=60")
-    assert decided(Before(running_seconds=61.0), of=late).reason == "DeadlineExceeded"
-    stopped = one_shard("spec.activeDeadlineSeconds=60", "spec.suspend=true")
-    assert decided(Before(running_seconds=61.0), of=stopped).kind is Kind.SUSPENDED
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ("spec.learner.hosts=2", "spec.learner.hosts"),
-        ("spec.syncer.storage.type=ObjectStore", "spec.syncer.storage.type"),
-        ("spec.checkpoint={everySteps: 5}", "spec.checkpoint"),
-        ("spec.export={url: 's3://x/y'}", "spec.export.url"),
-        ("spec.syncer.shards=2", "spec.export"),
-    ],
-)
-def test_what_this_version_cannot_do_is_not_accepted(change: str, field: str) -> None:
-    found = decided(of=one_shard(change))
-    assert found.kind is Kind.REJECTED
-    assert found.message.startswith(field)
-
-
 # ---------------------------------------------------------------- status
 
 
@@ -206,17 +137,6 @@ def test_only_a_shard_that_serves_has_trouble_to_tell() -> None:
     full = pb.StatusReply(shard=1, state=pb.SHARD_FINAL, reason="no room")
     waits = pb.StatusReply(shard=0, state=pb.SHARD_STARTING, reason="no run has started yet")
     assert troubles([waits, full, None]) == ("shard 1: no room",)
-
-
-def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:
-    pods = [
-        learner("us-east-0", "n"),
-        learner("us-east-1", "n", ready=False),
-        learner("eu-west-0", "m", terminating=True),
-        learner("ap-south-0", "o"),
-        shard(0, "n"),
-    ]
-    assert readings.ready_by_region(pods, ("us-east", "eu-west")) == {"us-east": 1, "eu-west": 0}
 
 
 def test_without_a_registrar_there_is_no_progress_and_no_count() -> None:

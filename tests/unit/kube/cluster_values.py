@@ -5,8 +5,9 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.manifest import parse
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.observe import Node, Pod
-from atoll_operator.kube.plan.children import Family, Owner, Wanted
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
+from atoll_operator.kube.observation import Node, Pod
+from atoll_operator.kube.plan.children import JobChildren, Owner, Wanted
 from atoll_operator.kube.settings import Settings
 
 MANIFEST = """
@@ -29,8 +30,10 @@ def job(*changes: str) -> Job:
     return parse(MANIFEST, changes)
 
 
-def family(*changes: str, wanted: Wanted = EVERYTHING, settings: Settings = SETTINGS) -> Family:
-    return Family(job=job(*changes), owner=OWNER, settings=settings, wanted=wanted)
+def children(
+    *changes: str, wanted: Wanted = EVERYTHING, settings: Settings = SETTINGS
+) -> JobChildren:
+    return JobChildren(job=job(*changes), owner=OWNER, settings=settings, wanted=wanted)
 
 
 def learner(name: str, node: str, **more: Any) -> Pod:
@@ -39,7 +42,7 @@ def learner(name: str, node: str, **more: Any) -> Pod:
     fields: dict[str, Any] = {"phase": "Running", "uid": f"uid-{name}", "ready": True} | more
     return Pod(
         name=f"tiny-{name}",
-        role="learner",
+        role=LEARNER_ROLE,
         region=region,
         ordinal=int(ordinal),
         node=node,
@@ -53,7 +56,7 @@ def shard(number: int, node: str, **more: Any) -> Pod:
         "uid": f"uid-shard-{number}",
         "ready": True,
     } | more
-    return Pod(name=f"tiny-syncer-{number}-x", role="shard", shard=number, node=node, **fields)
+    return Pod(name=f"tiny-syncer-{number}-x", role=SHARD_ROLE, shard=number, node=node, **fields)
 
 
 def node(name: str, region: str = "us-east", silent: float = 1.0, **more: Any) -> Node:

@@ -4,14 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.plan.children import Wanted, key_of
-from atoll_operator.kube.plan.pods import excluded_nodes
+from atoll_operator.kube.observation import excluded_nodes, key_of
+from atoll_operator.kube.plan.children import Wanted
+from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_protos.run import RunFile
-from unit.kube.cluster_values import EVERYTHING, SETTINGS, family
+from unit.kube.cluster_values import EVERYTHING, SETTINGS
+from unit.kube.cluster_values import children as builder
 
 
 def children(*changes: str, **more: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    return {key_of(each): each for each in family(*changes, **more).objects()}
+    return {key_of(each): each for each in builder(*changes, **more).objects()}
 
 
 def template(found: dict[tuple[str, str], dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
@@ -56,8 +58,8 @@ def test_more_learners_change_no_template_that_would_restart_a_pod() -> None:
     assert marks[0][Annotation.TEMPLATE] == marks[1][Annotation.TEMPLATE]
 
 
-def test_a_lost_node_is_excluded_and_restarts_nobody() -> None:
-    wanted = replace(EVERYTHING, excluded={"tiny-us-east": ("n1", "n2")})
+def test_a_lost_node_is_excluded_and_restarts_no_pod() -> None:
+    wanted = replace(EVERYTHING, exclusions=Exclusions(nodes={"tiny-us-east": ("n1", "n2")}))
     found = children(wanted=wanted)
     pod = template(found, "StatefulSet", "tiny-us-east")
     assert excluded_nodes(pod) == ("n1", "n2")

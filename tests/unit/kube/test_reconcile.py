@@ -12,9 +12,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.api import NODES, NotFoundError, path
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.reconcile import Reconciler
-from atoll_operator.kube.repair import Repair
-from atoll_operator.kube.speaker import Speaker
+from atoll_operator.kube.serve import reconciler
 from atoll_protos.names import Label
 from unit.kube.cluster_values import MANIFEST, SETTINGS
 
@@ -107,18 +105,11 @@ class World:
         self.shards = Shards(self.server.log)
         self.nodes = Nodes(region_label="region")
         for where in (NODES, "leases"):
-            self.nodes.synced.add(where)
+            self.nodes.listed_paths.add(where)
         api: Any = self.server
         shards: Any = self.shards
-        metrics = Metrics()
-        speaker = Speaker(api=api, settings=SETTINGS, metrics=metrics)
-        self.reconciler = Reconciler(
-            api=api, syncers=shards, nodes=self.nodes, settings=SETTINGS, metrics=metrics,
-            speaker=speaker,
-            repair=Repair(
-                api=api, syncers=shards, nodes=self.nodes, metrics=metrics, speaker=speaker
-            ),
-        )  # fmt: skip
+        self.metrics = Metrics()
+        self.reconciler = reconciler(api, shards, self.nodes, SETTINGS, self.metrics)
 
     def run(self) -> list[str]:
         """One pass; what it wrote."""
@@ -163,6 +154,9 @@ def test_a_lost_operator_takes_up_where_another_stopped() -> None:
     for child in list(world.server.children)[::2]:
         del world.server.children[child]
     other.reconciler.api = world.reconciler.api
+    other.reconciler.observer.api = world.reconciler.api
+    other.reconciler.applier.api = world.reconciler.api
+    other.reconciler.writer.api = world.reconciler.api
     before = len(world.server.log)
     asyncio.run(other.reconciler.reconcile(KEY))
     wrote = world.server.log[before:]

@@ -1,12 +1,9 @@
-"""A new template reaches pods region by region, keeping the quorum; queue's back-off."""
+"""A new template reaches pods region by region, keeping the quorum."""
 
 from dataclasses import replace
 
-import pytest
-
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.edges.queue import backoff
-from atoll_operator.kube.observe import Workload
+from atoll_operator.kube.observation import Workload
 from atoll_operator.kube.plan.rollout import counted, next_to_restart, shards_to_hold
 from unit.kube.cluster_values import learner
 
@@ -54,14 +51,6 @@ def test_shards_restart_one_at_a_time() -> None:
     assert shards_to_hold([(live(0, "new"), "new"), (live(1, "old"), "new")], ready=2) == set()
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
-def test_back_off_grows_from_one_second_to_a_minute(chance: float) -> None:
-    waits = [backoff(failures, chance) for failures in range(12)]
-    assert waits == sorted(waits)
-    assert 1.0 <= waits[0] <= 1.0
-    assert 30.0 <= waits[-1] <= 60.0
-
-
 def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
     slots = [
         pb.SlotStatus(slot=f"us-east-{i}", uid=f"uid-us-east-{i}", state=pb.SLOT_TRAINING)
@@ -71,7 +60,7 @@ def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
     pods = [
         learner("us-east-0", "n"),
         learner("us-east-1", "n", terminating=True),
-        learner("us-east-2", "n", uid="anew"),
+        learner("us-east-2", "n", uid="new"),
     ]  # and the pod of us-east-3 has just been deleted
     found = counted(slots, pods, lambda region: region == "us-east")
     assert found == {"us-east-0", "eu-west-0"}

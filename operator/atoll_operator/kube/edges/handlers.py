@@ -1,7 +1,14 @@
 """The edge to kopf: its watches feed keys, and nothing else of it is used.
 
-No create, update or field handlers, timers, daemons or finalizers: nothing of ours can block a
-delete, and no annotation grows.
+kopf watches jobs and their children in a thread of its own, because it would take this process's
+signals and asyncio tasks. Each event is turned into the key of the job it belongs to and handed to
+the operator's event loop. There are no create, update or field handlers, timers, daemons or
+finalizers: nothing of this operator can block a delete, and no annotation grows on users' objects.
+
+kopf lists again after each break of a watch, and ends a watch that has been silent for longer than
+INACTIVE_SECONDS, bookmarks included. It passes on events but no bookmarks, so in a cluster without
+changes `EventTimes` grow without bound although all is well. The probes report them and put no
+limit on them.
 """
 
 import asyncio
@@ -28,19 +35,25 @@ CHILDREN = (
 INACTIVE_SECONDS = 75.0  # the API server sends a bookmark every minute
 
 
-class Heard:
-    """When the last event of each watched kind came."""
+class EventTimes:
+    """When the last event of each watched kind came; written in kopf's thread, read in ours."""
 
     def __init__(self) -> None:
-        self.at: dict[str, float] = {}
+        # Every key from the start: a dict that never grows may be read while it is written.
+        plurals = (PLURAL, *(plural for _, _, plural in CHILDREN))
+        self._at: dict[str, float | None] = dict.fromkeys(plurals)
 
     def note(self, plural: str) -> None:
-        """Now."""
-        self.at[plural] = time.monotonic()
+        """An event of this kind comes now."""
+        self._at[plural] = time.monotonic()
+
+    def ages(self, now: float) -> dict[str, float | None]:
+        """Seconds since the last event by kind, None where none has come yet."""
+        return {plural: None if at is None else now - at for plural, at in self._at.items()}
 
 
-def registry(feed: Callable[[Key], None], heard: Heard) -> kopf.OperatorRegistry:
-    """Handlers that hand over the key of the job an object belongs to."""
+def registry(feed: Callable[[Key], None], times: EventTimes) -> kopf.OperatorRegistry:
+    """kopf's registry with handlers that feed the key of the job that an object belongs to."""
     found = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=found)
@@ -58,11 +71,11 @@ def registry(feed: Callable[[Key], None], heard: Heard) -> kopf.OperatorRegistry
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)  # type: ignore[arg-type]
     def job(namespace: str, name: str, **_: Any) -> None:
-        heard.note(PLURAL)
+        times.note(PLURAL)
         feed((namespace, name))
 
     def child(namespace: str, labels: Mapping[str, str], resource: Any, **_: Any) -> None:
-        heard.note(resource.plural)
+        times.note(resource.plural)
         feed((namespace, labels[Label.JOB]))
 
     for group, version, plural in CHILDREN:
@@ -73,8 +86,8 @@ def registry(feed: Callable[[Key], None], heard: Heard) -> kopf.OperatorRegistry
     return found
 
 
-async def run(feed: Callable[[Key], None], settings: Settings, heard: Heard) -> None:
-    """Until cancelled. kopf has a thread of its own, for it would take our signals and tasks."""
+async def run(feed: Callable[[Key], None], settings: Settings, times: EventTimes) -> None:
+    """Feed keys until cancelled; returns if kopf ends by itself. `feed` is called in this loop."""
     loop, stop = asyncio.get_running_loop(), threading.Event()
 
     def hand_over(key: Key) -> None:
@@ -83,7 +96,7 @@ async def run(feed: Callable[[Key], None], settings: Settings, heard: Heard) -> 
     def work() -> None:
         asyncio.run(
             kopf.operator(
-                registry=registry(hand_over, heard),
+                registry=registry(hand_over, times),
                 standalone=True,
                 clusterwide=not settings.namespaces,
                 namespaces=settings.namespaces,
@@ -101,7 +114,7 @@ async def run(feed: Callable[[Key], None], settings: Settings, heard: Heard) -> 
         try:
             work()
         finally:
-            with contextlib.suppress(RuntimeError):  # our loop may be closed by now
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(finish)
 
     threading.Thread(target=guard, name="kopf", daemon=True).start()

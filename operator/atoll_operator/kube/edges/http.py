@@ -1,4 +1,9 @@
-"""The edge to probes and Prometheus: /livez, /readyz, /metrics."""
+"""The edge to probes and Prometheus: /livez, /readyz and /metrics over HTTP.
+
+A probe answers 200, or 503 when something is wrong, and a JSON object in its body that says what
+and how old the last pass and each watch are: `curl :8080/livez` shows at a glance which watch of
+an operator has stopped.
+"""
 
 from collections.abc import Callable
 
@@ -6,16 +11,18 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-Check = Callable[[], str]  # what is wrong, or nothing
+from atoll_operator.kube.health import Health
+
+Check = Callable[[], Health]
 
 
 async def serve(port: int, live: Check, ready: Check, registry: CollectorRegistry) -> web.AppRunner:
-    """Listening when it returns."""
+    """Start the server; it listens on all addresses when this returns. The caller cleans up."""
 
     def answer(check: Check) -> Callable[[web.Request], object]:
         async def handler(_: web.Request) -> web.Response:
-            wrong = check()
-            return web.Response(text=wrong or "ok", status=503 if wrong else 200)
+            health = check()
+            return web.json_response(health.body(), status=200 if health.ok else 503)
 
         return handler
 

@@ -1,4 +1,26 @@
-"""Keys of jobs that want a pass: one pass a key at a time, back-off with jitter, own resync."""
+"""The work queue: which job gets a pass next, and when.
+
+The queue holds keys (namespace, name) of jobs, never events: a key says only that something may
+have changed (see `reconcile`, level-triggered). It is the one place that decides *when*:
+
+- A key is *due* at a time. Adding a key that is already due keeps the earlier time, so any number
+  of events is one pass. An event during a pass makes the key due again, so nothing that happened
+  after the pass has read is missed.
+- At most one pass per key runs at a time, and at most WORKERS passes in all. Passes share one
+  event loop; what they share beyond that are connections.
+- Two passes of one key are at least SPACING_SECONDS apart: a burst of events (a StatefulSet that
+  makes 50 pods) costs a few passes, not 50.
+- A pass returns the seconds until the next one. None means that only an event brings the next.
+- A pass that raises is logged with its traceback and tried again after `backoff`: 1 s, doubling to
+  60 s, spread over the upper half by chance. One success resets it. This is the only place in the
+  operator that catches every exception, because a fault in one job must not stop the others.
+
+    add ──> due ── its time has come, a worker is free ──> running ── returned seconds ──> due
+                                                             │ raised ── back-off ───────> due
+                                                             └─ returned None ──> forgotten
+
+Nothing is stored: a restarted operator gets every job's key from its first listing.
+"""
 
 import asyncio
 import contextlib
@@ -14,14 +36,14 @@ Reconcile = Callable[[Key], Awaitable[float | None]]
 
 BACKOFF_SECONDS = (1.0, 60.0)
 SPACING_SECONDS = 0.3  # between two passes of one job, however many events come
-RESYNC_SECONDS = 300.0
+IDLE_SECONDS = 300.0  # between two looks at an empty queue
 WORKERS = 8
 
 log = structlog.get_logger()
 
 
 def backoff(failures: int, chance: float) -> float:
-    """Seconds before the next try; `chance` in 0..1 spreads them over the upper half."""
+    """Seconds before the next try; `chance`, in 0..1, spreads them over the upper half."""
     low, high = BACKOFF_SECONDS
     whole = min(high, low * 2.0 ** min(failures, 10))
     return max(low, whole * (0.5 + 0.5 * chance))
@@ -29,24 +51,24 @@ def backoff(failures: int, chance: float) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Queue:
-    """Level-triggered: a key says only that something may have changed."""
+    """Keys that are due and passes that run; times are monotonic seconds."""
 
     reconcile: Reconcile
     due: dict[Key, float] = field(default_factory=dict)
-    failures: dict[Key, int] = field(default_factory=dict)
-    running: dict[Key, float] = field(default_factory=dict)  # begun at
-    ended: dict[Key, float] = field(default_factory=dict)
+    failures: dict[Key, int] = field(default_factory=dict)  # in a row
+    running: dict[Key, float] = field(default_factory=dict)  # when the pass began
+    ended: dict[Key, float] = field(default_factory=dict)  # when the last pass ended
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """Ask for a pass, no later than in `delay` seconds."""
+        """Ask for a pass in `delay` seconds, or earlier if one is due earlier."""
         now = time.monotonic()
         at = max(now + delay, self.ended.get(key, 0.0) + SPACING_SECONDS)
         self.due[key] = min(at, self.due.get(key, at))
         self.changed.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Run passes until cancelled."""
         tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -70,9 +92,9 @@ class Queue:
 
     def _pause(self, now: float) -> float:
         if len(self.running) >= WORKERS:
-            return RESYNC_SECONDS
+            return IDLE_SECONDS
         waits = [at - now for key, at in self.due.items() if key not in self.running]
-        return max(0.01, min(waits, default=RESYNC_SECONDS))
+        return max(0.01, min(waits, default=IDLE_SECONDS))
 
     async def _pass(self, key: Key) -> None:
         try:
@@ -82,7 +104,14 @@ class Queue:
             delay = backoff(self.failures[key] - 1, random.random())
             text = f"{type(error).__name__}: {error}"
             namespace, job = key
-            log.warning("pass failed", namespace=namespace, job=job, error=text, retry=delay)
+            log.warning(
+                "pass failed",
+                namespace=namespace,
+                job=job,
+                error=text,
+                retry_seconds=round(delay, 1),
+                exc_info=True,
+            )
             again = delay
         else:
             self.failures.pop(key, None)

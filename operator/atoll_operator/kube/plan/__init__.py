@@ -1,1 +1,17 @@
-"""Room plan."""
+"""Every decision of a pass: functions of an observation that return values, without any I/O.
+
+What belongs here: what is to be done about a job, with the reason in words. What does not: calls,
+clocks, memory (those are in `atoll_operator.kube`), and how raw objects are read (`observation`).
+Modules here import values and names of `atoll_operator.kube`, `atoll_operator.api` and
+`atoll_protos`, and nothing of `edges`; no time, randomness, network or cluster.
+
+    planner    the plan of one pass, made from all of the following
+    status     what the status says, and whether it is worth a write
+    rollout    how a new template reaches running pods
+    sessions   whose session is dead, and who owns a slot (SetOwner)
+    children   the objects that a job owns
+    pods       the pod templates of those objects
+    nodes      lost nodes, storms, and which pods are made again elsewhere
+    phase      suspended, running, complete or failed
+    events     Events of a job
+"""

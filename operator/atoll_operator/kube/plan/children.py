@@ -1,4 +1,19 @@
-"""A job becomes the objects that it owns; pure."""
+"""A job becomes the objects that it owns: run files, workloads, services, budgets, accounts.
+
+    per install   ServiceAccount of learners, ConfigMap with the run file
+    per region    headless Service, PodDisruptionBudget, StatefulSet `<job>-<region>`
+    syncer's home ServiceAccount, ConfigMap and PodDisruptionBudget of shards; per shard a Service,
+                  a PersistentVolumeClaim (if asked for) and a Deployment; the evaluator
+
+Every object has the job as its controlling owner, so deleting the job deletes them all, except a
+claim with `reclaim: Retain`. Suspending or finishing a job sets replicas to 0 and deletes nothing.
+
+Two hashes decide what happens to running pods. `Annotation.APPLIED` is the hash of a whole object:
+while the live object carries it there is nothing to apply. `Annotation.TEMPLATE` is the hash of a
+role's pod template without what may change under running pods (the run file's name, which changes
+with the number of learners, and excluded nodes): a pod that carries another one is old, and
+`rollout` restarts it.
+"""
 
 import hashlib
 import json
@@ -7,32 +22,40 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll_operator.api.runfile import run_file
-from atoll_operator.api.spec import KIND, LEARNERS_MAX, Job, Reclaim, RegionSpec, StorageType
+from atoll_operator.api.spec import (
+    API_VERSION,
+    KIND,
+    LEARNERS_MAX,
+    Job,
+    Reclaim,
+    RegionSpec,
+    StorageType,
+)
 from atoll_operator.kube.names import (
+    COMPONENT,
     EVALUATOR_ROLE,
-    GROUP,
     LEARNER_ROLE,
     RUN_FILE,
     SHARD_PORT,
     SHARD_ROLE,
-    VERSION,
     Annotation,
     account_name,
     evaluator_name,
     learner_set,
     shard_name,
+    shards_budget_name,
 )
+from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan import pods
+from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 
-Object = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The job's object."""
+    """The job's object, as owner of its children."""
 
     namespace: str
     name: str
@@ -41,18 +64,17 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of the job shall run, and where not. `excluded` and `replaced` go by child's name."""
+    """Which roles of the job shall run, and what its lost nodes change."""
 
     learners: bool
     shards: bool
     evaluator: bool
-    excluded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    replaced: Mapping[str, str] = field(default_factory=dict)  # the annotation's text
+    exclusions: Exclusions = field(default_factory=Exclusions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One job's children: what all of them share."""
+class JobChildren:
+    """Builds the children of one job."""
 
     job: Job
     owner: Owner
@@ -60,7 +82,7 @@ class Family:
     wanted: Wanted
 
     def objects(self) -> list[Object]:
-        """In the order in which they are applied: what pods refer to comes first."""
+        """All children, in the order in which they are applied: what pods refer to comes first."""
         job, serves = self.job, self.settings.serves
         regions = [region for region in job.spec.regions if serves(region.name)]
         home = serves(syncer_region(job))
@@ -69,23 +91,21 @@ class Family:
             found.append(self._run_config(run_file(job)))
         if home:
             found += [self._account(SHARD_ROLE), self._run_config(shards_file(job))]
-            found += [self._budget(f"{job.name}-syncer", {Label.ROLE: SHARD_ROLE})]
+            found += [self._budget(shards_budget_name(job.name), {Label.ROLE: SHARD_ROLE})]
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
             if job.spec.evaluator is not None:
                 found += [self._account(EVALUATOR_ROLE), self._evaluator()]
         for region in regions:
             found += self._region(region)
-        return [sealed(each) for each in found]
-
-    # ------------------------------------------------------------ parts
+        return [with_applied_hash(each) for each in found]
 
     def _labels(self, role: str, **more: str) -> dict[str, str]:
         return {
             "app.kubernetes.io/name": "atoll",
             "app.kubernetes.io/instance": self.owner.name,
             "app.kubernetes.io/component": role,
-            "app.kubernetes.io/managed-by": "atoll-operator",
+            "app.kubernetes.io/managed-by": COMPONENT,
             Label.JOB: self.owner.name,
             Label.ROLE: role,
             **more,
@@ -95,7 +115,7 @@ class Family:
         self, kind: str, api: str, name: str, labels: Mapping[str, str], **body: Any
     ) -> Object:
         owner = {
-            "apiVersion": f"{GROUP}/{VERSION}",
+            "apiVersion": API_VERSION,
             "kind": KIND,
             "name": self.owner.name,
             "uid": self.owner.uid,
@@ -128,14 +148,16 @@ class Family:
         labels = self._labels("budget")
         return self._object("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
 
-    def _frame(self, role: str, region: str, file: RunFile, child: str, **more: Any) -> pods.Frame:
+    def _context(
+        self, role: str, region: str, file: RunFile, child: str, **more: Any
+    ) -> pods.RoleContext:
         job = self.job
         hosts = [
             f"{shard_name(job.name, number)}.{self.owner.namespace}.svc:{SHARD_PORT}"
             for number in range(job.spec.syncer.shards)
         ]
         labels = more.pop("labels")
-        return pods.Frame(
+        return pods.RoleContext(
             role=role,
             labels=labels,
             region=region,
@@ -143,20 +165,20 @@ class Family:
             run_hash=file.hash[:16],
             settings=self.settings,
             endpoints=",".join(job.spec.syncer.endpoints or hosts),
-            excluded=self.wanted.excluded.get(child, ()),
+            excluded=self.wanted.exclusions.nodes.get(child, ()),
             **more,
         )
 
     def _region(self, region: RegionSpec) -> list[Object]:
         job, name = self.job, learner_set(self.owner.name, region.name)
         labels = self._labels(LEARNER_ROLE, **{Label.REGION: region.name})
-        frame = self._frame(
+        context = self._context(
             LEARNER_ROLE, region.name, run_file(job), name, labels=labels,
             overrides=region.pod_overrides,
         )  # fmt: skip
-        bare = replace(frame, run_config="", excluded=())  # learner counts restart nobody
-        template = pods.learner(job, frame)
-        mark(template, pods.learner(job, bare))
+        bare = replace(context, run_config="", excluded=())  # a count of learners restarts no pod
+        template = pods.learner(job, context)
+        note_template_hash(template, pods.learner(job, bare))
         selector = {Label.JOB: self.owner.name, Label.REGION: region.name, Label.ROLE: LEARNER_ROLE}
         workload = self._object(
             "StatefulSet",
@@ -173,7 +195,7 @@ class Family:
                 "template": template,
             },
         )
-        replaced = self.wanted.replaced.get(name)
+        replaced = self.wanted.exclusions.replaced.get(name)
         if replaced:
             workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
         service = self._object(
@@ -189,10 +211,12 @@ class Family:
         selector = {
             Label.JOB: self.owner.name, Label.ROLE: SHARD_ROLE, Label.SHARD: str(number)
         }  # fmt: skip
-        frame = self._frame(SHARD_ROLE, syncer_region(job), shards_file(job), name, labels=labels)
-        template = pods.shard(job, frame, number, self.owner.uid, name)
-        bare = pods.shard(job, replace(frame, excluded=()), number, self.owner.uid, name)
-        mark(template, bare)
+        context = self._context(
+            SHARD_ROLE, syncer_region(job), shards_file(job), name, labels=labels
+        )
+        template = pods.shard(job, context, number, self.owner.uid, name)
+        bare = pods.shard(job, replace(context, excluded=()), number, self.owner.uid, name)
+        note_template_hash(template, bare)
         ports = [{"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}]
         found = [
             self._object("Service", "v1", name, labels, spec={"selector": selector, "ports": ports})
@@ -219,11 +243,11 @@ class Family:
     def _evaluator(self) -> Object:
         job, name = self.job, evaluator_name(self.owner.name)
         labels = self._labels(EVALUATOR_ROLE)
-        frame = self._frame(
+        context = self._context(
             EVALUATOR_ROLE, syncer_region(job), shards_file(job), name, labels=labels
         )
-        template = pods.evaluator(job, frame)
-        mark(template, pods.evaluator(job, replace(frame, excluded=())))
+        template = pods.evaluator(job, context)
+        note_template_hash(template, pods.evaluator(job, replace(context, excluded=())))
         selector = {Label.JOB: self.owner.name, Label.ROLE: EVALUATOR_ROLE}
         return self._deployment(name, labels, selector, template, self.wanted.evaluator)
 
@@ -246,14 +270,14 @@ class Family:
 
 
 def syncer_region(job: Job) -> str:
-    """Where the shards live: as given, else the first region."""
+    """The region where the shards live: as given, else the first region."""
     return job.spec.syncer.region or job.spec.regions[0].name
 
 
 def shards_file(job: Job) -> RunFile:
-    """The run file of shards and evaluator: a region has as many learners as it ever may.
+    """The run file of shards and evaluator: each region has as many learners as it ever may.
 
-    A shard admits any ordinal of a known region, so that a change of `learners` restarts no shard.
+    So a shard admits any ordinal of a known region, and a change of `learners` restarts no shard.
     """
     file = run_file(job)
     regions = tuple(replace(region, learners=LEARNERS_MAX) for region in file.regions)
@@ -261,7 +285,7 @@ def shards_file(job: Job) -> RunFile:
 
 
 def config_name(file: RunFile) -> str:
-    """ConfigMap of a run file: named by its hash, for it never changes."""
+    """Name of a run file's ConfigMap. It carries the file's hash because it is immutable."""
     return f"{file.job}-run-{digest(file.to_json())[:10]}"
 
 
@@ -271,17 +295,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def mark(template: Object, bare: Object) -> None:
-    """Note the hash of what counts as the role's template: without counts and lost nodes."""
+def note_template_hash(template: Object, bare: Object) -> None:
+    """Annotate a template with the hash of `bare`: itself without run file and lost nodes."""
     template["metadata"]["annotations"][Annotation.TEMPLATE] = digest(bare)[:16]
 
 
-def sealed(child: Object) -> Object:
-    """The object with the hash of what is applied."""
+def with_applied_hash(child: Object) -> Object:
+    """The child, annotated with the hash of what is applied."""
     child["metadata"]["annotations"][Annotation.APPLIED] = digest(child)[:16]
     return child
-
-
-def key_of(child: Mapping[str, Any]) -> tuple[str, str]:
-    """Kind and name: a child within its namespace."""
-    return child["kind"], child["metadata"]["name"]

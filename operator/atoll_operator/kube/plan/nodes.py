@@ -1,18 +1,134 @@
-"""Which nodes count as lost, which pods are replaced, and when to hold; pure (DESIGN.md)."""
+"""Which nodes count as lost, which pods are made again elsewhere, and when the operator holds.
+
+Kubernetes alone never replaces a StatefulSet's pod whose node has died: the pod stays Terminating
+until the node returns, because only the node's kubelet could confirm that its process has ended.
+Atoll may do better. Its registrar fences a slot: once SetOwner has been taken, no process of an
+older pod can act for that slot. So a pod on a lost node may be deleted at once, and its
+StatefulSet makes it again on another node.
+
+Inputs. Two facts must agree before a pod is replaced, because each alone is often wrong:
+- its *session is dead* at the syncer (`sessions.judge`): the registrar saw it leave or fall
+  silent, or a shard does not answer. A cut between the learner and the syncer looks the same.
+- its *node is lost* at the API server: the Node is NotReady, deleted, or its Lease is silent. A
+  kubelet that was killed looks the same, while its pods train on.
+When the syncer cannot be asked, a pod's session counts as dead only if its Node is NotReady or
+deleted; a silent Lease is not enough then.
+
+Clocks. The kubelet writes `renewTime` by its own clock, so only *changes* of it are used, timed by
+the operator's monotonic clock (`Leases`). A Lease is silent when it has not changed for
+max(nodeLossSeconds, half of its duration), and 15 % of a renewal more: renewals jitter, and nodes
+that fell together must all be overdue before the first counts as lost, so that a storm is seen as
+one. After a gap in the operator's own watch every Lease gets one whole renewal more, because the
+kubelets could not be seen renewing in the gap.
+
+State machine of a node (`state_of`, computed afresh in every pass):
+
+            late by 15 % of a renewal        silent for the whole limit
+    WELL ───────────────────────────> DOUBTFUL ───────────────────────> SILENT
+     ^ <──────── renewTime changes ────── │ <───── renewTime changes ────── │
+     └──────────────────────────────────────────────────────────────────────┘
+    any state ── Node not Ready, or tainted out-of-service ──> NOT_READY ── Ready ──> by its Lease
+    any state ── Node object deleted ──────────────────────> GONE
+
+SILENT, NOT_READY and GONE are *lost*; DOUBTFUL only counts for a storm.
+
+Storm. When more than `stormPercent` of a region's nodes, and at least three, are lost or doubtful
+at once, a network or the API server has failed rather than the nodes. Then nothing of that region
+is replaced (`held`, condition NodeLossHeld), and while it settles, for nodeLossSeconds after the
+last storm, any lost node still holds, because nodes return one after the other. A node that is
+deleted or declared out-of-service by a person is replaced even in a storm, and the annotation
+`atoll.dev/release-hold` on the job lifts the hold.
+
+State machine of a pod on a lost node (one arrow or more in each pass; see `repair` for the order):
+
+    chosen (`decide`) ──> the template excludes the node (`exclusions`, applied)
+      ──> the controller has observed that template ──> the Lease is still silent at the API server
+      ──> the slot's owner is retired (SetOwner) ──> deleted, grace 0, with a UID precondition
+      ──> made again elsewhere ──> named owner (SetOwner) ──> trains (`works_again`)
+
+The exclusion comes before the delete because at 20 s the scheduler still takes the dead node for a
+good one, and the pod's own requests have just been freed on it.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from atoll_operator.api.spec import Failure
-from atoll_operator.kube.observe import Node, Pod
+from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.observation import (
+    Node,
+    Pod,
+    Replacement,
+    Workload,
+    replaced_text,
+    workload_name,
+)
 
+LEASE_SECONDS = 40.0  # Kubernetes' default duration of a node's Lease
+RENEWALS_PER_LEASE = 4  # a kubelet renews after a quarter of the duration
+RENEWAL_JITTER = 1.15  # and within a few percent of that
 STORM_NODES_MIN = 3
-RENEWAL_JITTER = 1.15  # kubelets renew within a few percent of a quarter of the duration
 
 
-class State(StrEnum):
-    """A node, as far as the API server and its Lease show."""
+# ---------------------------------------------------------------- Leases
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """One node's Lease as it was last seen to change."""
+
+    renewed: str  # renewTime
+    seconds: float  # leaseDurationSeconds
+    changed_at: float  # monotonic
+
+
+@dataclass(slots=True, kw_only=True)
+class Leases:
+    """How long each Lease has been silent. Clocks of other machines are never compared."""
+
+    leases: dict[str, Lease] = field(default_factory=dict)  # by node
+    settled_at: float = 0.0  # end of the last gap in watching
+
+    def seen(self, node: str, renewed: str, seconds: float | None, now: float) -> None:
+        """Note a Lease as the API server shows it now."""
+        known = self.leases.get(node)
+        if known is None or known.renewed != renewed:
+            self.leases[node] = Lease(
+                renewed=renewed, seconds=seconds or LEASE_SECONDS, changed_at=now
+            )
+
+    def gone(self, node: str) -> None:
+        """Forget a Lease that was deleted."""
+        self.leases.pop(node, None)
+
+    def resumed(self, now: float) -> None:
+        """Note that the watch has begun again: renewals before now may have been missed."""
+        self.settled_at = now
+
+    def look(self, node: Node, now: float) -> Node:
+        """The node with what its Lease shows."""
+        lease = self.leases.get(node.name)
+        if lease is None:
+            return node
+        return replace(
+            node,
+            renewed=lease.renewed,
+            silent_seconds=now - lease.changed_at,
+            settled_seconds=now - self.settled_at,
+            lease_seconds=lease.seconds,
+        )
+
+    def ages(self, now: float) -> dict[str, float]:
+        """Seconds of silence by node, also of nodes that are deleted but whose Lease is left."""
+        return {name: now - lease.changed_at for name, lease in self.leases.items()}
+
+
+# ---------------------------------------------------------------- nodes
+
+
+class NodeState(StrEnum):
+    """A node, as far as the API server and its Lease show; the values are words for messages."""
 
     WELL = "well"
     DOUBTFUL = "overdue"  # a renewal is late; soon it is either silent or well
@@ -22,33 +138,32 @@ class State(StrEnum):
 
     @property
     def lost(self) -> bool:
-        """Whether it takes its pods with it."""
-        return self in (State.SILENT, State.NOT_READY, State.GONE)
+        """Whether the pods of the node may be replaced."""
+        return self in (NodeState.SILENT, NodeState.NOT_READY, NodeState.GONE)
 
 
-def state_of(node: Node | None, loss_seconds: float) -> State:
-    """One node's state. A Lease is silent when it has not changed for max(loss, duration / 2).
+def state_of(node: Node | None, loss_seconds: float) -> NodeState:
+    """One node's state; None is a node that does not exist.
 
-    A fraction of a renewal more lets every other node that fell at the same moment become
-    overdue first, so that a storm is seen as one. After a gap of the watch a whole renewal more.
+    `loss_seconds` is `spec.failure.nodeLossSeconds`. The module's docstring explains the limits.
     """
     if node is None:
-        return State.GONE
+        return NodeState.GONE
     if node.out_of_service or not node.ready:
-        return State.NOT_READY
+        return NodeState.NOT_READY
     if node.silent_seconds is None:
-        return State.WELL
-    renewal = node.lease_seconds / 4
+        return NodeState.WELL
+    renewal = node.lease_seconds / RENEWALS_PER_LEASE
     limit = max(loss_seconds, node.lease_seconds / 2) + renewal * (RENEWAL_JITTER - 1)
     overdue = node.silent_seconds > renewal * RENEWAL_JITTER
     if node.silent_seconds >= limit and node.settled_seconds >= renewal * RENEWAL_JITTER:
-        return State.SILENT
-    return State.DOUBTFUL if overdue else State.WELL
+        return NodeState.SILENT
+    return NodeState.DOUBTFUL if overdue else NodeState.WELL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storm:
-    """Too many nodes at once: more likely a network than the nodes."""
+    """Too many nodes of one region at once: more likely a network than the nodes."""
 
     region: str
     lost: int
@@ -56,7 +171,7 @@ class Storm:
 
     @property
     def message(self) -> str:
-        """For the condition."""
+        """The text of the condition NodeLossHeld."""
         return (
             f"{self.lost} of {self.nodes} nodes of {self.region} are lost or overdue at once;"
             " nothing is replaced until they return, are deleted, or carry the out-of-service"
@@ -67,23 +182,27 @@ class Storm:
 def storm(
     region: str, nodes: Iterable[Node], failure: Failure, *, released: bool, settling: bool = False
 ) -> Storm | None:
-    """More than stormPercent of a region's nodes, and at least 3.
+    """A region's storm: more than stormPercent of its nodes, and at least STORM_NODES_MIN.
 
-    While it settles, any lost node still counts: nodes return one after the other.
+    `settling`: the region had a storm within nodeLossSeconds, so any lost node still counts.
+    `released`: the user has lifted the hold. Nodes declared out-of-service never count.
     """
     known = list(nodes)
     seconds = failure.node_loss_seconds
-    states = [State.WELL if n.out_of_service else state_of(n, seconds) for n in known]
-    lost = sum(state is not State.WELL for state in states)
+    states = [NodeState.WELL if n.out_of_service else state_of(n, seconds) for n in known]
+    lost = sum(state is not NodeState.WELL for state in states)
     many = lost >= STORM_NODES_MIN and lost * 100 > failure.storm_percent * len(known)
     if released or not (many or (settling and lost)):
         return None
     return Storm(region=region, lost=lost, nodes=len(known))
 
 
+# ---------------------------------------------------------------- placement
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replace:
-    """Delete this pod, so that its controller makes it anew elsewhere."""
+class ToReplace:
+    """A pod to delete, so that its controller makes it again on another node."""
 
     pod: Pod
     node: str
@@ -92,54 +211,44 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What is to be done about nodes."""
+    """What is to be done about lost nodes."""
 
-    replace: tuple[Replace, ...] = ()
-    held: tuple[Storm, ...] = ()
-    exhausted: tuple[str, ...] = ()  # slots and shards without replacements left
-    lost: Mapping[str, State] = field(default_factory=dict)  # nodes
+    replace: tuple[ToReplace, ...] = ()
+    held: tuple[Storm, ...] = ()  # storms that keep a pod from being replaced
+    exhausted: tuple[str, ...] = ()  # names of pods without replacements left
+    lost: Mapping[str, NodeState] = field(default_factory=dict)  # by node
     storms: tuple[str, ...] = ()  # regions with too many lost nodes right now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What one decision rests on. `dead`: pod UIDs whose session (or shard) is dead.
+class PlacementInput:
+    """What one decision rests on."""
 
-    `unseen`: pod UIDs about which the syncer could not be asked: dead only if the node is.
-    `counts`: replacements so far, by pod name.
-    """
-
-    pods: Sequence[Pod]
+    pods: Sequence[Pod]  # each with its region, shards and evaluators too
     nodes: Mapping[str, Node]
-    dead: frozenset[str]
-    unseen: frozenset[str]
-    counts: Mapping[str, int]
+    dead: frozenset[str]  # UIDs of pods whose session or shard is dead
+    unseen: frozenset[str]  # UIDs about which the syncer could not be asked
+    counts: Mapping[str, int]  # replacements so far, by pod name
     failure: Failure
     region_nodes: Mapping[str, Sequence[Node]]
     released: bool
     settling: frozenset[str] = frozenset()  # regions with a storm within nodeLossSeconds
 
 
-def decide(seen: Seen) -> Placement:
-    """A pod is replaced when its session is dead AND its node is lost."""
+def decide(seen: PlacementInput) -> Placement:
+    """Replace each pod whose session is dead and whose node is lost, unless a storm holds it."""
     seconds = seen.failure.node_loss_seconds
     states = {name: state_of(node, seconds) for name, node in seen.nodes.items()}
     lost = {name: state for name, state in states.items() if state.lost}
-    storms = {}
-    for region, nodes in seen.region_nodes.items():
-        found = storm(
-            region, nodes, seen.failure, released=seen.released, settling=region in seen.settling
-        )
-        if found is not None:
-            storms[region] = found
-    replaced: list[Replace] = []
+    storms = _storms(seen, settling=True)
+    replaced: list[ToReplace] = []
     exhausted: list[str] = []
     held: dict[str, Storm] = {}
     for pod in seen.pods:
         if not pod.node:
             continue
-        state = states.get(pod.node, State.GONE)
-        if state is State.GONE:
+        state = states.get(pod.node, NodeState.GONE)
+        if state is NodeState.GONE:
             lost[pod.node] = state
         if not _is_lost(pod, state, seen):
             continue
@@ -150,29 +259,116 @@ def decide(seen: Seen) -> Placement:
             exhausted.append(pod.name)
         else:
             reason = f"its session is dead and its node {pod.node} is {state}"
-            replaced.append(Replace(pod=pod, node=pod.node, reason=reason))
-    full = [
-        region
-        for region, nodes in seen.region_nodes.items()
-        if storm(region, nodes, seen.failure, released=seen.released)
-    ]
+            replaced.append(ToReplace(pod=pod, node=pod.node, reason=reason))
     return Placement(
         replace=tuple(replaced),
         held=tuple(held.values()),
         exhausted=tuple(exhausted),
         lost=lost,
-        storms=tuple(full),
+        storms=tuple(_storms(seen, settling=False)),
     )
 
 
-def _is_lost(pod: Pod, state: State, seen: Seen) -> bool:
+def _storms(seen: PlacementInput, *, settling: bool) -> dict[str, Storm]:
+    """Storms by region; `settling`: with the regions that had one a moment ago."""
+    found = {}
+    for region, nodes in seen.region_nodes.items():
+        lasts = settling and region in seen.settling
+        one = storm(region, nodes, seen.failure, released=seen.released, settling=lasts)
+        if one is not None:
+            found[region] = one
+    return found
+
+
+def _is_lost(pod: Pod, state: NodeState, seen: PlacementInput) -> bool:
     if not state.lost:
         return False
     if pod.uid in seen.dead:
         return True
-    return pod.uid in seen.unseen and state in (State.NOT_READY, State.GONE)
+    return pod.uid in seen.unseen and state in (NodeState.NOT_READY, NodeState.GONE)
 
 
-def stranded(pod: Pod, lost: Mapping[str, State]) -> bool:
-    """A pod that waits for a node and excludes one that is well again: make it anew."""
+def region_nodes(
+    regions: Iterable[str], nodes: Mapping[str, Node], *, spans_regions: bool
+) -> dict[str, list[Node]]:
+    """Nodes by region: by their label where one cluster spans regions, else all of them."""
+    return {
+        region: [node for node in nodes.values() if not spans_regions or node.region == region]
+        for region in regions
+    }
+
+
+def counts(job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> dict[str, int]:
+    """Replacements so far by pod name, of learners.
+
+    A replacement that is under way is already counted in the annotation (it is applied before the
+    pod is deleted), so it is not counted against itself.
+    """
+    found: dict[str, int] = {}
+    for pod in pods:
+        live = workloads.get(workload_name(job, pod))
+        if live is None or pod.role != LEARNER_ROLE:
+            continue
+        count, uid = live.replaced.get(pod.ordinal, (0, ""))
+        found[pod.name] = count - 1 if uid == pod.uid else count
+    return found
+
+
+# ---------------------------------------------------------------- what children say of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusions:
+    """What lost nodes change in the workloads, by a workload's name."""
+
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    replaced: Mapping[str, str] = field(default_factory=dict)  # text of Annotation.REPLACED
+
+
+def exclusions(job: str, workloads: Mapping[str, Workload], placement: Placement) -> Exclusions:
+    """Lost nodes by workload: from its first replacement on, until they are well again.
+
+    A Deployment keeps what it has until its own pod is lost, because a changed template restarts
+    the shard. A deleted node is not excluded: nothing can be scheduled on it.
+    """
+    lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
+    moved: dict[str, list[Pod]] = {}
+    for each in placement.replace:
+        moved.setdefault(workload_name(job, each.pod), []).append(each.pod)
+    excluded: dict[str, tuple[str, ...]] = {}
+    replaced: dict[str, str] = {}
+    for name, live in workloads.items():
+        kept = set(live.excluded)
+        if live.kind == "StatefulSet":
+            kept &= lost
+        if name in moved:
+            kept |= lost
+        excluded[name] = tuple(sorted(kept))
+        noted = dict(live.replaced)
+        for pod in moved.get(name, []):
+            count, uid = noted.get(pod.ordinal, (0, ""))
+            if uid != pod.uid:
+                noted[pod.ordinal] = (count + 1, pod.uid)
+        replaced[name] = replaced_text(noted)
+    return Exclusions(nodes=excluded, replaced=replaced)
+
+
+def is_excluded(each: ToReplace, live: Workload | None, lost: Mapping[str, NodeState]) -> bool:
+    """Whether the pod may be deleted: its controller would not use the lost node again."""
+    if lost.get(each.node) is NodeState.GONE:
+        return True
+    return live is not None and live.observed and each.node in live.excluded
+
+
+def stranded(pod: Pod, lost: Mapping[str, NodeState]) -> bool:
+    """Whether a pod waits for a node and excludes one that is well again: make it again."""
     return not pod.node and not pod.terminating and any(n not in lost for n in pod.excluded)
+
+
+def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
+    """Whether the successor of a replaced pod trains or serves; `training` holds pods' UIDs."""
+    if each.role == LEARNER_ROLE:
+        new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
+        return any(pod.uid in training for pod in new)
+    new = [pod for pod in pods if pod.role == each.role and pod.uid != each.old_uid]
+    return bool(new) and all(pod.ready for pod in new)

@@ -1,29 +1,64 @@
-"""Where a job stands: rejected, suspended, running, complete or failed; pure."""
+"""Where a job stands: rejected, suspended, running, finishing, complete or failed.
+
+The phase is decided afresh in every pass from the manifest, the pods and the registrar's answer.
+Only Complete and Failed are read back from the status, because they must outlive the pods and the
+shards that they came from.
+
+    manifest not supported ───────────────────────────────> REJECTED (until it is edited)
+    spec.suspend ─────────────────────────────────────────> SUSPENDED <──> RUNNING
+    registrar says Complete, the evaluator still measures ─> FINISHING ──> COMPLETE
+    registrar says Complete ──────────────────────────────> COMPLETE (for ever)
+    permanent exit code, store lost, deadline passed ─────> FAILED (for ever)
+    else ─────────────────────────────────────────────────> RUNNING
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import support
-from atoll_operator.api.conditions import STORE_LOST, Kind, Phase
+from atoll_operator.api.conditions import STORE_LOST, TRUE, Kind, Phase
 from atoll_operator.api.spec import Job, StorageType
-from atoll_operator.kube.observe import Pod
+from atoll_operator.kube.names import EVALUATOR_ROLE
+from atoll_operator.kube.observation import Pod, Raw, seconds_of
 from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
 
+# Reasons of phases; those of exit codes stand in `atoll_protos.exits`.
+NOT_SUPPORTED = "NotSupported"
+EVALUATING = "Evaluating"
+TRAINED = "Trained"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What an earlier pass has written: Complete and Failed stay."""
+    """What earlier passes have written: Complete and Failed stay."""
 
     complete: Mapping[str, str] | None = None  # the condition, when True
     failed: Mapping[str, str] | None = None
     running_seconds: float | None = None  # since startTime
 
+    @property
+    def over(self) -> bool:
+        """Whether Complete or Failed is written."""
+        return bool(self.complete or self.failed)
+
+
+def before(status: Raw, now: float) -> Before:
+    """Read what earlier passes have written; `now` is in UNIX seconds."""
+    true = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == TRUE}
+    started = status.get("startTime")
+    return Before(
+        complete=true.get("Complete"),
+        failed=true.get("Failed"),
+        running_seconds=now - seconds_of(started) if started else None,
+    )
+
 
 def export_url(job: Job) -> str:
-    """Where the final model outlives the shards' pods; empty: nowhere."""
+    """URL of the final model where it outlives the shards' pods; empty: it does not."""
     if job.spec.export is not None:
         return job.spec.export.url
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
@@ -37,14 +72,18 @@ def decide(
     registrar: pb.StatusReply | None,
     final_seconds: float | None,
 ) -> Phase:
-    """`final_seconds`: since this operator first saw the registrar's Complete."""
+    """The phase of a job, with its reason.
+
+    `registrar` is shard 0's answer, None when there is no young one. `final_seconds` is the time
+    since this operator first saw the registrar's Complete.
+    """
     refused = support.on_a_cluster(job)
     if before.complete is not None:
         return _kept(Kind.COMPLETE, before.complete)
     if before.failed is not None:
         return _kept(Kind.FAILED, before.failed)
     if refused is not None:
-        return Phase(kind=Kind.REJECTED, reason="NotSupported", message=str(refused))
+        return Phase(kind=Kind.REJECTED, reason=NOT_SUPPORTED, message=str(refused))
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         return _complete(job, registrar, pods, final_seconds or 0.0)
     failure = _failure(job, before, pods, registrar)
@@ -67,12 +106,12 @@ def _complete(
         f"the model is at {place}" if place else "no model was kept, for spec.export is not given"
     )
     message = f"trained to step {registrar.tick}; {kept}"
-    evaluators = [pod for pod in pods if pod.role == "evaluator"]
+    evaluators = [pod for pod in pods if pod.role == EVALUATOR_ROLE]
     measured = any(pod.exit_code == ExitCode.FINAL for pod in evaluators)
     waits = job.spec.evaluator is not None and not measured and bool(evaluators)
     if waits and final_seconds < EVALUATION_SECONDS_MAX:
-        return Phase(kind=Kind.FINISHING, reason="Evaluating", message="the last evaluation runs")
-    return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
+        return Phase(kind=Kind.FINISHING, reason=EVALUATING, message="the last evaluation runs")
+    return Phase(kind=Kind.COMPLETE, reason=TRAINED, message=message)
 
 
 def _failure(
@@ -91,5 +130,5 @@ def _failure(
     deadline = job.spec.active_deadline_seconds
     if deadline is not None and (before.running_seconds or 0) >= deadline and not job.spec.suspend:
         message = f"spec.activeDeadlineSeconds of {deadline} have passed; start another job"
-        return Phase(kind=Kind.FAILED, reason="DeadlineExceeded", message=message)
+        return Phase(kind=Kind.FAILED, reason=DEADLINE_EXCEEDED, message=message)
     return None

@@ -1,4 +1,10 @@
-"""Pod templates: the user's, with what every pod of a role needs; pure."""
+"""Pod templates: the user's, completed with what every pod of a role needs.
+
+The user's template comes first: a field that it sets is kept (`setdefault`), except those that
+the job cannot do without (labels, the run file's mount, tolerations, excluded nodes). Whatever
+this module writes goes into the hash of the role's template, so a change of its output restarts
+running pods at the next upgrade of the operator: change it only for a reason.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -24,43 +30,48 @@ from atoll_operator.kube.names import (
 from atoll_operator.kube.settings import Settings
 from atoll_protos.environment import Env, of_learner, of_process, of_shard
 
-NOBODY = 65532
-GONE_NODE_SECONDS = 30  # the operator is faster; this is for when it is away
+USER_ID = 65532  # "nonroot" of distroless images; any but 0 would do
+GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
 RUNNER = {LEARNER_ROLE: TRAIN, EVALUATOR_ROLE: EVALUATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """What one role's pods get beside the user's template."""
+class RoleContext:
+    """What the pods of one role get in addition to the user's template."""
 
     role: str
     labels: Mapping[str, str]
     region: str
-    run_config: str
+    run_config: str  # name of the ConfigMap with the run file
     run_hash: str
     settings: Settings
-    endpoints: str
-    excluded: tuple[str, ...] = ()  # nodes that are not to be scheduled on
+    endpoints: str  # host:port of every shard, comma-separated
+    excluded: tuple[str, ...] = ()  # nodes that the scheduler must not use
     overrides: PodOverrides = field(default_factory=PodOverrides)
 
 
-def learner(job: Job, frame: Frame) -> dict[str, Any]:
-    """The pod template of a region's learners."""
+def learner(job: Job, context: RoleContext) -> dict[str, Any]:
+    """The pod template of a region's learners; a pod's slot comes from its StatefulSet ordinal."""
     slot = f"$({Env.REGION})-$({Env.ORDINAL})"
-    env = _variables(of_learner(region=frame.region, slot=slot))
+    env = _variables(of_learner(region=context.region, slot=slot))
     ordinal = _from_field(Env.ORDINAL, f"metadata.labels['{POD_INDEX_LABEL}']")
     env.insert(1, ordinal)  # before the slot, which refers to it
-    return _pod(job, frame, job.spec.learner.template, env)
+    return _pod(job, context, job.spec.learner.template, env)
 
 
-def evaluator(job: Job, frame: Frame) -> dict[str, Any]:
+def evaluator(job: Job, context: RoleContext) -> dict[str, Any]:
     """The pod template of the evaluator."""
     own = job.spec.evaluator
-    return _pod(job, frame, own.template if own else Template(), [])
+    return _pod(job, context, own.template if own else Template(), [])
 
 
-def shard(job: Job, frame: Frame, number: int, uid: str, claim: str) -> dict[str, Any]:
-    """The pod template of one shard; its state lies in a folder of this job's own."""
+def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> dict[str, Any]:
+    """The pod template of one shard.
+
+    Its state lies in a folder named by the job's `uid`, so that a claim that outlives its job
+    (`reclaim: Retain`) gives a later job of the same name no old state. `claim` is the name of
+    its PersistentVolumeClaim.
+    """
     folder = f"{DATA_FOLDER}/{uid}"
     export = job.spec.export.url.removeprefix("file://") if job.spec.export else f"{folder}/export"
     env = of_shard(
@@ -71,7 +82,7 @@ def shard(job: Job, frame: Frame, number: int, uid: str, claim: str) -> dict[str
         export=export,
         metrics_port=METRICS_PORT,
     )
-    pod = _pod(job, frame, job.spec.syncer.template, _variables(env))
+    pod = _pod(job, context, job.spec.syncer.template, _variables(env))
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
     source = {"persistentVolumeClaim": {"claimName": claim}} if durable else {"emptyDir": {}}
     _add_volume(pod["spec"], "atoll-data", source, DATA_FOLDER)
@@ -87,70 +98,72 @@ def shard(job: Job, frame: Frame, number: int, uid: str, claim: str) -> dict[str
 
 
 def _pod(
-    job: Job, frame: Frame, template: Template, env: Sequence[Mapping[str, Any]]
+    job: Job, context: RoleContext, template: Template, env: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     pod: dict[str, Any] = copy.deepcopy(template.model_dump(by_alias=True, exclude_unset=True))
     metadata = pod.setdefault("metadata", {})
-    metadata["labels"] = {**metadata.get("labels", {}), **frame.labels}
+    metadata["labels"] = {**metadata.get("labels", {}), **context.labels}
     metadata["annotations"] = {
         **metadata.get("annotations", {}),
-        Annotation.RUN_HASH: frame.run_hash,
+        Annotation.RUN_HASH: context.run_hash,
     }
     spec = pod.setdefault("spec", {})
-    spec.setdefault("serviceAccountName", account_name(job.name, frame.role))
+    spec.setdefault("serviceAccountName", account_name(job.name, context.role))
     spec["automountServiceAccountToken"] = False
     spec["enableServiceLinks"] = False
     security = spec.setdefault("securityContext", {})
     security.setdefault("runAsNonRoot", True)
-    security.setdefault("runAsUser", NOBODY)
-    security.setdefault("runAsGroup", NOBODY)
-    security.setdefault("fsGroup", NOBODY)
+    security.setdefault("runAsUser", USER_ID)
+    security.setdefault("runAsGroup", USER_ID)
+    security.setdefault("fsGroup", USER_ID)
     security.setdefault("seccompProfile", {"type": "RuntimeDefault"})
     spec.setdefault("terminationGracePeriodSeconds", 30)
-    _container(frame, spec, env)
-    _volumes(frame, spec)
-    _override(spec, frame.overrides)
+    _container(context, spec, env)
+    _volumes(context, spec)
+    _override(spec, context.overrides)
     spec["tolerations"] = [*spec.get("tolerations", []), *_tolerations()]
-    _place(frame, spec)
+    _place(context, spec)
     return pod
 
 
-def _container(frame: Frame, spec: dict[str, Any], env: Sequence[Mapping[str, Any]]) -> None:
+def _container(
+    context: RoleContext, spec: dict[str, Any], env: Sequence[Mapping[str, Any]]
+) -> None:
     containers = spec.setdefault("containers", [])
     if not containers:
         containers.append({})
     container = containers[0]
-    container.setdefault("name", frame.role)
-    settings = frame.settings
-    ours = settings.syncer_image if frame.role == SHARD_ROLE else settings.worker_image
-    container.setdefault("image", ours)
-    container.setdefault("imagePullPolicy", frame.settings.pull_policy)
+    container.setdefault("name", context.role)
+    settings = context.settings
+    image = settings.syncer_image if context.role == SHARD_ROLE else settings.worker_image
+    container.setdefault("image", image)
+    container.setdefault("imagePullPolicy", context.settings.pull_policy)
     if not container.get("command"):
-        words = RUNNER.get(frame.role, ("-P", "-m", "atoll_syncer"))
+        words = RUNNER.get(context.role, ("-P", "-m", "atoll_syncer"))
         container["command"] = ["python3", *words]
     needed = [
-        *_variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=frame.endpoints)),
+        *_variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=context.endpoints)),
         _from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
         *env,
     ]
-    theirs = [*container.get("env", []), *_dumped(frame.overrides.env)]
-    container["env"] = list({each["name"]: each for each in [*needed, *theirs]}.values())
+    given = [*container.get("env", []), *_dumped(context.overrides.env)]
+    container["env"] = list({each["name"]: each for each in [*needed, *given]}.values())
     own = container.setdefault("securityContext", {})
     own.setdefault("allowPrivilegeEscalation", False)
     own.setdefault("capabilities", {"drop": ["ALL"]})
-    if frame.role == SHARD_ROLE:
+    if context.role == SHARD_ROLE:
         own.setdefault("readOnlyRootFilesystem", True)
 
 
-def _volumes(frame: Frame, spec: dict[str, Any]) -> None:
-    _add_volume(spec, "atoll-run", {"configMap": {"name": frame.run_config}}, RUN_FOLDER)
+def _volumes(context: RoleContext, spec: dict[str, Any]) -> None:
+    _add_volume(spec, "atoll-run", {"configMap": {"name": context.run_config}}, RUN_FOLDER)
     _add_volume(spec, "atoll-tmp", {"emptyDir": {}}, "/tmp")
     _add_volume(spec, "atoll-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm")
 
 
 def _add_volume(spec: dict[str, Any], name: str, source: Mapping[str, Any], path: str) -> None:
-    """A volume of ours, unless the user has mounted something there."""
+    """Add a volume and its mount, unless the user has mounted something at that path."""
     mounts = spec["containers"][0].setdefault("volumeMounts", [])
     if any(mount.get("mountPath") == path for mount in mounts):
         return
@@ -184,36 +197,23 @@ def _tolerations() -> list[dict[str, Any]]:
     ]
 
 
-def _place(frame: Frame, spec: dict[str, Any]) -> None:
-    """The region's nodes (unless the user selects nodes), without the excluded ones."""
+def _place(context: RoleContext, spec: dict[str, Any]) -> None:
+    """Require the region's nodes (unless the user selects nodes), without the excluded ones."""
     expressions, fields = [], []
-    if frame.settings.spans_regions and not spec.get("nodeSelector"):
-        label = frame.settings.region_label
-        expressions.append({"key": label, "operator": "In", "values": [frame.region]})
-    for node in frame.excluded:
+    if context.settings.spans_regions and not spec.get("nodeSelector"):
+        label = context.settings.region_label
+        expressions.append({"key": label, "operator": "In", "values": [context.region]})
+    for node in context.excluded:
         fields.append({"key": HOSTNAME_FIELD, "operator": "NotIn", "values": [node]})
     if not expressions and not fields:
         return
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    for term in required.setdefault("nodeSelectorTerms", [{}]):  # any of them may match
+    for term in required.setdefault("nodeSelectorTerms", [{}]):  # a node needs to match one of them
         if expressions:
             term["matchExpressions"] = [*term.get("matchExpressions", []), *expressions]
         if fields:
             term["matchFields"] = [*term.get("matchFields", []), *fields]
-
-
-def excluded_nodes(template: Mapping[str, Any]) -> tuple[str, ...]:
-    """The nodes that a pod or template of ours excludes."""
-    affinity = template.get("spec", {}).get("affinity", {}).get("nodeAffinity", {})
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    found = {
-        each["values"][0]
-        for term in required.get("nodeSelectorTerms", [])
-        for each in term.get("matchFields", [])
-        if each.get("key") == HOSTNAME_FIELD and each.get("operator") == "NotIn"
-    }
-    return tuple(sorted(found))
 
 
 def _variables(values: Mapping[str, str]) -> list[dict[str, Any]]:

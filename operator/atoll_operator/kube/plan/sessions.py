@@ -1,13 +1,47 @@
-"""Which pods' sessions are dead, as the syncer tells; pure (DESIGN.md, Node loss)."""
+"""Sessions and owners of slots: which pods the syncer counts as dead, and who owns a slot.
 
-from collections.abc import Iterable, Mapping, Sequence
+A learner's *slot* (`us-east-0`) outlives its pods. Its *session* is one incarnation of the slot at
+the registrar, which is shard 0. Two processes must never act for one slot at a time, but a pod on
+a cut-off node goes on running where nobody can stop it. The registrar solves this (rule 4 of
+docs/protocol.md): it admits an instance to a slot only when the slot's session is dead, or when
+the slot's *owner* is that instance's pod, and it refuses whatever has been superseded for ever.
+
+SetOwner(slot, UID, word) is how the operator names a slot's owner. `word` is the number of the
+slot's last word, as Status showed it; the registrar takes the call only if that is still its last
+word, and then answers word + 1. So words form one sequence, a word that was computed from an old
+Status changes nothing, and two operators cannot overrule each other unseen. A refused call answers
+the present word; a registrar that is away answers nothing.
+
+The operator says two kinds of words:
+
+    retire   SetOwner(slot, "", word)   before it deletes a learner's pod for a lost node: from
+                                        then on the old process is refused, although it may run
+    name     SetOwner(slot, UID, word)  once the StatefulSet has made the successor, whose UID the
+                                        operator has just read from the API server, past all caches
+
+    slot: no word ──(its pods come and go; sessions alone decide)──> no word
+          no word ── retire ──> no owner ── name ──> owner is the pod ── retire ──> no owner ...
+
+A slot that never had a word needs none: a pod that restarts on its own node is admitted because
+its old session has ended. After a registrar's restart Status shows no slot until it is joined;
+the word is then unknown, so the operator asks with word 0, which is either the right one or
+refused with the right one in the answer (`to_name` returns None as the word).
+
+Whether a session is dead (`judge`) is read from the same Status. A shard has no session: it is
+dead when it has not answered for a while. An evaluator has neither, so only its node counts.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
-from atoll_operator.kube.observe import Pod
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
+from atoll_operator.kube.observation import Pod
+from atoll_operator.kube.plan.children import syncer_region
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
+ADMITTING_STATES = frozenset({pb.SHARD_SERVING, pb.SHARD_FINAL})  # of a registrar
 REPORT_SECONDS_MAX = 10.0  # reports come at least every 2 s
 ABSENT_SECONDS = 10.0  # after a registrar's restart learners join within seconds
 SILENT_SECONDS = 5.0  # of a shard
@@ -15,10 +49,10 @@ SILENT_SECONDS = 5.0  # of a shard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """UIDs of pods whose session or shard is dead, and of those about which nobody can say."""
+    """UIDs of pods by what the syncer shows."""
 
-    dead: frozenset[str]
-    unseen: frozenset[str]
+    dead: frozenset[str]  # the session or the shard is dead
+    unseen: frozenset[str]  # the syncer cannot be asked, or knows nothing of such pods
 
 
 def judge(
@@ -27,7 +61,11 @@ def judge(
     absent_seconds: Mapping[str, float],
     silent_seconds: Mapping[int, float],
 ) -> Sessions:
-    """`absent_seconds` by slot: how long the registrar has not known it; `silent` by shard."""
+    """Sort pods by their sessions.
+
+    `absent_seconds`: how long the registrar has not shown a slot, by slot.
+    `silent_seconds`: how long a shard has not answered, by shard.
+    """
     slots = {slot.slot: slot for slot in registrar.slots} if registrar else {}
     dead, unseen = set(), set()
     for pod in pods:
@@ -52,7 +90,11 @@ def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> boo
 
 
 def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
-    """The word after which nobody shall own the slot of a pod that is about to be deleted."""
+    """The last word of the slot of a pod that is about to be deleted.
+
+    None when nothing needs to be said: the slot has no owner already, or the registrar is away or
+    does not show the slot. In the latter case incarnations alone keep the old process out.
+    """
     slot = _slot(pod, registrar)
     if slot is None or (slot.owner_word and not slot.owner_uid):
         return None
@@ -62,12 +104,12 @@ def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
 def to_name(
     pods: Iterable[Pod], registrar: pb.StatusReply | None, absent_seconds: Mapping[str, float]
 ) -> list[tuple[Pod, int | None]]:
-    """Pods that wait for the operator's word, with the slot's last one.
+    """Pods that wait to be named owner of their slot, each with the slot's last word.
 
-    None when the registrar does not show the slot: after its restart, until somebody has joined.
+    The word is None when the registrar has not shown the slot for ABSENT_SECONDS.
     """
     found: list[tuple[Pod, int | None]] = []
-    if registrar is None or registrar.state not in (pb.SHARD_SERVING, pb.SHARD_FINAL):
+    if registrar is None or registrar.state not in ADMITTING_STATES:
         return found
     for pod in pods:
         if pod.role != LEARNER_ROLE or pod.terminating or pod.phase != "Running":
@@ -85,3 +127,21 @@ def _slot(pod: Pod, registrar: pb.StatusReply | None) -> pb.SlotStatus | None:
     if registrar is None:
         return None
     return next((slot for slot in registrar.slots if slot.slot == pod.slot), None)
+
+
+def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]) -> dict[int, str]:
+    """host:port by shard, empty where it is not known.
+
+    In the syncer's own region it is the address of the shard's pod, and of one that is not
+    terminating if there is one; elsewhere `spec.syncer.endpoints`. `serves` says whether this
+    install runs a region.
+    """
+    shards = range(job.spec.syncer.shards)
+    if not serves(syncer_region(job)):
+        endpoints = job.spec.syncer.endpoints
+        return {n: endpoints[n] if endpoints else "" for n in shards}
+    found = dict.fromkeys(shards, "")
+    for pod in sorted(pods, key=lambda pod: not pod.terminating):
+        if pod.role == SHARD_ROLE and pod.shard in found and pod.address:
+            found[pod.shard] = f"{pod.address}:{SHARD_PORT}"
+    return found

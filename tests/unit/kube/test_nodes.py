@@ -6,9 +6,16 @@ from dataclasses import replace
 import pytest
 
 from atoll_operator.api.spec import Failure
-from atoll_operator.kube.observe import Node, Pod
-from atoll_operator.kube.plan.leases import Leases
-from atoll_operator.kube.plan.nodes import Placement, Seen, State, decide, state_of, stranded
+from atoll_operator.kube.observation import Node, Pod
+from atoll_operator.kube.plan.nodes import (
+    Leases,
+    NodeState,
+    Placement,
+    PlacementInput,
+    decide,
+    state_of,
+    stranded,
+)
 from unit.kube.cluster_values import learner, node, shard
 
 LOSS = 20
@@ -17,25 +24,27 @@ LOSS = 20
 @pytest.mark.parametrize(
     ("seen", "state"),
     [
-        (None, State.GONE),
-        (node("n", silent=5), State.WELL),
-        (node("n", silent=12), State.DOUBTFUL),
-        (node("n", silent=21.4), State.DOUBTFUL),
-        (node("n", silent=21.6), State.SILENT),
-        (node("n", silent=5, ready=False), State.NOT_READY),
-        (node("n", silent=5, out_of_service=True), State.NOT_READY),
-        (node("n", silent=100, settled_seconds=5), State.DOUBTFUL),
-        (node("n", silent=100, settled_seconds=12), State.SILENT),
-        (replace(node("n"), silent_seconds=None), State.WELL),
+        (None, NodeState.GONE),
+        (node("n", silent=5), NodeState.WELL),
+        (node("n", silent=12), NodeState.DOUBTFUL),
+        (node("n", silent=21.4), NodeState.DOUBTFUL),
+        (node("n", silent=21.6), NodeState.SILENT),
+        (node("n", silent=5, ready=False), NodeState.NOT_READY),
+        (node("n", silent=5, out_of_service=True), NodeState.NOT_READY),
+        (node("n", silent=100, settled_seconds=5), NodeState.DOUBTFUL),
+        (node("n", silent=100, settled_seconds=12), NodeState.SILENT),
+        (replace(node("n"), silent_seconds=None), NodeState.WELL),
     ],
 )
-def test_a_nodes_state_follows_its_condition_and_its_lease(seen: Node | None, state: State) -> None:
+def test_a_nodes_state_follows_its_condition_and_its_lease(
+    seen: Node | None, state: NodeState
+) -> None:
     assert state_of(seen, LOSS) is state
 
 
 def test_a_lease_of_long_duration_is_waited_for_longer() -> None:
-    assert state_of(node("n", silent=50, lease_seconds=120.0), LOSS) is State.DOUBTFUL
-    assert state_of(node("n", silent=65, lease_seconds=120.0), LOSS) is State.SILENT
+    assert state_of(node("n", silent=50, lease_seconds=120.0), LOSS) is NodeState.DOUBTFUL
+    assert state_of(node("n", silent=65, lease_seconds=120.0), LOSS) is NodeState.SILENT
 
 
 def choose(
@@ -51,7 +60,7 @@ def choose(
 ) -> Placement:
     regions = sorted({each.region for each in nodes})
     return decide(
-        Seen(
+        PlacementInput(
             pods=pods,
             nodes={each.name: each for each in nodes},
             dead=frozenset(dead),
@@ -92,7 +101,7 @@ def test_with_the_syncer_unreachable_a_node_that_is_not_ready_is() -> None:
 
 
 def test_pods_of_a_deleted_node_are_replaced() -> None:
-    assert choose([POD], [node("n2")], dead=[POD.uid]).lost == {"n1": State.GONE}
+    assert choose([POD], [node("n2")], dead=[POD.uid]).lost == {"n1": NodeState.GONE}
     assert choose([POD], [node("n2")], dead=[POD.uid]).replace
 
 
@@ -152,10 +161,10 @@ def test_a_slot_has_a_budget_of_replacements() -> None:
     assert (found.replace, found.exhausted) == ((), (POD.name,))
 
 
-def test_a_pod_that_waits_and_shuns_a_node_that_is_well_again_is_made_anew() -> None:
+def test_a_pod_that_waits_and_excludes_a_node_that_is_well_again_is_made_again() -> None:
     waiting = learner("us-east-0", "", phase="Pending", excluded=("n1",))
     assert stranded(waiting, {})
-    assert not stranded(waiting, {"n1": State.SILENT})
+    assert not stranded(waiting, {"n1": NodeState.SILENT})
     assert not stranded(replace(waiting, node="n2"), {})
 
 
@@ -172,5 +181,5 @@ def test_after_a_gap_of_the_watch_a_renewal_more_is_waited_for() -> None:
     leases = Leases()
     leases.seen("n", "10:00:00", 40, now=100.0)
     leases.resumed(150.0)
-    assert state_of(leases.look(node("n"), 155.0), LOSS) is State.DOUBTFUL
-    assert state_of(leases.look(node("n"), 162.0), LOSS) is State.SILENT
+    assert state_of(leases.look(node("n"), 155.0), LOSS) is NodeState.DOUBTFUL
+    assert state_of(leases.look(node("n"), 162.0), LOSS) is NodeState.SILENT

@@ -1,0 +1,83 @@
+"""The third phase of a pass: does what the plan says, in an order that is part of the protocol.
+
+The order, and why it is so:
+
+1. *Children are applied*, first those that pods refer to. The StatefulSet of a pod on a lost node
+   gets its exclusion here; the pod itself is deleted in a later pass, when its controller has
+   observed the exclusion.
+2. *Children that are no longer asked for are deleted*, after what replaces them is there.
+3. *Pods on lost nodes are replaced* (`repair.replace`): last look at the Lease, retire the slot's
+   owner, delete. The delete comes only after the registrar has taken the word, because from the
+   delete on two processes of one slot may run, and only the word keeps the older one out.
+4. *Pods that cannot go on are deleted*: stranded ones, and those that a shard refused for good.
+5. *Owners are named* (`repair.name_owner`), after a fresh look at the pod.
+6. *Pods of an old template are restarted*, as many as the quorum can spare.
+7. *A finished job is deleted* when its time to live is over. The plan asks for it only in a pass
+   that has no status to write.
+
+Any step may fail and end the pass; the next pass observes and plans again. That is safe because
+every step is idempotent: server-side apply states the whole object, a delete carries the UID, and
+an owner's word carries the number of the word before it.
+
+Nothing here decides. The only branches are answers that the plan cannot know in advance.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from atoll_operator.kube.edges.api import Api, jobs_path, path
+from atoll_operator.kube.memory import Memory
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.plan.planner import Deletion, Plan
+from atoll_operator.kube.repair import Repair
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the plan could not know."""
+
+    waits: bool = False  # the registrar has not taken a word: the next pass comes soon
+
+
+@dataclass(slots=True, kw_only=True)
+class Applier:
+    """Carries out one plan per pass."""
+
+    api: Api
+    metrics: Metrics
+    repair: Repair
+
+    async def apply(self, plan: Plan, memory: Memory) -> Outcome:
+        """Raises ApiError and what the network raises; then the rest is left to the next pass."""
+        memory.held = plan.held
+        memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
+        await self._apply_children(plan)
+        await self._delete(plan, plan.prune)
+        waits = False
+        for replacement in plan.replace:
+            waits |= not await self.repair.replace(plan, replacement, memory)
+        await self._delete(plan, plan.delete)
+        for owner in plan.owners:
+            await self.repair.name_owner(plan, owner, memory)
+        await self._delete(plan, plan.restart)
+        if plan.expire is not None and not waits:
+            await self.api.delete(jobs_path(plan.namespace, plan.expire.name), plan.expire.uid)
+        return Outcome(waits=waits)
+
+    async def _apply_children(self, plan: Plan) -> None:
+        for child in plan.apply:
+            kind, name = child["kind"], child["metadata"]["name"]
+            await self.api.apply(child)
+            self.metrics.writes.labels(kind).inc()
+            log.info("applied", job=plan.job, kind=kind, name=name)
+
+    async def _delete(self, plan: Plan, deletions: Iterable[Deletion]) -> None:
+        for each in deletions:
+            if await self.api.delete(path(each.kind, plan.namespace, each.name), each.uid):
+                log.info(
+                    "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason
+                )

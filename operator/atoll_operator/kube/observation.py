@@ -1,0 +1,284 @@
+"""What one pass has seen of a job, as frozen values, and how raw objects are read into them.
+
+An `Observation` is everything that `plan.planner.plan` may rest a decision on. It is built once
+per pass by `observe.Observer` and never changes afterwards: a decision that needs one more fact
+gets one more field here. Ages are seconds at the moment of the observation, by the operator's own
+monotonic clock, so that the plan compares no clocks.
+
+Nothing in this file decides anything. The functions read a raw object of the API server and
+forgive what is absent, because every field of a status is optional.
+"""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import (
+    HOSTNAME_FIELD,
+    LEARNER_ROLE,
+    OUT_OF_SERVICE_TAINT,
+    POD_INDEX_LABEL,
+    SHARD_ROLE,
+    Annotation,
+    evaluator_name,
+    learner_set,
+    shard_name,
+)
+from atoll_protos.names import Label, slot_name
+
+Raw = Mapping[str, Any]
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod of a job. Fields that do not apply to its role keep their defaults."""
+
+    name: str
+    uid: str
+    role: str
+    region: str = ""  # of a learner; shards and evaluators carry no label of a region
+    ordinal: int = -1  # of a learner
+    shard: int = -1
+    node: str = ""  # empty: not scheduled
+    address: str = ""
+    phase: str = ""
+    ready: bool = False
+    terminating: bool = False
+    template: str = ""  # hash of the role's template that it was made from
+    exit_code: int | None = None  # of the container's last end
+    exit_message: str = ""
+    waiting: str = ""  # why its container does not run
+    unschedulable: str = ""  # the scheduler's message
+    excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
+
+    @property
+    def slot(self) -> str:
+        """The slot of a learner's pod, such as `us-east-0`."""
+        return slot_name(self.region, self.ordinal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node, with what its Lease showed by the operator's monotonic clock."""
+
+    name: str
+    region: str = ""
+    ready: bool = True
+    out_of_service: bool = False
+    renewed: str = ""  # renewTime of its Lease as last seen
+    silent_seconds: float | None = None  # since renewTime last changed; None: no Lease seen
+    settled_seconds: float = float("inf")  # since the last gap in watching Leases
+    lease_seconds: float = 40.0  # leaseDurationSeconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A StatefulSet or Deployment as it stands."""
+
+    name: str
+    kind: str
+    replicas: int
+    observed: bool  # its controller has seen the present spec
+    applied: str  # hash of what the operator applied
+    template: str  # hash of the role's pod template
+    excluded: tuple[str, ...] = ()  # nodes that its template excludes
+    replaced: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    """By ordinal: how many pods were replaced for lost nodes, and the UID of the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """A pod that was deleted for a lost node and whose successor does not work yet."""
+
+    role: str
+    name: str
+    old_uid: str
+    lost_at: float  # monotonic: the node's last sign of life
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What earlier passes left behind, read once (see `memory`). Ages in seconds."""
+
+    replies: tuple[pb.StatusReply | None, ...] = ()  # by shard; None: no answer young enough
+    asked_at: str = ""  # RFC 3339: when the newest of them was asked for
+    registrar_address: str = ""  # host:port of shard 0; empty: not known
+    silent_seconds: Mapping[int, float] = field(default_factory=dict)  # by shard
+    absent_seconds: Mapping[str, float] = field(default_factory=dict)  # by slot
+    storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
+    final_seconds: float | None = None  # since the registrar first said Complete
+    still_seconds: float = 0.0  # since the job's tick last moved
+    unwritten_seconds: float = float("inf")  # since the last write of the status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Everything that one pass knows of one job."""
+
+    at: float  # monotonic seconds; what is remembered of this pass is dated by it
+    raw: Object  # the job's object as the API server has it
+    job: Job | None = None  # None: the manifest is invalid, or the job is not ours to run
+    error: str = ""  # what is wrong with the manifest
+    children: tuple[Object, ...] = ()  # raw, of every kind that the operator makes
+    pods: tuple[Pod, ...] = ()
+    workloads: Mapping[str, Workload] = field(default_factory=dict)  # by name
+    nodes: Mapping[str, Node] | None = None  # by name; None: not listed yet
+    lease_ages: Mapping[str, float] = field(default_factory=dict)  # by node, deleted ones too
+    remembered: Remembered = field(default_factory=Remembered)
+
+    @property
+    def replies(self) -> tuple[pb.StatusReply | None, ...]:
+        """Each shard's answer, None where there is no young one."""
+        return self.remembered.replies
+
+    @property
+    def registrar(self) -> pb.StatusReply | None:
+        """Shard 0's answer: it alone knows slots, sessions and owners."""
+        return self.replies[0] if self.replies else None
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace."""
+        return str(self.raw["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        """The UID of the job's object."""
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def status(self) -> Raw:
+        """The status as earlier passes wrote it; empty before the first."""
+        return self.raw.get("status") or {}
+
+
+# ---------------------------------------------------------------- reading raw objects
+
+
+def pod(raw: Raw) -> Pod:
+    """A Pod from the API server's object."""
+    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    labels = metadata.get("labels", {})
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    code, message, waiting = _container(status)
+    scheduled = conditions.get("PodScheduled", {})
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=labels.get(Label.ROLE, ""),
+        region=labels.get(Label.REGION, ""),
+        ordinal=int(labels.get(POD_INDEX_LABEL, "-1")),
+        shard=int(labels.get(Label.SHARD, "-1")),
+        node=spec.get("nodeName") or "",
+        address=status.get("podIP") or "",
+        phase=status.get("phase", ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        terminating="deletionTimestamp" in metadata,
+        template=(metadata.get("annotations") or {}).get(Annotation.TEMPLATE, ""),
+        exit_code=code,
+        exit_message=message,
+        waiting=waiting,
+        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        excluded=excluded_nodes(raw),
+    )
+
+
+def _container(status: Raw) -> tuple[int | None, str, str]:
+    """Exit code and message of the first container's last end, and why it waits."""
+    containers = status.get("containerStatuses") or [{}]
+    now, last = containers[0].get("state") or {}, containers[0].get("lastState") or {}
+    ended = now.get("terminated") or last.get("terminated") or {}
+    waiting = (now.get("waiting") or {}).get("reason", "")
+    return ended.get("exitCode"), (ended.get("message") or "").strip(), waiting
+
+
+def node(raw: Raw, region_label: str) -> Node:
+    """A Node from the API server's object; `plan.nodes.Leases` adds what its Lease shows."""
+    conditions = raw.get("status", {}).get("conditions") or []
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    taints = raw.get("spec", {}).get("taints") or []
+    return Node(
+        name=raw["metadata"]["name"],
+        region=(raw["metadata"].get("labels") or {}).get(region_label, ""),
+        ready=ready,
+        out_of_service=any(each.get("key") == OUT_OF_SERVICE_TAINT for each in taints),
+    )
+
+
+def workload(raw: Raw) -> Workload:
+    """A Workload from the API server's StatefulSet or Deployment."""
+    metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
+    annotations = metadata.get("annotations") or {}
+    replaced = json.loads(annotations.get(Annotation.REPLACED) or "{}")
+    template = spec["template"]
+    return Workload(
+        name=metadata["name"],
+        kind=raw["kind"],
+        replicas=spec.get("replicas", 1),
+        observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        applied=annotations.get(Annotation.APPLIED, ""),
+        template=(template["metadata"].get("annotations") or {}).get(Annotation.TEMPLATE, ""),
+        excluded=excluded_nodes(template),
+        replaced={int(key): (count, uid) for key, (count, uid) in replaced.items()},
+    )
+
+
+def replaced_text(replaced: Mapping[int, tuple[int, str]]) -> str:
+    """The annotation that `workload` reads back; empty when nothing was replaced."""
+    if not replaced:
+        return ""
+    return json.dumps({str(key): list(replaced[key]) for key in sorted(replaced)})
+
+
+def excluded_nodes(template: Raw) -> tuple[str, ...]:
+    """The nodes that a pod or a pod template excludes (`plan.pods` writes them)."""
+    affinity = template.get("spec", {}).get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    found = {
+        each["values"][0]
+        for term in required.get("nodeSelectorTerms", [])
+        for each in term.get("matchFields", [])
+        if each.get("key") == HOSTNAME_FIELD and each.get("operator") == "NotIn"
+    }
+    return tuple(sorted(found))
+
+
+def with_region(found: Pod, region: str) -> Pod:
+    """The pod, in this region unless it carries the label of one."""
+    return found if found.region else replace(found, region=region)
+
+
+def workload_name(job: str, pod: Pod) -> str:
+    """Name of the StatefulSet or Deployment that makes this pod."""
+    if pod.role == LEARNER_ROLE:
+        return learner_set(job, pod.region)
+    return shard_name(job, pod.shard) if pod.role == SHARD_ROLE else evaluator_name(job)
+
+
+def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
+    """Workloads by name; the names of one job's workloads differ."""
+    return {each.name: each for each in found}
+
+
+def key_of(child: Raw) -> tuple[str, str]:
+    """Kind and name, which identify a child within its namespace."""
+    return child["kind"], child["metadata"]["name"]
+
+
+# ---------------------------------------------------------------- times
+
+
+def rfc3339(seconds: float) -> str:
+    """UNIX seconds as the API server writes times: whole seconds, UTC."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: str) -> float:
+    """The reverse of `rfc3339`: UNIX seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()

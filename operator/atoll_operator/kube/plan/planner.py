@@ -1,0 +1,408 @@
+"""The plan of one pass: from an observation to everything that is to be done and said.
+
+`plan` is the one entry of this package. It reads nothing but its arguments, changes none of them,
+and returns a frozen value, so the same observation always gives the same plan. Its parts:
+
+    phase      what the job is doing        ┐
+    placement  which pods lost their nodes  ├─> children to apply, pods to delete, owners to name,
+    wanted     which roles shall run        ┘   status to write, seconds until the next pass
+
+The plan says *what*, in the order in which `apply` does it. Where the answer to one effect decides
+the next (an owner's word that may be refused, a pod that may be gone), the plan carries all that
+the sequence needs and `repair` walks through it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atoll_operator.api import status as statuses
+from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.spec import KIND, Job, StorageType
+from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, SHARD_ROLE, Annotation, learner_set
+from atoll_operator.kube.observation import (
+    Object,
+    Observation,
+    Pod,
+    key_of,
+    rfc3339,
+    seconds_of,
+    with_region,
+    workload_name,
+)
+from atoll_operator.kube.plan import events, nodes, rollout, sessions, status
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.children import JobChildren, Owner, Wanted, syncer_region
+from atoll_operator.kube.plan.nodes import NodeState, Placement
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.status import StatusWrite
+from atoll_operator.kube.settings import Settings
+from atoll_protos.exits import ExitCode
+from atoll_protos.names import Label
+
+POLL_SECONDS = 1.0  # between passes while something runs
+AGAIN_SECONDS = 0.3  # while a controller or the registrar is waited for
+QUIET_SECONDS = 300.0  # while nothing runs
+EXPIRY_MARGIN_SECONDS = 0.1
+
+SUPERSEDED = "a shard refused it for good: another pod has its slot"
+STRANDED = "it waits for a node, and excludes one that is well again"
+OLD_TEMPLATE = "its template has changed"
+NOT_WANTED = "the job no longer asks for it"
+EXPIRED = "spec.ttlSecondsAfterFinished have passed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """An object to delete, if it still has this UID."""
+
+    kind: str
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerWord:
+    """One SetOwner to say: from now on `uid` alone may act for the slot (`sessions`)."""
+
+    pod: str  # name of the pod that is to own the slot
+    slot: str
+    uid: str
+    word: int | None  # the slot's last word; None: ask for it first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReplacement:
+    """A pod on a lost node that may be deleted now; `repair` walks through the last checks."""
+
+    pod: Pod
+    node: str
+    reason: str
+    silent_renewal: str | None  # renewTime that must still stand; None: the Lease decides nothing
+    retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
+    silent_seconds: float  # since the node's last sign of life
+    event: Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one pass does, in this order, and what it says."""
+
+    at: float  # when the observation was made, monotonic seconds
+    namespace: str
+    job: str
+    registrar_address: str = ""
+    storms: tuple[str, ...] = ()  # regions, to be remembered
+    held: bool = False  # NodeLossHeld
+
+    apply: tuple[Object, ...] = ()  # children by server-side apply
+    prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
+    replace: tuple[PodReplacement, ...] = ()
+    delete: tuple[Deletion, ...] = ()  # pods, with their grace
+    owners: tuple[OwnerWord, ...] = ()
+    restart: tuple[Deletion, ...] = ()  # pods of an old template, with their grace
+    expire: Deletion | None = None  # the job itself
+
+    training: frozenset[str] = frozenset()  # UIDs of pods whose slot trains
+    pods: tuple[Pod, ...] = ()
+    status: StatusWrite | None = None  # None: nothing to write
+    pause_seconds: float | None = None  # until the next pass; None: only an event brings one
+
+
+def plan(seen: Observation, settings: Settings, now: float) -> Plan:
+    """Decide everything about one job; `now` is wall time in UNIX seconds."""
+    if seen.job is None:
+        found = status.of_rejected(seen, now) if seen.error else None
+        name = seen.raw["metadata"]["name"]
+        return Plan(at=seen.at, namespace=seen.namespace, job=name, status=found)
+    job, before = seen.job, phases.before(seen.status, now)
+    phase = phases.decide(job, before, seen.pods, seen.registrar, seen.remembered.final_seconds)
+    placement = place(seen, job, phase, settings)
+    apply, prune = _children(seen, job, phase, before, placement, settings)
+    replace, waits = _replacements(seen, job, placement, now)
+    said = status.of_job(seen, job, phase, before, placement, settings, now)
+    pause = AGAIN_SECONDS if waits else _pause(seen, job, phase, before, now)
+    expire = None
+    if pause is None and phase.kind.over:
+        if said is None:
+            expire = Deletion(kind=KIND, name=job.name, uid=seen.uid, reason=EXPIRED)
+        else:
+            pause = POLL_SECONDS  # the last status is written before the job is deleted
+    return Plan(
+        at=seen.at,
+        namespace=seen.namespace,
+        job=job.name,
+        registrar_address=seen.remembered.registrar_address,
+        storms=placement.storms,
+        held=bool(placement.held),
+        apply=apply,
+        prune=prune,
+        replace=replace,
+        delete=_deletions(seen, placement),
+        owners=_owners(seen, placement),
+        restart=_restarts(seen, job, phase, placement, settings),
+        expire=expire,
+        training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
+        pods=seen.pods,
+        status=said,
+        pause_seconds=pause,
+    )
+
+
+def is_ours(raw: Object) -> bool:
+    """Whether this operator runs the job: it is not being deleted and has no other manager."""
+    managed_by = raw["spec"].get("managedBy")
+    return "deletionTimestamp" not in raw["metadata"] and managed_by in (None, MANAGED_BY)
+
+
+# ---------------------------------------------------------------- lost nodes
+
+
+def place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Placement:
+    """What is to be done about lost nodes; nothing before all nodes have been listed."""
+    if seen.nodes is None or phase.kind is Kind.REJECTED:
+        return Placement()
+    remembered, loss_seconds = seen.remembered, job.spec.failure.node_loss_seconds
+    judged = sessions.judge(
+        seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
+    )
+    home = syncer_region(job)
+    return nodes.decide(
+        nodes.PlacementInput(
+            pods=[with_region(pod, home) for pod in seen.pods],
+            nodes=seen.nodes,
+            dead=judged.dead,
+            unseen=judged.unseen,
+            counts=nodes.counts(job.name, seen.pods, seen.workloads),
+            failure=job.spec.failure,
+            region_nodes=nodes.region_nodes(
+                [region.name for region in job.spec.regions],
+                seen.nodes,
+                spans_regions=settings.spans_regions,
+            ),
+            released=Annotation.RELEASE_HOLD in (seen.raw["metadata"].get("annotations") or {}),
+            settling=frozenset(
+                region for region, since in remembered.storm_seconds.items() if since < loss_seconds
+            ),
+        )
+    )
+
+
+def _replacements(
+    seen: Observation, job: Job, placement: Placement, now: float
+) -> tuple[tuple[PodReplacement, ...], bool]:
+    """Pods that may be deleted now, and whether another waits for its controller."""
+    found, waits = [], False
+    for each in placement.replace:
+        pod, state = each.pod, placement.lost.get(each.node)
+        live = seen.workloads.get(workload_name(job.name, pod))
+        if not nodes.is_excluded(each, live, placement.lost):
+            waits = True
+            continue
+        node = (seen.nodes or {}).get(each.node)
+        retire = None
+        if pod.role == LEARNER_ROLE and seen.remembered.registrar_address:
+            retire = sessions.to_retire(pod, seen.registrar)
+        found.append(
+            PodReplacement(
+                pod=pod,
+                node=each.node,
+                reason=each.reason,
+                silent_renewal=node.renewed if node and state is NodeState.SILENT else None,
+                retire_word=retire,
+                silent_seconds=seen.lease_ages.get(each.node, 0.0),
+                event=events.of_replacement(seen.raw, pod.name, each.reason, rfc3339(now)),
+            )
+        )
+    return tuple(found), waits
+
+
+def _deletions(seen: Observation, placement: Placement) -> tuple[Deletion, ...]:
+    """Pods that cannot go on as they are: stranded, or superseded at the registrar."""
+    found = []
+    for pod in seen.pods:
+        if nodes.stranded(pod, placement.lost):
+            found.append(_of_pod(pod, STRANDED))
+        elif pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating:
+            found.append(_of_pod(pod, SUPERSEDED))
+    return tuple(found)
+
+
+def _owners(seen: Observation, placement: Placement) -> tuple[OwnerWord, ...]:
+    """Successors that wait to be named owner of their slot; not pods about to be replaced."""
+    replaced = {each.pod.uid for each in placement.replace}
+    waiting = sessions.to_name(seen.pods, seen.registrar, seen.remembered.absent_seconds)
+    return tuple(
+        OwnerWord(pod=pod.name, slot=pod.slot, uid=pod.uid, word=word)
+        for pod, word in waiting
+        if pod.uid not in replaced
+    )
+
+
+# ---------------------------------------------------------------- children
+
+
+def wanted(seen: Observation, job: Job, phase: Phase, before: Before) -> tuple[bool, bool, bool]:
+    """Whether learners, shards and the evaluator shall run.
+
+    Shards outlive learners: when a job is suspended they wait for the learners' last reports, and
+    those that hold a run in Ephemeral storage stay, because their pods are its only copy. When a
+    job ends they stay until Complete or Failed is written, because the registrar is its source.
+    """
+    kind = phase.kind
+    if kind.over and not before.over:
+        return False, True, False
+    runs = kind in (Kind.RUNNING, Kind.FINISHING)
+    shards = runs or (kind is Kind.SUSPENDED and _keeps_shards(seen, job))
+    return kind is Kind.RUNNING, shards, runs
+
+
+def _keeps_shards(seen: Observation, job: Job) -> bool:
+    """Whether the shards of a suspended job stay."""
+    exist = any(
+        live.kind == "Deployment" and live.replicas and "-syncer-" in name
+        for name, live in seen.workloads.items()
+    )
+    learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
+    has_run = bool(seen.status.get("run")) or any(
+        reply is not None and reply.run for reply in seen.replies
+    )
+    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    return exist and (learners_left or (ephemeral and has_run))
+
+
+def _children(
+    seen: Observation,
+    job: Job,
+    phase: Phase,
+    before: Before,
+    placement: Placement,
+    settings: Settings,
+) -> tuple[tuple[Object, ...], tuple[Deletion, ...]]:
+    """Children to apply because they differ, and children to delete."""
+    if phase.kind is Kind.REJECTED:
+        return (), ()
+    if phase.kind is Kind.SUSPENDED and not seen.workloads:
+        return (), ()  # created suspended: not even an empty StatefulSet
+    learners, shards, evaluator = wanted(seen, job, phase, before)
+    builder = JobChildren(
+        job=job,
+        owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
+        settings=settings,
+        wanted=Wanted(
+            learners=learners,
+            shards=shards,
+            evaluator=evaluator,
+            exclusions=nodes.exclusions(job.name, seen.workloads, placement),
+        ),
+    )
+    objects = builder.objects()
+    held = _held_shards(seen, job, phase, placement, objects)
+    live = {key_of(each): each for each in seen.children}
+    changed = [
+        each
+        for each in objects
+        if each["metadata"]["name"] not in held
+        and _applied(live.get(key_of(each), {})) != _applied(each)
+    ]
+    return tuple(changed), _pruned(seen, {key_of(each) for each in objects})
+
+
+def _applied(child: Object) -> str | None:
+    """The hash of what was applied."""
+    found: str | None = child.get("metadata", {}).get("annotations", {}).get(Annotation.APPLIED)
+    return found
+
+
+def _held_shards(
+    seen: Observation, job: Job, phase: Phase, placement: Placement, objects: Sequence[Object]
+) -> frozenset[str]:
+    """Names of shards' children whose change must wait; never of a shard on a lost node."""
+    if phase.kind is not Kind.RUNNING:
+        return frozenset()
+    lost = {workload_name(job.name, each.pod) for each in placement.replace}
+    shards = []
+    for each in objects:
+        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]:
+            annotations = each["spec"]["template"]["metadata"]["annotations"]
+            live = seen.workloads.get(each["metadata"]["name"])
+            shards.append((live, annotations[Annotation.TEMPLATE]))
+    ready = sum(pod.role == SHARD_ROLE and pod.ready for pod in seen.pods)
+    return rollout.shards_to_hold(shards, ready) - lost
+
+
+def _pruned(seen: Observation, wanted: set[tuple[str, str]]) -> tuple[Deletion, ...]:
+    """What the job no longer asks for; never pods, claims, or run files that pods still read."""
+    used = {
+        volume["configMap"]["name"]
+        for each in seen.children
+        if each["kind"] == "Pod"
+        for volume in each["spec"].get("volumes", [])
+        if "configMap" in volume
+    }
+    found = []
+    for each in seen.children:
+        kind, name = key_of(each)
+        owners = each["metadata"].get("ownerReferences") or []
+        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in wanted or name in used:
+            continue
+        if any(owner["uid"] == seen.uid for owner in owners):
+            uid = each["metadata"]["uid"]
+            found.append(Deletion(kind=kind, name=name, uid=uid, reason=NOT_WANTED))
+    return tuple(found)
+
+
+def _restarts(
+    seen: Observation, job: Job, phase: Phase, placement: Placement, settings: Settings
+) -> tuple[Deletion, ...]:
+    """Learners' pods of an old template that may go now (`rollout`)."""
+    if phase.kind is not Kind.RUNNING or seen.registrar is None:
+        return ()
+    own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]
+    training = rollout.counted(statuses.training(seen.replies) or [], own, settings.serves)
+    learners = {region.name: region.learners for region in job.spec.regions}
+    live = {region: seen.workloads.get(learner_set(job.name, region)) for region in learners}
+    templates = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
+    candidates = [
+        pod
+        for pod in own
+        if pod.region in templates
+        and pod.node not in placement.lost
+        and pod.ordinal < learners[pod.region]
+    ]
+    chosen = rollout.next_to_restart(
+        list(learners), candidates, templates, training, job.spec.sync.quorum
+    )
+    return tuple(_of_pod(pod, OLD_TEMPLATE) for pod in chosen)
+
+
+def _of_pod(pod: Pod, reason: str) -> Deletion:
+    return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason)
+
+
+# ---------------------------------------------------------------- the next pass
+
+
+def _pause(seen: Observation, job: Job, phase: Phase, before: Before, now: float) -> float | None:
+    """Seconds until the next pass. None: an event must come first, or the job has expired."""
+    if phase.kind is Kind.REJECTED:
+        return None
+    if phase.kind.over:
+        return _seconds_left(seen, job, before, now)
+    if phase.kind is Kind.SUSPENDED and not seen.pods:
+        return QUIET_SECONDS
+    return POLL_SECONDS
+
+
+def _seconds_left(seen: Observation, job: Job, before: Before, now: float) -> float | None:
+    """Until a finished job has lived for its ttlSecondsAfterFinished; None: it has."""
+    ttl = job.spec.ttl_seconds_after_finished
+    completed = seen.status.get("completionTime")
+    if not completed or not before.over:
+        return POLL_SECONDS
+    if any(not pod.terminating for pod in seen.pods):
+        return POLL_SECONDS
+    if ttl is None:
+        return QUIET_SECONDS
+    left = ttl - (now - seconds_of(completed))
+    return left + EXPIRY_MARGIN_SECONDS if left > 0 else None

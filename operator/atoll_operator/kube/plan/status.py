@@ -1,0 +1,185 @@
+"""What the status of a job says after a pass, and whether that is worth a write.
+
+A status has two parts: ten conditions (`api.conditions` decides them from facts) and counts and
+progress (`api.status`). This module collects the facts of a cluster, and compares the result with
+what the API server has: nothing new is not written, and mere progress only every WRITE_SECONDS,
+so that a job at rest costs no writes and a training one few.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll_operator.api import conditions
+from atoll_operator.api import status as statuses
+from atoll_operator.api.conditions import Condition, Kind, Phase
+from atoll_operator.api.spec import Job, StorageType
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set
+from atoll_operator.kube.observation import Object, Observation, Pod, Raw, Workload, rfc3339
+from atoll_operator.kube.plan import events
+from atoll_operator.kube.plan.nodes import Placement
+from atoll_operator.kube.plan.phase import Before, export_url
+from atoll_operator.kube.settings import Settings
+
+WRITE_SECONDS = 10.0  # between two writes of mere progress
+INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
+STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusWrite:
+    """A status to write, and what to say once it is written."""
+
+    status: Object
+    changed: tuple[Condition, ...] = ()  # conditions whose status has changed
+    events: tuple[Object, ...] = ()  # one for each of them
+
+
+def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
+    """The status of a manifest that cannot be read."""
+    return _write(seen, conditions.rejected(INVALID, seen.error), {}, now)
+
+
+def of_job(
+    seen: Observation,
+    job: Job,
+    phase: Phase,
+    before: Before,
+    placement: Placement,
+    settings: Settings,
+    now: float,
+) -> StatusWrite | None:
+    """The status of a job in this phase; `now` is in UNIX seconds. None: nothing to write."""
+    found = conditions.decide(_facts(seen, job, phase, placement))
+    if phase.kind.over and before.over:
+        # Pods and shards are gone: what was written while they were there stays.
+        kept = {k: v for k, v in seen.status.items() if k not in _WRITTEN_ALWAYS}
+        body = kept
+    else:
+        body = _body(seen, job, phase, settings, now) | _times(seen.status, phase, now)
+    if phase.kind is Kind.COMPLETE and export_url(job):
+        body["exportURL"] = export_url(job)
+    return _write(seen, found, body, now)
+
+
+_WRITTEN_ALWAYS = ("conditions", "observedGeneration")
+
+
+def _body(
+    seen: Observation, job: Job, phase: Phase, settings: Settings, now: float
+) -> dict[str, Any]:
+    served = [region.name for region in job.spec.regions if settings.serves(region.name)]
+    return statuses.body(
+        statuses.View(
+            job=job,
+            replies=seen.replies,
+            asked_at=seen.remembered.asked_at or rfc3339(now),
+            ready=ready_by_region(seen.pods, served),
+            replaced=replaced_by_region(job, seen.workloads),
+            idle=phase.kind is not Kind.RUNNING and not seen.pods,
+        )
+    )
+
+
+def _times(old: Raw, phase: Phase, now: float) -> dict[str, str]:
+    """startTime as of the last resume, completionTime once."""
+    found = {}
+    if phase.kind is not Kind.SUSPENDED:
+        found["startTime"] = old.get("startTime", rfc3339(now))
+    if phase.kind.over:
+        found["completionTime"] = old.get("completionTime", rfc3339(now))
+    return found
+
+
+def _facts(seen: Observation, job: Job, phase: Phase, placement: Placement) -> conditions.Facts:
+    live = statuses.training(seen.replies)
+    shard_problems, losses = problems(seen.pods, placement)
+    steps = job.spec.steps or 0
+    behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
+    return conditions.Facts(
+        phase=phase,
+        shard_states=tuple(reply.state if reply else None for reply in seen.replies),
+        shard_problems=tuple(shard_problems),
+        desired=job.spec.learners,
+        live=None if live is None else len(live),
+        quorum=job.spec.sync.quorum,
+        losses=tuple(losses),
+        held=tuple(each.message for each in placement.held),
+        drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
+        stalled_seconds=seen.remembered.still_seconds,
+        ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
+        pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
+        troubles=conditions.troubles(seen.replies),
+    )
+
+
+def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list[str]]:
+    """What is wrong with shards' and with learners' pods, one sentence per pod."""
+    shards: list[str] = []
+    learners: list[str] = []
+    lost = placement.lost
+    for pod in pods:
+        said = ""
+        if pod.node in lost:
+            said = f"{pod.name} is on {pod.node}, which is {lost[pod.node]}"
+        elif pod.unschedulable:
+            said = f"{pod.name} waits for a node: {pod.unschedulable}"
+        elif pod.waiting not in STARTING_WAITS:
+            code = "" if pod.exit_code is None else f", last exit code {pod.exit_code}"
+            said = f"{pod.name} waits: {pod.waiting}{code}"
+        if said:
+            (shards if pod.role == SHARD_ROLE else learners).append(said)
+    learners += [
+        f"{name} has used its spec.failure.maxReplacementsPerSlot" for name in placement.exhausted
+    ]
+    return sorted(shards), sorted(learners)
+
+
+def ready_by_region(pods: Iterable[Pod], regions: Sequence[str]) -> dict[str, int]:
+    """Learners' pods that are Ready, by region."""
+    found = dict.fromkeys(regions, 0)
+    for pod in pods:
+        if pod.role == LEARNER_ROLE and pod.region in found:
+            found[pod.region] += pod.ready and not pod.terminating
+    return found
+
+
+def replaced_by_region(job: Job, workloads: Mapping[str, Workload]) -> dict[str, int]:
+    """Replacements for lost nodes so far, by region."""
+    found = {}
+    for region in job.spec.regions:
+        live = workloads.get(learner_set(job.name, region.name))
+        found[region.name] = sum(count for count, _ in live.replaced.values()) if live else 0
+    return found
+
+
+# ---------------------------------------------------------------- whether to write
+
+
+def _write(
+    seen: Observation, found: Sequence[Condition], body: Mapping[str, Any], now: float
+) -> StatusWrite | None:
+    """The write, or None when nothing is new, or only progress a moment after the last write."""
+    old = seen.status
+    known = old.get("conditions") or []
+    generation = seen.raw["metadata"]["generation"]
+    merged = conditions.merged(known, found, generation, rfc3339(now))
+    new = {**body, "observedGeneration": generation, "conditions": merged}
+    if new == old:
+        return None
+    urgent = known != merged or _lasting(new) != _lasting(old)
+    if not urgent and seen.remembered.unwritten_seconds < WRITE_SECONDS:
+        return None
+    changed = conditions.transitions(known, found)
+    return StatusWrite(
+        status=new,
+        changed=changed,
+        events=tuple(events.of_transition(seen.raw, each, rfc3339(now)) for each in changed),
+    )
+
+
+def _lasting(status: Raw) -> dict[str, Any]:
+    """A status without what moves all the time, and without its conditions."""
+    kept = {k: v for k, v in status.items() if k not in ("progress", "columns", "conditions")}
+    columns = status.get("columns") or {}
+    return {**kept, "columns": {k: v for k, v in columns.items() if k != "progress"}}

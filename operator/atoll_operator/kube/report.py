@@ -1,0 +1,55 @@
+"""The last phase of a pass: writes the status and its Events, and measures replacements.
+
+At most one status write per pass, and none when nothing is new; Events are written only after the
+status that they announce, so that an operator that dies between the two says too little rather
+than something twice.
+"""
+
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from atoll_operator.kube.edges.api import Api, NotFoundError
+from atoll_operator.kube.memory import Memory
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.plan.nodes import works_again
+from atoll_operator.kube.plan.planner import Plan
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class StatusWriter:
+    """Reports one plan per pass."""
+
+    api: Api
+    metrics: Metrics
+
+    async def report(self, plan: Plan, memory: Memory) -> None:
+        """Raises ApiError and what the network raises; a job that is gone needs no status."""
+        self._measure(plan, memory)
+        if plan.status is None:
+            return
+        try:
+            await self.api.apply_status(plan.namespace, plan.job, plan.status.status)
+        except NotFoundError:
+            return
+        memory.written_at = plan.at
+        self.metrics.writes.labels("Status").inc()
+        for each in plan.status.changed:
+            log.info(
+                "condition", job=plan.job, type=each.type, status=each.status, reason=each.reason
+            )
+        for event in plan.status.events:
+            await self.api.create_event(plan.namespace, event)
+            self.metrics.writes.labels("Event").inc()
+
+    def _measure(self, plan: Plan, memory: Memory) -> None:
+        """How long it took until each replacement trains or serves again."""
+        for key, each in list(memory.replacements.items()):
+            if works_again(each, plan.pods, plan.training):
+                seconds = time.monotonic() - each.lost_at
+                self.metrics.replacement_seconds.labels(each.role).observe(seconds)
+                log.info("replacement works", pod=each.name, seconds=round(seconds, 1))
+                del memory.replacements[key]
