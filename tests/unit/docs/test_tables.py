@@ -2,17 +2,15 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.metrics import MetricWrapperBase
 
 from atoll_operator.api import conditions
-from atoll_operator.kube.metrics import Metrics as OperatorMetrics
-from atoll_protos.exits import EXITS, ExitCode
-from atoll_syncer.metrics import Metrics as ShardMetrics
-from unit.docs.tree import ROOT, files
+from atoll_protos.exits import EXITS
+from unit.docs.tables import PAGES, PLACE, TABLES, renewed
+from unit.docs.tree import ROOT, files, name
 
 OPERATING = (ROOT / "docs/operating.md").read_text()
 SCRIPTS = (ROOT / "docs/training-scripts.md").read_text()
@@ -45,16 +43,6 @@ def reasons_of_conditions() -> Iterator[str]:
     yield conditions.STORE_LOST
 
 
-def labels_of(program: Callable[[CollectorRegistry], object]) -> dict[str, set[str]]:
-    """Return the labels of each metric of a program, by the metric's name as it is scraped."""
-    found = {}
-    for metric in vars(program(CollectorRegistry())).values():
-        if isinstance(metric, MetricWrapperBase):
-            total = "_total" if isinstance(metric, Counter) else ""
-            found[f"{metric._name}{total}"] = {*metric._labelnames}
-    return found
-
-
 def test_every_condition_is_explained_in_its_order() -> None:
     assert [cell for row in rows("Conditions") for cell in words(row[0])] == [*conditions.TYPES]
 
@@ -64,24 +52,15 @@ def test_every_reason_of_a_condition_is_explained(reason: str) -> None:
     assert f"`{reason}`" in OPERATING.split("## Lost nodes\n")[0]
 
 
-def test_every_exit_code_is_explained() -> None:
-    listed = {int(row[0]): words(row[1]) for row in rows("Exit codes")}
-    assert listed == {code.value: {code.name} for code in ExitCode}
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_tables_that_are_made_from_the_code_are_current(page: Path) -> None:
+    remedy = "run python tests/unit/docs/tables.py"
+    assert page.read_text() == renewed(page.read_text()), remedy
 
 
-def test_every_metric_is_listed_with_its_labels() -> None:
-    listed = {min(words(row[0])): words(row[1]) for row in rows("Metrics")}
-    assert listed == {**labels_of(ShardMetrics), **labels_of(lambda _: OperatorMetrics())}
-
-
-def test_every_variable_is_explained() -> None:
-    used = {
-        variable
-        for path in files("operator/*.py", "worker/*.py", "syncer/*.py", "protos/*.py")
-        for variable in re.findall(r"\bATOLL_[A-Z_]+\b", path.read_text())
-    }
-    missing = {each for each in used if f"`{each}`" not in OPERATING + SCRIPTS}
-    assert not missing
+def test_every_table_has_a_place() -> None:
+    places = [place[1] for page in PAGES for place in PLACE.findall(page.read_text())]
+    assert sorted(places) == sorted(TABLES)
 
 
 def test_every_event_of_the_run_folder_is_explained() -> None:
