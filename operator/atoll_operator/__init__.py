@@ -1,1 +1,12 @@
-"""A manifest becomes a running job: spec, plan and conditions (pure), then one of two executors."""
+"""The operator: a manifest becomes a running job, in a cluster or on this machine.
+
+    cli.py        the command `atoll`: validate, run, status, eval
+    __main__.py   the process `atoll-operator`
+    api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
+    local/        the executor that starts processes on this machine
+    kube/         the executor that makes objects in a Kubernetes cluster
+
+The two executors do not import each other; what both need stands in `api`. Nothing here imports
+torch, the syncer or the worker: processes are started by their command, and `atoll_protos` holds
+what all programs must agree on.
+"""

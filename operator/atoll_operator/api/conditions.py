@@ -1,25 +1,243 @@
-"""The ten conditions, of both executors, all present from the first pass; pure."""
+"""The ten conditions of a job, under both executors: what each says, why, and what to do; pure.
+
+Theory of operation: how conditions are decided
+-----------------------------------------------
+`decide(facts)` returns one condition of each type, in the order of `TYPES`, from the first pass
+over a job on. It is a function of `Facts` alone; no condition depends on an earlier one, so a
+restarted operator says the same as the one before it. Only `lastTransitionTime` has a memory
+(`merged`).
+
+The facts come from three sources, in falling order of authority:
+
+    phase           Rejected, Running, Suspended, Finishing, Complete or Failed: what the executor
+                    does with the job (kube.plan.phase or local.progress)
+    shards          their states and the registrar's list of slots; None where there is no answer
+    pods and nodes  pods that wait, lost nodes, storms; empty under `atoll run`
+
+Each condition asks in this order, and the first answer wins:
+
+    1. Does anything run?   If the phase is not Running or Finishing, SyncerReady,
+                            LearnersAvailable, Progressing and Degraded are False and their reason
+                            is the phase: nobody should read a finished job as a broken one.
+    2. Can it be seen?      If what the condition is about gives no answer, it is Unknown (NoAnswer,
+                            SyncerSilent). The last value is never repeated. A known trouble comes
+                            before this: a pod that cannot be scheduled makes Degraded True and
+                            SyncerReady False, even while shards are silent.
+    3. What is wrong?       The most specific reason that is known; the message holds the details.
+    4. Nothing is wrong.
+
+Progressing walks from the cause to the effect, so that its reason names the first thing that is
+missing: the shards (WaitingForSyncer), then learners (WaitingForLearners), then movement of the
+step (Stalled). Near the end the shards stop asking for learners (their states are Final or
+Complete); then missing learners are no trouble any more (TrainingOver, Exporting).
+
+NodeLossHeld and SpecDrift do not depend on the phase. Accepted, Suspended, Complete and Failed
+restate the phase; Complete and Failed stay once they are True.
+
+`REASONS` is the one table of what a condition can say. A condition takes its status from there, so
+a reason without an entry, and hence without a remedy, cannot be used. docs/operating.md contains
+the table, made by `atoll_operator.api.docs`. A new condition takes its entries in `REASONS`, a
+function here and the facts that it needs from both executors.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import EXITS
 from atoll_protos.states import shard_text
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
-TYPES: Final = (
-    "Accepted", "SyncerReady", "LearnersAvailable", "Progressing", "Degraded",
-    "NodeLossHeld", "SpecDrift", "Suspended", "Complete", "Failed",
-)  # fmt: skip
 WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed"})
-ENDED: Final = frozenset(
-    {pb.SHARD_FINAL, pb.SHARD_COMPLETE}
-)  # shards that ask nothing more of learners
+# Shards that ask nothing more of learners, and shards that do their work.
+ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 STALLED_SECONDS: Final = 120.0
+MESSAGE_CHARACTERS_MAX: Final = 2000
 STORE_LOST: Final = "StoreLost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One thing that a condition can say. `remedy` is empty where there is nothing to do."""
+
+    type: str
+    status: str
+    reason: str
+    meaning: str
+    remedy: str = ""
+
+
+def _reasons(kind: str, status: str, *rows: tuple[str, str, str]) -> tuple[Reason, ...]:
+    return tuple(
+        Reason(type=kind, status=status, reason=reason, meaning=meaning, remedy=remedy)
+        for reason, meaning, remedy in rows
+    )
+
+
+_SILENT = "see the pod and the log of shard 0"
+REASONS: Final[tuple[Reason, ...]] = (
+    *_reasons("Accepted", TRUE, ("Valid", "the manifest is right and supported", "")),
+    *_reasons(
+        "Accepted",
+        FALSE,
+        (
+            "Invalid",
+            "a field is wrong",
+            "fix the field that the message names; `atoll validate` says the same",
+        ),
+        (
+            "NotSupported",
+            "this version cannot do what a field asks for",
+            "change or remove the field that the message names",
+        ),
+    ),
+    *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),
+    *_reasons(
+        "SyncerReady",
+        FALSE,
+        (
+            "Starting",
+            "a shard starts, waits for its first values or restores its state",
+            "wait; if it stays, see the log of the shard that the message names",
+        ),
+        (
+            "PodsNotReady",
+            "a shard's pod does not run",
+            "see the pod that the message names: its image, volume, node and log",
+        ),
+    ),
+    *_reasons(
+        "SyncerReady",
+        UNKNOWN,
+        ("NoAnswer", "a shard does not answer", "see the pod and the log of that shard"),
+    ),
+    *_reasons(
+        "LearnersAvailable",
+        TRUE,
+        ("Quorum", "at least as many learners as the quorum are in training", ""),
+        ("TrainingOver", "the training is over, learners may leave", ""),
+    ),
+    *_reasons(
+        "LearnersAvailable",
+        FALSE,
+        (
+            "TooFew",
+            "fewer learners than the quorum are in training",
+            "see the learners that the message names: their pods' events, logs, node capacity",
+        ),
+    ),
+    *_reasons("LearnersAvailable", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "Progressing",
+        TRUE,
+        ("Training", "the job's step moves", ""),
+        ("Exporting", "the training is over and the model is being written", ""),
+        ("Evaluating", "the model is written and the last evaluation runs", ""),
+    ),
+    *_reasons(
+        "Progressing",
+        FALSE,
+        ("WaitingForSyncer", "a shard does not serve", "see SyncerReady"),
+        (
+            "WaitingForLearners",
+            "fewer learners than the quorum are in training",
+            "see LearnersAvailable",
+        ),
+        (
+            "Stalled",
+            f"the step has not moved for {STALLED_SECONDS:.0f} s",
+            "see the learners' logs",
+        ),
+    ),
+    *_reasons("Progressing", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "Degraded",
+        TRUE,
+        (
+            "PodsMissing",
+            "a pod waits, or its node is lost",
+            "none while replacements come; else give the region more capacity",
+        ),
+        (
+            "StoreTrouble",
+            "a shard cannot write to its volume and tries again; nothing is lost meanwhile",
+            "repair the volume that the message names",
+        ),
+        (
+            "LearnersMissing",
+            "some learners are not in training",
+            "none while they start; else see their pods and logs",
+        ),
+    ),
+    *_reasons("Degraded", FALSE, ("AllWell", "everything that the job asks for is there", "")),
+    *_reasons("Degraded", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "NodeLossHeld",
+        TRUE,
+        (
+            "Storm",
+            "so many nodes were lost at once that nothing is replaced",
+            "bring the nodes back, delete them, or annotate the job with `atoll.dev/release-hold`",
+        ),
+    ),
+    *_reasons("NodeLossHeld", FALSE, ("NoStorm", "lost nodes are replaced", "")),
+    *_reasons(
+        "SpecDrift",
+        TRUE,
+        ("Differs", "processes run with another manifest", "apply one manifest everywhere"),
+    ),
+    *_reasons("SpecDrift", FALSE, ("InStep", "all processes run with this manifest", "")),
+    *_reasons(
+        "Suspended",
+        TRUE,
+        ("Suspended", "nothing runs, the run is kept", "`spec.suspend: false` resumes it"),
+    ),
+    *_reasons(
+        "Suspended",
+        FALSE,
+        ("Suspending", "learners' pods are still ending", ""),
+        ("NotSuspended", "the job is not suspended", ""),
+    ),
+    *_reasons(
+        "Complete",
+        TRUE,
+        ("Trained", "the training is over", "`.status.exportURL` says where the model is"),
+    ),
+    *_reasons("Complete", FALSE, ("NotComplete", "the job is not complete", "")),
+    *_reasons(
+        "Failed",
+        TRUE,
+        *(
+            (row.reason, f"exit code {row.code}: {row.meaning}", row.remedy)
+            for row in EXITS.values()
+            if row.permanent
+        ),
+        (
+            STORE_LOST,
+            "a shard lost its state and no learner can restore it",
+            "start another job",
+        ),
+        (
+            "DeadlineExceeded",
+            "spec.activeDeadlineSeconds have passed",
+            "start another job with more time",
+        ),
+        (
+            "ProcessFailed",
+            "only of `atoll run`: a process that the job needs failed again and again",
+            "see the log of the process that the message names",
+        ),
+    ),
+    *_reasons("Failed", FALSE, ("NotFailed", "the job has not failed", "")),
+)
+TYPES: Final = tuple(dict.fromkeys(each.type for each in REASONS))
+STATUSES: Final = {(each.type, each.reason): each.status for each in REASONS}
 
 
 class Kind(StrEnum):
@@ -28,7 +246,7 @@ class Kind(StrEnum):
     REJECTED = "Rejected"
     RUNNING = "Running"
     SUSPENDED = "Suspended"
-    FINISHING = "Finishing"  # the model is exported; the evaluator has its last word
+    FINISHING = "Finishing"  # the model is exported; the evaluator measures it once more
     COMPLETE = "Complete"
     FAILED = "Failed"
 
@@ -40,21 +258,47 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """With the reason and message of its condition."""
+    """A kind, with the reason and message of its condition."""
 
     kind: Kind
     reason: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One condition without its times."""
+class Shown(BaseModel):
+    """A part of a status: camelCase outside, and what a reader does not know is ignored."""
 
-    type: str
-    status: str
-    reason: str
-    message: str = ""
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+    )
+
+    def to_object(self) -> dict[str, Any]:
+        """As the API server and status.json have it: without the fields that are None."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Condition(Shown):
+    """One condition. `atoll run` gives no generation and no time."""
+
+    type: str = Field(max_length=316, description="Which question this condition answers.")
+    status: str = Field(
+        description="True, False, or Unknown when it cannot be seen now.",
+        json_schema_extra={"enum": [TRUE, FALSE, UNKNOWN]},
+    )
+    observed_generation: int | None = Field(
+        default=None, description="The metadata.generation that this condition describes."
+    )
+    last_transition_time: str | None = Field(
+        default=None,
+        description="When the status of this condition changed last.",
+        json_schema_extra={"format": "date-time"},
+    )
+    reason: str = Field(
+        max_length=1024, description="Why, in one word; docs/operating.md has the remedies."
+    )
+    message: str = Field(
+        default="", max_length=32768, description="The details, for a person to read."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +306,18 @@ class Facts:
     """What the conditions are made from. `live` is None when the registrar cannot be asked."""
 
     phase: Phase
-    shard_states: tuple[pb.ShardState | None, ...]  # as Status says; None: no answer
+    shard_states: tuple[pb.ShardState | None, ...]  # None: no answer
     shard_problems: tuple[str, ...] = ()
     desired: int = 0
     live: int | None = None
     quorum: int = 1
-    losses: tuple[str, ...] = ()  # what is not as it should be, in words
+    losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     stalled_seconds: float = 0.0
     ephemeral: bool = False
     pods_left: int = 0
-    troubles: tuple[str, ...] = ()  # with storage, which shards try again, in words
+    troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
 
     @property
     def ended(self) -> bool:
@@ -91,7 +335,7 @@ def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
 
 
 def decide(facts: Facts) -> tuple[Condition, ...]:
-    """One of each type."""
+    """One of each type, in the order of TYPES."""
     return (
         _accepted(facts),
         _syncer_ready(facts),
@@ -112,16 +356,24 @@ def rejected(reason: str, message: str) -> tuple[Condition, ...]:
     return (Condition(type="Accepted", status=FALSE, reason=reason, message=message), *rest)
 
 
+def _of(kind: str, reason: str, message: str = "") -> Condition:
+    """A condition of the table; its status stands there."""
+    status = STATUSES[kind, reason]
+    return Condition(
+        type=kind, status=status, reason=reason, message=message[:MESSAGE_CHARACTERS_MAX]
+    )
+
+
 def _accepted(facts: Facts) -> Condition:
     if facts.phase.kind is Kind.REJECTED:
         return Condition(
             type="Accepted", status=FALSE, reason=facts.phase.reason, message=facts.phase.message
         )
-    return Condition(type="Accepted", status=TRUE, reason="Valid")
+    return _of("Accepted", "Valid")
 
 
 def _idle(facts: Facts, kind: str) -> Condition | None:
-    """What does not run is not judged."""
+    """Of a job that does not run: the phase is the reason."""
     phase = facts.phase.kind
     if phase is Kind.RUNNING or phase is Kind.FINISHING:
         return None
@@ -130,25 +382,23 @@ def _idle(facts: Facts, kind: str) -> Condition | None:
 
 
 def _syncer_ready(facts: Facts) -> Condition:
-    idle = _idle(facts, "SyncerReady")
+    kind = "SyncerReady"
+    idle = _idle(facts, kind)
     if idle is not None:
         return idle
     states = facts.shard_states
-    problems = "; ".join(facts.shard_problems)
-    told = ", ".join(
+    each_state = ", ".join(
         f"shard {i} {'silent' if state is None else shard_text(state)}"
         for i, state in enumerate(states)
     )
     if all(state in SERVING for state in states):
-        note = ""
-        if facts.ephemeral:
-            note = "storage is Ephemeral: a lost shard is restored from the learners"
-        return Condition(type="SyncerReady", status=TRUE, reason="Serving", message=note)
-    if problems:
-        return Condition(type="SyncerReady", status=FALSE, reason="PodsNotReady", message=problems)
+        note = "storage is Ephemeral: a lost shard is restored from the learners"
+        return _of(kind, "Serving", note if facts.ephemeral else "")
+    if facts.shard_problems:
+        return _of(kind, "PodsNotReady", "; ".join(facts.shard_problems))
     if any(state is None for state in states):
-        return Condition(type="SyncerReady", status=UNKNOWN, reason="NoAnswer", message=told)
-    return Condition(type="SyncerReady", status=FALSE, reason="Starting", message=told)
+        return _of(kind, "NoAnswer", each_state)
+    return _of(kind, "Starting", each_state)
 
 
 def _learners_available(facts: Facts) -> Condition:
@@ -157,16 +407,13 @@ def _learners_available(facts: Facts) -> Condition:
     if idle is not None:
         return idle
     if facts.live is None:
-        return Condition(
-            type=kind, status=UNKNOWN, reason="SyncerSilent", message="the registrar is silent"
-        )
+        return _of(kind, "SyncerSilent", "shard 0, which counts the learners, does not answer")
     if facts.ended:
-        return Condition(type=kind, status=TRUE, reason="TrainingOver")
-    said = f"{facts.live} of {facts.desired} in training, quorum {facts.quorum}"
+        return _of(kind, "TrainingOver")
+    counted = f"{facts.live} of {facts.desired} in training, quorum {facts.quorum}"
     if facts.live >= facts.quorum:
-        return Condition(type=kind, status=TRUE, reason="Quorum", message=said)
-    why = "; ".join((said, *facts.losses))
-    return Condition(type=kind, status=FALSE, reason="TooFew", message=why[:2000])
+        return _of(kind, "Quorum", counted)
+    return _of(kind, "TooFew", "; ".join((counted, *facts.losses)))
 
 
 def _progressing(facts: Facts) -> Condition:
@@ -175,67 +422,55 @@ def _progressing(facts: Facts) -> Condition:
     if idle is not None:
         return idle
     if facts.phase.kind is Kind.FINISHING:
-        return Condition(type=kind, status=TRUE, reason=facts.phase.reason)
+        return _of(kind, facts.phase.reason)
     if facts.ended:
-        return Condition(
-            type=kind, status=TRUE, reason="Exporting", message="; ".join(facts.troubles)
-        )
+        return _of(kind, "Exporting", "; ".join(facts.troubles))
     if facts.live is None:
-        return Condition(type=kind, status=UNKNOWN, reason="SyncerSilent")
+        return _of(kind, "SyncerSilent")
     if not all(state in SERVING for state in facts.shard_states):
-        return Condition(type=kind, status=FALSE, reason="WaitingForSyncer")
+        return _of(kind, "WaitingForSyncer")
     if facts.live < facts.quorum:
-        return Condition(type=kind, status=FALSE, reason="WaitingForLearners")
+        return _of(kind, "WaitingForLearners")
     if facts.stalled_seconds > STALLED_SECONDS:
-        said = f"the step has not moved for {facts.stalled_seconds:.0f} s; see the learners' logs"
-        return Condition(type=kind, status=FALSE, reason="Stalled", message=said)
-    return Condition(type=kind, status=TRUE, reason="Training")
+        message = f"the step has not moved for {facts.stalled_seconds:.0f} s"
+        return _of(kind, "Stalled", f"{message}; see the learners' logs")
+    return _of(kind, "Training")
 
 
 def _degraded(facts: Facts) -> Condition:
-    idle = _idle(facts, "Degraded")
+    kind = "Degraded"
+    idle = _idle(facts, kind)
     if idle is not None:
         return idle
     if facts.losses or facts.shard_problems:
-        said = "; ".join((*facts.shard_problems, *facts.losses))
-        return Condition(type="Degraded", status=TRUE, reason="PodsMissing", message=said[:2000])
+        return _of(kind, "PodsMissing", "; ".join((*facts.shard_problems, *facts.losses)))
     if facts.troubles:
-        said = "; ".join(facts.troubles)
-        return Condition(type="Degraded", status=TRUE, reason="StoreTrouble", message=said[:2000])
+        return _of(kind, "StoreTrouble", "; ".join(facts.troubles))
     if facts.live is None:
-        return Condition(type="Degraded", status=UNKNOWN, reason="SyncerSilent")
+        return _of(kind, "SyncerSilent")
     if facts.live < facts.desired and not facts.ended:
-        said = f"{facts.desired - facts.live} of {facts.desired} learners are not in training yet"
-        return Condition(type="Degraded", status=TRUE, reason="LearnersMissing", message=said)
-    return Condition(type="Degraded", status=FALSE, reason="AllWell")
+        missing = facts.desired - facts.live
+        message = f"{missing} of {facts.desired} learners are not in training yet"
+        return _of(kind, "LearnersMissing", message)
+    return _of(kind, "AllWell")
 
 
 def _held(facts: Facts) -> Condition:
-    if facts.held:
-        return Condition(
-            type="NodeLossHeld", status=TRUE, reason="Storm", message="; ".join(facts.held)
-        )
-    return Condition(type="NodeLossHeld", status=FALSE, reason="NoStorm")
+    return _of("NodeLossHeld", "Storm" if facts.held else "NoStorm", "; ".join(facts.held))
 
 
 def _drift(facts: Facts) -> Condition:
-    if facts.drift:
-        return Condition(
-            type="SpecDrift", status=TRUE, reason="Differs", message="; ".join(facts.drift)
-        )
-    return Condition(type="SpecDrift", status=FALSE, reason="InStep")
+    return _of("SpecDrift", "Differs" if facts.drift else "InStep", "; ".join(facts.drift))
 
 
 def _suspended(facts: Facts) -> Condition:
+    kind = "Suspended"
     if facts.phase.kind is not Kind.SUSPENDED:
-        return Condition(type="Suspended", status=FALSE, reason="NotSuspended")
+        return _of(kind, "NotSuspended")
     if facts.pods_left:
-        said = f"{facts.pods_left} pods are still to end"
-        return Condition(type="Suspended", status=FALSE, reason="Suspending", message=said)
-    note = ""
-    if facts.ephemeral:
-        note = "shards that hold a run stay: their storage is Ephemeral"
-    return Condition(type="Suspended", status=TRUE, reason="Suspended", message=note)
+        return _of(kind, "Suspending", f"{facts.pods_left} pods have not ended yet")
+    note = "shards that hold a run keep running, because their storage is Ephemeral"
+    return _of(kind, "Suspended", note if facts.ephemeral else "")
 
 
 def _over(facts: Facts, kind: str, phase: Kind) -> Condition:
@@ -243,35 +478,30 @@ def _over(facts: Facts, kind: str, phase: Kind) -> Condition:
         return Condition(
             type=kind, status=TRUE, reason=facts.phase.reason, message=facts.phase.message
         )
-    return Condition(type=kind, status=FALSE, reason=f"Not{kind}")
+    return _of(kind, f"Not{kind}")
 
 
 def merged(
     old: Sequence[Mapping[str, Any]], new: Sequence[Condition], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """With times: lastTransitionTime moves only when the status does."""
-    before = {each["type"]: each for each in old}
+    """With times: lastTransitionTime moves only when the status does.
+
+    `old` are the conditions that the object has, `now` is in RFC 3339.
+    """
+    before = {each.type: each for each in map(Condition.model_validate, old)}
     found = []
     for each in new:
-        known = before.get(each.type, {})
-        same = known.get("status") == each.status
-        found.append(
-            {
-                "type": each.type,
-                "status": each.status,
-                "observedGeneration": generation,
-                "lastTransitionTime": known.get("lastTransitionTime", now) if same else now,
-                "reason": each.reason,
-                "message": each.message,
-            }
-        )
+        known = before.get(each.type)
+        since = known.last_transition_time if known and known.status == each.status else None
+        times = {"observed_generation": generation, "last_transition_time": since or now}
+        found.append(each.model_copy(update=times).to_object())
     return found
 
 
 def transitions(
     old: Sequence[Mapping[str, Any]], new: Sequence[Condition]
 ) -> tuple[Condition, ...]:
-    """Those whose status has changed; a first False is no news."""
+    """Those whose status has changed; a first False is not worth an Event."""
     before = {each["type"]: each["status"] for each in old}
     return tuple(
         each

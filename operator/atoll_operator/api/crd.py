@@ -1,18 +1,26 @@
-"""The CustomResourceDefinition from the models: `python -m atoll_operator.api.crd`."""
+"""The CustomResourceDefinition, made from the models: `python -m atoll_operator.api.crd`.
+
+pydantic writes a JSON schema of `Spec` and `Status`; this module turns it into what the API server
+calls a structural schema (no references, no unions), and adds what JSON schema cannot say: list
+maps, the rules in CEL, and the columns of `kubectl get`.
+"""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from atoll_operator.api import presets, rules
 from atoll_operator.api.spec import API_VERSION, COUNT_MAX, KIND, SECONDS_MAX, Spec
+from atoll_operator.api.status import Status
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "decoupledtrainingjobs"
 OPEN = ("Template", "EnvVar")  # pods are the cluster's to check
+NULL = {"type": "null"}
 UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
-MAPS = {"regions": ["name"], "conditions": ["type"]}
+MAPS = {"regions": ["name"], "conditions": ["type"], "metrics": ["name"]}
 
 
 def definition() -> dict[str, Any]:
@@ -53,7 +61,7 @@ def columns() -> list[dict[str, Any]]:
     """What `kubectl get dtj` shows."""
     shown = (
         ("Learners", "string", ".status.columns.learners", "in training / asked for"),
-        ("Step", "integer", ".status.progress.step", "the job's step"),
+        ("Step", "integer", ".status.progress.step", "the job's step (tick)"),
         ("Progress", "string", ".status.columns.progress", "of spec.steps or spec.tokens"),
         ("Loss", "string", ".status.progress.loss", "mean over the learners"),
         ("Syncer", "string", ".status.columns.syncer", "shards that serve / shards"),
@@ -65,14 +73,19 @@ def columns() -> list[dict[str, Any]]:
     ]
 
 
+def spec_schema() -> dict[str, Any]:
+    """The structural schema of `spec` with every default, also those that a preset changes."""
+    document = Spec.model_json_schema(by_alias=True)
+    found: dict[str, Any] = _structural(document, document.get("$defs", {}))
+    return found
+
+
 def schema() -> dict[str, Any]:
     """The structural schema of one job, with its rules."""
-    document = Spec.model_json_schema(by_alias=True)
-    spec = _structural(document, document.get("$defs", {}))
-    sync = spec["properties"]["sync"]
+    spec = spec_schema()
     _explain(spec["properties"])
     for name in presets.fields():  # what is not given is the preset's
-        sync["properties"][name].pop("default", None)
+        spec["properties"]["sync"]["properties"][name].pop("default", None)
     spec["properties"]["managedBy"]["nullable"] = True
     spec["x-kubernetes-validations"] = [
         *(_rule(rule) for rule in rules.RULES if not rule.of_object),
@@ -83,7 +96,10 @@ def schema() -> dict[str, Any]:
     ]
     return {
         "type": "object",
-        "description": "Trains one model on learners in several regions.",
+        "description": (
+            "Trains one model on learners in several regions, which train on their own and merge"
+            " their work as they go."
+        ),
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -116,7 +132,7 @@ def _explain(properties: dict[str, Any], path: str = "") -> None:
         node["description"] = " ".join(part for part in said if part)
 
 
-def default_text(path: str, node: dict[str, Any]) -> str:
+def default_text(path: str, node: Mapping[str, Any]) -> str:
     """`Default: 2; with DiLoCo 0.`; empty where nothing is filled in. `path` is below `spec`."""
     value = node.get("default")
     if value is None or value in ("", [], {}):
@@ -126,7 +142,7 @@ def default_text(path: str, node: dict[str, Any]) -> str:
     return f"Default: {_plain_text(value)}{others}."
 
 
-def range_text(node: dict[str, Any]) -> str:
+def range_text(node: Mapping[str, Any]) -> str:
     """`From 1 to 64.`; empty where only the number's format is a limit."""
     low, high = node.get("minimum"), node.get("maximum")
     if high is None or high in UNLIMITED:
@@ -174,7 +190,10 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
             key: _structural(value, definitions, key) for key, value in node["properties"].items()
         }
     if "items" in node:
+        nullable = NULL in node["items"].get("anyOf", [])
         node["items"] = _structural(node["items"], definitions)
+        if nullable:
+            node["items"]["nullable"] = True
         if name in MAPS:
             node |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": MAPS[name]}
     if node.get("type") == "integer":
@@ -182,63 +201,29 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     return node
 
 
-def _fields(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties}
-
-
-def _list(items: dict[str, Any], *, key: str | None = None) -> dict[str, Any]:
-    kind = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]} if key else {}
-    return {"type": "array", "items": {**items, **({"required": [key]} if key else {})}, **kind}
-
-
 def status_schema() -> dict[str, Any]:
-    """What the operator writes."""
-    text = {"type": "string"}
-    number = {"type": "integer", "format": "int64"}
-    time = {"type": "string", "format": "date-time"}
-    condition = _fields(
-        type={**text, "maxLength": 316},
-        status={**text, "enum": ["True", "False", "Unknown"]},
-        observedGeneration=number,
-        lastTransitionTime=time,
-        reason={**text, "maxLength": 1024},
-        message={**text, "maxLength": 32768},
-    )
-    return _fields(
-        observedGeneration=number,
-        conditions=_list(condition, key="type"),
-        run=text,
-        startTime=time,
-        completionTime=time,
-        exportURL=text,
-        learnersDesired=number,
-        learnersLive=number,
-        quorum=number,
-        columns={
-            **_fields(learners=text, progress=text, syncer=text),
-            "description": "Texts for the columns of kubectl get.",
-        },
-        progress=_fields(
-            step=number,
-            tokens=number,
-            loss={**text, "description": "A decimal number; the API conventions forbid floats."},
-            progressPercentage=number,
-            estimatedRemainingSeconds=number,
-            metrics=_list(_fields(name=text, value=text), key="name"),
-            lastUpdatedTime=time,
-        ),
-        regions=_list(
-            _fields(
-                name=text, learners=number, ready=number, live=number, lost=number, replaced=number
-            ),
-            key="name",
-        ),
-        syncer=_fields(
-            shards=number,
-            ready=number,
-            epochs={"type": "array", "items": {**number, "nullable": True}},
-        ),
-    )
+    """The structural schema of what the operator writes."""
+    document = Status.model_json_schema(by_alias=True)
+    found: dict[str, Any] = _structural(document, document.get("$defs", {}))
+    _loosen(found)
+    return found
+
+
+def _loosen(node: dict[str, Any]) -> None:
+    """No defaults, and nothing is required but the keys of list maps.
+
+    Only the operator writes a status, and an object may hold what an older operator has written.
+    """
+    keys = node.get("x-kubernetes-list-map-keys")
+    items = node.get("items")
+    node.pop("default", None)
+    node.pop("required", None)
+    for inner in node.get("properties", {}).values():
+        _loosen(inner)
+    if items is not None:
+        _loosen(items)
+        if keys:
+            items["required"] = list(keys)
 
 
 class Plain(yaml.SafeDumper):

@@ -38,7 +38,10 @@ class Published:
 PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
     {
         Preset.DILOCO: Published(
-            about="plain DiLoCo (arXiv 2311.08105): train a period, then wait for everyone's mean",
+            about=(
+                "plain DiLoCo (arXiv 2311.08105): all learners train for a period and then wait for"
+                " the mean of their work"
+            ),
             settings={
                 "fragments": 1,
                 "overlap": 0,
@@ -49,7 +52,10 @@ PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
             waits=True,
         ),
         Preset.STREAMING_DILOCO: Published(
-            about="Streaming DiLoCo (arXiv 2501.18512): fragments in turn, 4-bit offers, blending",
+            about=(
+                "Streaming DiLoCo (arXiv 2501.18512): fragments are merged in turn while training"
+                " goes on, learners send 4 bits per value and blend what they get"
+            ),
             settings={
                 "grace": {"enabled": False},
                 "merge": "Mean",

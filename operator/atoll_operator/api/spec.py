@@ -526,7 +526,7 @@ class Export(Model):
 
 
 class Spec(Model):
-    """The job as its user wrote it."""
+    """What the job should do, as its user wrote it."""
 
     suspend: bool = Field(
         default=False,

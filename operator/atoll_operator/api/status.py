@@ -1,14 +1,195 @@
-"""The status of a job under either executor: progress and counts as the shards see them; pure."""
+"""The status of a job: the one definition of every field, its writer and its reader; pure.
+
+Theory of operation: how a status comes to be
+---------------------------------------------
+`Status` and the models in it define the fields. The CRD's status schema and docs/spec.md are
+generated from them; both executors write them, and everything that reads a status reads them:
+
+    shards' replies (gRPC) --+
+    counts of pods ----------+--> View --> of(view) --> Status --+--> to_object(): status.json,
+    the checked job ---------+                                   |    or the object's status
+                                                                 |
+    facts --> conditions.decide() --> conditions ----------------+    read(): the other direction
+
+The operator and `atoll run` differ only in what they know: `atoll run` has no pods to count and
+leaves `regions[].ready` out. Whatever a reader knows from one of them holds for the other.
+
+Three rules decide what a field says:
+
+1. What cannot be seen is absent. A status never repeats the last value of something that cannot
+   be asked now: when the registrar (shard 0) is silent, `learnersLive` and `progress` are absent,
+   and the column of learners says `?/3`. A reply counts as current for 15 s (the caller passes
+   None for an older one). A reader takes an absent field as unknown, not as 0.
+2. The job's clock is the slowest shard's. Every shard keeps its own tick; `progress.step` is the
+   lowest, because only up to there has every part of the model been merged. So progress is
+   absent as long as any shard is silent, while counts of learners need the registrar alone.
+3. Texts for people are made here once. `columns` holds what `kubectl get` shows, so that no other
+   place puts the same numbers together in another way. Numbers that are not whole are texts with
+   four decimals, as the conventions of the Kubernetes API forbid floats.
+
+A finished job (Complete or Failed) keeps its last status: the caller goes on writing what it has
+read, since the shards that could say more are gone.
+
+`to_object()` leaves out what is None and keeps the order of the fields below. A field that is
+added must be optional, because an older operator may have written the object; a field that this
+version does not know is ignored when it is read.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import SERVING
+from atoll_operator.api.conditions import SERVING, Condition, Shown
 from atoll_operator.api.spec import Job
 from atoll_protos.names import split_slot
+
+
+class Columns(Shown):
+    """Texts for the columns of `kubectl get`."""
+
+    learners: str = Field(description="Learners in training / asked for; ? when unknown.")
+    syncer: str = Field(description="Shards that serve / all shards.")
+    progress: str | None = Field(
+        default=None, description="How much of spec.steps or spec.tokens is done, such as 42%."
+    )
+
+
+class RegionStatus(Shown):
+    """What is seen of one region."""
+
+    name: str = Field(description="Name of the region, as in spec.regions.")
+    learners: int = Field(description="Learners that the region should have.")
+    ready: int | None = Field(
+        default=None,
+        description="Learners' pods that are Ready; only for regions that this cluster serves.",
+    )
+    replaced: int | None = Field(
+        default=None,
+        description="Pods that were moved away from lost nodes so far; as for ready.",
+    )
+    live: int | None = Field(
+        default=None, description="Learners in training; absent while the syncer is silent."
+    )
+    lost: int | None = Field(
+        default=None,
+        description="Learners whose connection to the syncer was lost; absent as for live.",
+    )
+
+
+class SyncerStatus(Shown):
+    """What is seen of the shards."""
+
+    shards: int = Field(description="Shards that the job should have.")
+    ready: int = Field(description="Shards that answer and serve.")
+    epochs: list[int | None] = Field(
+        description=(
+            "For each shard, the number of the process that runs it, which grows with every start;"
+            " null while the shard is silent."
+        )
+    )
+
+
+class Metric(Shown):
+    """One number that the evaluator has measured."""
+
+    name: str = Field(
+        description="outer_loss: held-out loss; outer_loss_step: the step it was measured at."
+    )
+    value: str = Field(description="The value, as a decimal number.")
+
+
+class Progress(Shown):
+    """How far the training is; absent while a shard is silent."""
+
+    step: int = Field(
+        description="The job's step (tick): the lowest over the shards, as the slowest decides."
+    )
+    tokens: int = Field(description="Tokens that the learners have trained.")
+    last_updated_time: str = Field(
+        description="When the shards gave these numbers.",
+        json_schema_extra={"format": "date-time"},
+    )
+    loss: str | None = Field(
+        default=None,
+        description="Mean of the learners' newest training losses, as a decimal number.",
+    )
+    progress_percentage: int = Field(description="How much of spec.steps or spec.tokens is done.")
+    estimated_remaining_seconds: int | None = Field(
+        default=None,
+        description="Seconds to the end at the present rate; only for a length in steps.",
+    )
+    metrics: list[Metric] | None = Field(
+        default=None, description="What the evaluator measured last."
+    )
+
+
+class Status(Shown):
+    """What is seen of the job; what cannot be seen now is absent."""
+
+    learners_desired: int | None = Field(
+        default=None, description="Learners of all regions that the job should have."
+    )
+    quorum: int | None = Field(
+        default=None, description="Learners that a merge needs: spec.sync.quorum or its default."
+    )
+    columns: Columns | None = Field(
+        default=None, description="Texts for the columns of kubectl get."
+    )
+    regions: list[RegionStatus] | None = Field(
+        default=None, description="What is seen of each region."
+    )
+    syncer: SyncerStatus | None = Field(default=None, description="What is seen of the shards.")
+    run: str | None = Field(
+        default=None,
+        description="Random id of the training. It stays the same for the life of the job.",
+    )
+    learners_live: int | None = Field(
+        default=None, description="Learners in training; absent while the syncer is silent."
+    )
+    progress: Progress | None = Field(
+        default=None, description="How far the training is; absent while a shard is silent."
+    )
+    start_time: str | None = Field(
+        default=None,
+        description="When the job was started, or resumed after a suspension.",
+        json_schema_extra={"format": "date-time"},
+    )
+    completion_time: str | None = Field(
+        default=None,
+        description="When the job became Complete or Failed.",
+        json_schema_extra={"format": "date-time"},
+    )
+    export_url: str | None = Field(
+        default=None,
+        alias="exportURL",
+        description="Where the final model is, once the job is Complete.",
+    )
+    observed_generation: int | None = Field(
+        default=None, description="The metadata.generation that this status describes."
+    )
+    conditions: list[Condition] | None = Field(
+        default=None,
+        description=(
+            "What holds for the job: all ten types from the first pass. docs/operating.md lists"
+            " every reason and its remedy."
+        ),
+    )
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any] | None) -> Self:
+        """A status as the API server or status.json has it; None is an empty one."""
+        return cls.model_validate(raw or {})
+
+    def true_condition(self, kind: str) -> Condition | None:
+        """The condition of a type, when it is True."""
+        for each in self.conditions or []:
+            if each.type == kind and each.status == "True":
+                return each
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +201,7 @@ class View:
     asked_at: str  # RFC 3339, when the replies came
     ready: Mapping[str, int] = field(default_factory=dict)  # pods, by region that is served here
     replaced: Mapping[str, int] = field(default_factory=dict)  # pods, by region
-    idle: bool = False  # nothing runs, and nothing is to
+    idle: bool = False  # nothing runs, and nothing should run
 
 
 def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | None:
@@ -31,79 +212,88 @@ def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | 
     return [slot for slot in registrar.slots if slot.state == pb.SLOT_TRAINING]
 
 
-def body(view: View) -> dict[str, Any]:
-    """All but conditions, times and generation. What cannot be seen is absent."""
+def of(view: View) -> Status:
+    """All but conditions, times and generation."""
     spec = view.job.spec
     live = training(view.replies)
     if live is None and view.idle:
         live = []
     shards = spec.syncer.shards
     ready = sum(reply is not None and reply.state in SERVING for reply in view.replies)
-    found: dict[str, Any] = {
-        "learnersDesired": spec.learners,
-        "quorum": spec.sync.quorum,
-        "columns": {
-            "learners": f"{'?' if live is None else len(live)}/{spec.learners}",
-            "syncer": f"{ready}/{shards}",
-        },
-        "regions": [_region(view, region.name, region.learners, live) for region in spec.regions],
-        "syncer": {
-            "shards": shards,
-            "ready": ready,
-            "epochs": [reply.epoch if reply else None for reply in view.replies],
-        },
-    }
-    runs = [reply.run for reply in view.replies if reply is not None and reply.run]
-    if runs:
-        found["run"] = runs[0]
-    if live is not None:
-        found["learnersLive"] = len(live)
     progress = _progress(view, live)
-    if progress:
-        found["progress"] = progress
-        percent = progress.get("progressPercentage")
-        found["columns"]["progress"] = "" if percent is None else f"{percent}%"
-    return found
+    runs = [reply.run for reply in view.replies if reply is not None and reply.run]
+    return Status(
+        learners_desired=spec.learners,
+        quorum=spec.sync.quorum,
+        columns=Columns(
+            learners=f"{'?' if live is None else len(live)}/{spec.learners}",
+            syncer=f"{ready}/{shards}",
+            progress=f"{progress.progress_percentage}%" if progress else None,
+        ),
+        regions=[_region(view, region.name, region.learners, live) for region in spec.regions],
+        syncer=SyncerStatus(
+            shards=shards,
+            ready=ready,
+            epochs=[reply.epoch if reply else None for reply in view.replies],
+        ),
+        run=runs[0] if runs else None,
+        learners_live=None if live is None else len(live),
+        progress=progress,
+    )
+
+
+def body(view: View) -> dict[str, Any]:
+    """`of` as the object that is written."""
+    return of(view).to_object()
 
 
 def _region(
     view: View, name: str, learners: int, live: Sequence[pb.SlotStatus] | None
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "learners": learners}
-    if name in view.ready:
-        found["ready"] = view.ready[name]
-        found["replaced"] = view.replaced.get(name, 0)
+) -> RegionStatus:
+    served = name in view.ready
     registrar = view.replies[0] if view.replies else None
-    if live is not None and registrar is not None:
-        found["live"] = sum(split_slot(slot.slot)[0] == name for slot in live)
-        found["lost"] = sum(
-            slot.state == pb.SLOT_LOST and split_slot(slot.slot)[0] == name
-            for slot in registrar.slots
-        )
-    return found
+    seen = live is not None and registrar is not None
+    slots = registrar.slots if registrar is not None else []
+    here = [slot for slot in slots if split_slot(slot.slot)[0] == name]
+    return RegionStatus(
+        name=name,
+        learners=learners,
+        ready=view.ready[name] if served else None,
+        replaced=view.replaced.get(name, 0) if served else None,
+        live=sum(slot.state == pb.SLOT_TRAINING for slot in here) if seen else None,
+        lost=sum(slot.state == pb.SLOT_LOST for slot in here) if seen else None,
+    )
 
 
-def _progress(view: View, live: Sequence[pb.SlotStatus] | None) -> dict[str, Any]:
+def _progress(view: View, live: Sequence[pb.SlotStatus] | None) -> Progress | None:
     known = [reply for reply in view.replies if reply is not None]
     registrar = view.replies[0] if view.replies else None
     if registrar is None or len(known) < len(view.replies) or live is None:
-        return {}
+        return None
     spec = view.job.spec
     step = min(reply.tick for reply in known)
     tokens = sum(slot.tokens for slot in registrar.slots)
     losses = [slot.loss for slot in live if math.isfinite(slot.loss)]
-    found: dict[str, Any] = {"step": step, "tokens": tokens, "lastUpdatedTime": view.asked_at}
-    if losses:
-        found["loss"] = f"{sum(losses) / len(losses):.4f}"
     done, total = (step, spec.steps) if spec.steps else (tokens, spec.tokens or 1)
-    found["progressPercentage"] = min(100, 100 * done // total)
     rate = min(reply.ticks_per_second for reply in known)
-    if spec.steps and rate > 0:
-        found["estimatedRemainingSeconds"] = max(0, round((spec.steps - step) / rate))
-    if registrar.HasField("evaluation"):
-        loss = f"{registrar.evaluation.loss:.4f}"
-        found["metrics"] = [
-            {"name": "outer_loss", "value": loss},
-            {"name": "outer_loss_step", "value": str(registrar.evaluation.tick)},
-        ]
-    return found
+    timed = bool(spec.steps) and rate > 0
+    return Progress(
+        step=step,
+        tokens=tokens,
+        last_updated_time=view.asked_at,
+        loss=f"{sum(losses) / len(losses):.4f}" if losses else None,
+        progress_percentage=min(100, 100 * done // total),
+        estimated_remaining_seconds=(
+            max(0, round(((spec.steps or 0) - step) / rate)) if timed else None
+        ),
+        metrics=_metrics(registrar),
+    )
+
+
+def _metrics(registrar: pb.StatusReply) -> list[Metric] | None:
+    if not registrar.HasField("evaluation"):
+        return None
+    return [
+        Metric(name="outer_loss", value=f"{registrar.evaluation.loss:.4f}"),
+        Metric(name="outer_loss_step", value=str(registrar.evaluation.tick)),
+    ]

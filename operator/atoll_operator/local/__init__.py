@@ -1,1 +1,16 @@
-"""Room local."""
+"""Local mode: the executor that runs a job as processes on this machine (`atoll run`).
+
+What belongs here: starting and watching processes, asking shards for their status over the
+loopback interface, showing it, and the files of the run folder that are not a process's own. It
+may import `atoll_operator.api` and `atoll_protos`, never `atoll_operator.kube`. gRPC, matplotlib
+and rich are imported only where a run needs them.
+
+    run.py          one run, from a checked job to its summary
+    supervisor.py   starts processes, and starts them again when they end
+    plan.py         the processes of a job, in place of pods
+    shards.py       asks the shards for their status over gRPC
+    progress.py     their answers become the status and its conditions
+    live.py         the live table, lines of text, lines of JSON
+    summary.py      summary.json: what became of every token
+    plots.py        loss.png and goodput.png
+"""

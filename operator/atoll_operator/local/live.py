@@ -136,20 +136,20 @@ def picture(seen: Snapshot) -> "RenderableType":
 
 def line(seen: Snapshot) -> str:
     """The whole job in one line."""
-    current = seen.status.get("progress", {})
-    left = current.get("estimatedRemainingSeconds")
+    reached, columns = seen.status.progress, seen.status.columns
+    left = reached.estimated_remaining_seconds if reached else None
     length = seen.job.spec.steps
-    tick = current.get("step", 0)  # may pass the length by a few in the last round
+    tick = reached.step if reached else 0  # may pass the length by a few in the last round
     grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
     rate = seen.bytes_per_second
     parts = (
         f"tick {min(tick, length) if length else tick} of {length or '?'}",
-        f"learners {seen.status['columns']['learners']}",
-        f"quorum {seen.status['quorum']}",
+        f"learners {columns.learners if columns else '?'}",
+        f"quorum {seen.status.quorum}",
         f"grace {grace:.2f} s",
         "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
-        f"loss {current.get('loss', '-')}",
-        f"held out {current['metrics'][0]['value'] if 'metrics' in current else '-'}",
+        f"loss {(reached and reached.loss) or '-'}",
+        f"held out {reached.metrics[0].value if reached and reached.metrics else '-'}",
         f"ETA {'-' if left is None else f'{left} s'}",
     )
     return "  ".join(parts)
@@ -157,7 +157,7 @@ def line(seen: Snapshot) -> str:
 
 def json_line(seen: Snapshot) -> str:
     """The status and the time (Unix seconds), as one line of JSON."""
-    return json.dumps({"time": time.time(), **seen.status})
+    return json.dumps({"time": time.time(), **seen.status.to_object()})
 
 
 def slot_rows(job: Job, registrar: pb.StatusReply | None) -> list[list[str]]:

@@ -1,35 +1,32 @@
-"""The status of a local run, made from what its shards say; pure but for the clock."""
+"""The status of a local run, made from what its shards say; pure."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import STORE_LOST, Facts, Kind, Phase, decide, troubles
 from atoll_operator.api.spec import Job
-from atoll_operator.api.status import View, body, training
+from atoll_operator.api.status import Status, View, of, training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What one look at the shards has shown; `replies` are by shard, None where none came."""
+    """What the shards said at one moment; `replies` are by shard, None where none came."""
 
     job: Job
     replies: Sequence[pb.StatusReply | None]
-    status: Any
+    status: Status
     bytes_per_second: float | None  # bulk bytes, both ways; None while unknown
 
 
-def status(job: Job, replies: Sequence[pb.StatusReply | None]) -> Any:
-    """The CRD's status; what cannot be seen is Unknown or absent, never the last value."""
-    asked_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    found = body(View(job=job, replies=replies, asked_at=asked_at))
-    return {**found, "conditions": [asdict(each) for each in decide(facts(job, replies))]}
+def status(job: Job, replies: Sequence[pb.StatusReply | None], asked_at: str) -> Status:
+    """What `kubectl get -o yaml` would show of this job; `asked_at` is in RFC 3339."""
+    found = of(View(job=job, replies=replies, asked_at=asked_at))
+    return found.model_copy(update={"conditions": list(decide(facts(job, replies)))})
 
 
 def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
-    """What the conditions are made from; a cluster's troubles cannot be had here."""
+    """What the conditions are made from; there are no pods and nodes here."""
     live = training(replies)
     return Facts(
         phase=phase(replies),
@@ -41,11 +38,11 @@ def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
     )
 
 
-def failed(status: Any, reason: str, message: str) -> Any:
-    """The last status of a job that cannot go on."""
+def failed(status: Status, reason: str, message: str) -> Status:
+    """The last status of a job that cannot go on: its counts, and conditions that say why."""
     why = Phase(kind=Kind.FAILED, reason=reason, message=message)
     found = decide(Facts(phase=why, shard_states=()))
-    return {**status, "conditions": [asdict(each) for each in found]}
+    return status.model_copy(update={"conditions": list(found)})
 
 
 def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:

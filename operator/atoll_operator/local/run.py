@@ -1,4 +1,45 @@
-"""One run of local mode, from a checked job to its summary."""
+"""One run of `atoll run`, from a checked job to its summary.
+
+Theory of operation
+-------------------
+`train` does in one process what the operator does in a cluster; processes take the place of pods.
+It is a loop with one thread. Every 0.5 s one pass of `Training.advance` does, in this order:
+
+    1. poll       ask every shard for its Status (shards.Poller); a silent one counts as None
+    2. supervise  note processes that have ended, start those that are due (supervisor.Supervisor)
+    3. write      status.json, as a whole, so that a reader never sees half of it
+    4. show       the live table or a line (live.View)
+    5. judge      raise JobFailedError if the job cannot go on; say whether everything is over
+
+The pass decides from what the shards said in step 1 and from exit codes alone. It remembers
+nothing that a later pass could not find out again, except when the job became complete.
+
+A run goes through these states:
+
+    starting --> training --> final --> complete --> over
+        |           |           |
+        +-----------+-----------+--> failed     (JobFailedError)
+        +-----------+-----------+--> interrupted (Ctrl-C or SIGTERM)
+
+    final      every shard has had its last rounds. Until then a learner that ends with exit code
+               0 has only stopped, for example because it was told to, and is started again.
+    complete   the registrar (shard 0) says that the model is exported. From then on learners and
+               the evaluator have 60 s to take their last values and end by themselves.
+    failed     a shard has lost its state, or so many processes were given up that the quorum is
+               out of reach: one learner of several that refuses its input ends nothing.
+
+However it ends, the supervisor stops all processes, learners before shards, and then the summary
+and the pictures are made from the files of the run folder alone. A second Ctrl-C during this does
+not cut it short.
+
+The run folder is the run. `prepare` refuses a folder that holds a run, unless `--resume` is given
+and the manifest's run hash equals that of the folder's run.json; then the shards go on from their
+logs under commits/, with new processes. Length, number of learners and the template are not part
+of the hash, so they may differ.
+
+A new run passes `--new` to its shards. It promises that no process of this run can exist yet, so
+the registrar may start the run at once; with `--resume` it must first ask the other shards.
+"""
 
 import random
 import signal
@@ -14,10 +55,11 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import ENDED, STORE_LOST
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
+from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan, plots, progress, summary
 from atoll_operator.local.live import Output, View, view_for
-from atoll_operator.local.shards import Poller
+from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Supervisor, check_startable, free_ports, write_json
 from atoll_protos.errors import SpecError
@@ -39,38 +81,34 @@ class JobFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A job on this machine. `out` is its folder, `view` shows how it goes."""
+    """A job on this machine. `out` is its folder; `quorum` is what training needs at least."""
 
     quorum: int
     out: Path
     supervisor: Supervisor
     poller: Poller
     view: View
+    status: Status
     chaos: bool = False
     chaos_at: float = 0.0
     complete_at: float | None = None
-    status: Any = None
 
     def run(self) -> None:
-        """Until the job is Complete; raises JobFailedError, or KeyboardInterrupt on Ctrl-C."""
+        """Run until all is over; raises JobFailedError, or KeyboardInterrupt on Ctrl-C."""
         self.chaos_at = time.monotonic()
-        while not self.turn(time.monotonic()):
+        while not self.advance(time.monotonic()):
             time.sleep(POLL_SECONDS)
 
-    def turn(self, now: float) -> bool:
-        """Look after the processes and the status once; says whether all is over."""
+    def advance(self, now: float) -> bool:
+        """One pass; `now` is in monotonic seconds. Returns whether all is over."""
         seen = self.poller.poll(now)
         registrar = seen.replies[0]
         complete = registrar is not None and registrar.state == pb.SHARD_COMPLETE
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
-        self.supervisor.look(now, final=final or self.complete_at is not None)
-        self.status = seen.status
-        write_json(self.out / "status.json", self.status)
+        self.supervisor.supervise(now, final=final or self.complete_at is not None)
+        self.write(seen.status)
         self.view.show(seen, now)
-        for reply in seen.replies:
-            if reply is not None and reply.state == pb.SHARD_FAILED:
-                raise JobFailedError(STORE_LOST, reply.reason)
-        self._check_children()
+        self._check(seen)
         if complete and self.complete_at is None:
             self.complete_at = now
         if self.chaos and now - self.chaos_at >= CHAOS_SECONDS and not final:
@@ -78,74 +116,87 @@ class Training:
             self._kill_one()
         if self.complete_at is None:
             return False
-        left = all(child.done for child in self.supervisor.of("learner", "evaluator"))
+        left = all(child.done for child in self.supervisor.in_roles("learner", "evaluator"))
         return left or now - self.complete_at >= LEAVING_SECONDS_MAX
 
+    def write(self, status: Status) -> None:
+        """Keep a status, and write it to status.json."""
+        self.status = status
+        write_json(self.out / "status.json", status.to_object())
+
+    def fail(self, error: JobFailedError) -> None:
+        """Write a last status that says why."""
+        self.write(progress.failed(self.status, error.reason, str(error)))
+
+    def _check(self, seen: progress.Snapshot) -> None:
+        """Raise JobFailedError when a shard or too many learners are lost for good."""
+        for reply in seen.replies:
+            if reply is not None and reply.state == pb.SHARD_FAILED:
+                raise JobFailedError(STORE_LOST, reply.reason)
+        learners = self.supervisor.in_roles("learner")
+        lost = [child for child in learners if child.given_up]
+        shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
+        if not shards and len(learners) - len(lost) >= self.quorum:
+            return
+        first = (shards or lost)[0]
+        row = EXITS.get(first.exit_code or 0)
+        reason = (row.reason if row else "") or "ProcessFailed"
+        raise JobFailedError(reason, f"{first.planned.name}: {first.given_up}")
+
     def _kill_one(self) -> None:
-        """Any process, if one runs: after a while of this, all may wait for their next start."""
+        """Kill any process that runs; all of them may be waiting for their next start."""
         running = [child for child in self.supervisor.children if child.process]
         if running:
             child = random.choice(running)
             self.view.say(f"chaos: kill -9 {child.planned.name}")
             self.supervisor.kill(child)
 
-    def _check_children(self) -> None:
-        """A process that was given up stops nobody else, unless the job needs it."""
-        learners = self.supervisor.of("learner")
-        lost = [child for child in learners if child.trouble]
-        shards = [child for child in self.supervisor.of("shard") if child.trouble]
-        if not shards and len(learners) - len(lost) >= self.quorum:
-            return
-        first = (shards or lost)[0]
-        row = EXITS.get(first.exit_code or 0)
-        reason = (row.reason if row else "") or "ProcessFailed"
-        raise JobFailedError(reason, f"{first.planned.name}: {first.trouble}")
 
-    def fail(self, error: JobFailedError) -> None:
-        """The last status says why."""
-        self.status = progress.failed(self.status, error.reason, str(error))
-        write_json(self.out / "status.json", self.status)
+def train(
+    job: Job,
+    out: Path,
+    *,
+    resume: bool,
+    output: Output,
+    chaos: bool = False,
+    view: View | None = None,
+) -> Exit:
+    """Run a job in a folder, and write its summary and pictures there.
 
-
-def train(job: Job, out: Path, *, resume: bool, output: Output, chaos: bool = False) -> Exit:
-    """Run a job in a folder, and write its summary and pictures there."""
+    `view` replaces what `output` names. Raises SpecError for what a user must fix first.
+    """
     wanted = run_file(job)
     ports = free_ports(job.spec.syncer.shards)
     check_startable(plan.processes(job, out, ports, new=True))
     new = prepare(wanted, out, resume=resume)
-    planned = plan.processes(job, out, ports, new=new)
-    view = view_for(output, terminal=sys.stdout.isatty())
+    view = view or view_for(output, terminal=sys.stdout.isatty())
     for line in without_effect_here(job):
         view.say(line)
-    supervisor = Supervisor(planned, out, view.say)
+    supervisor = Supervisor(plan.processes(job, out, ports, new=new), out, view.say)
     training = Training(
         quorum=1 if wanted.sync.lockstep else wanted.sync.quorum,
         out=out,
         supervisor=supervisor,
         poller=Poller(job, ports),
         view=view,
+        status=progress.status(job, [None] * len(ports), utc_now()),
         chaos=chaos,
     )
-    training.status = progress.status(job, [None] * len(ports))
     begun = time.monotonic()
     with terminated_like_interrupted():
         try:
-            code, reason = _outcome(training)
+            code, outcome = _outcome(training)
         finally:
             supervisor.stop()
-    summarised = summary.summarise(
-        out, code.name.title(), time.monotonic() - begun, training.status
-    )
-    write_json(out / "summary.json", summarised)
-    plots.draw(out, summarised["tokens"])
-    view.say(f"{reason}: {summary.sentence(summarised)}; see {out}/summary.json, {out}/loss.png")
+    seconds = time.monotonic() - begun
+    _summarise(training, code, outcome, seconds)
     return code
 
 
 def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
-    """Make the folder and its run file; says whether the run is new.
+    """Make the folder and its run file; returns whether the run is new.
 
-    Raises SpecError when the folder holds a run that `job` is not, or that nobody asked to resume.
+    Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
     """
     path = out / "run.json"
     if path.exists():
@@ -154,7 +205,7 @@ def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
         if RunFile.from_json(path.read_text(encoding="utf-8")).hash != wanted.hash:
             raise SpecError(
                 "spec.sync",
-                f"differs from the run in {out} (or seed, or shards do)",
+                f"this, or spec.seed or spec.syncer.shards, differs from the run in {out}",
                 "resume with the manifest that it was started with",
             )
     new = not path.exists()
@@ -167,6 +218,7 @@ def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
 
 
 def _outcome(training: Training) -> tuple[Exit, str]:
+    """Run it; returns how it ended, and the same in words."""
     try:
         with training.view:
             training.run()
@@ -181,9 +233,19 @@ def _outcome(training: Training) -> tuple[Exit, str]:
     return Exit.COMPLETE, "complete"
 
 
+def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> None:
+    """Write summary.json and the pictures, and show the last line of the run."""
+    out, reached = training.out, training.status.progress
+    found = summary.summarise(out, code.name.title(), seconds, reached.step if reached else None)
+    write_json(out / "summary.json", found)
+    plots.draw(out, found["tokens"])
+    files = f"{out}/summary.json, {out}/loss.png"
+    training.view.say(f"{outcome}: {summary.sentence(found)}; see {files}")
+
+
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM is obeyed as Ctrl-C is; once out of here, neither cuts the clean end short."""
+    """SIGTERM acts like Ctrl-C inside; after that neither of them can cut the clean end short."""
 
     def interrupt(number: int, frame: Any) -> None:
         del number, frame

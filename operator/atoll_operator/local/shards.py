@@ -1,5 +1,6 @@
 """Asks the shards of a local run for their status, over gRPC on the loopback interface."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ CALL_SECONDS_MAX = 2.0
 
 
 class Poller:
-    """Asks every shard for its Status."""
+    """Asks every shard, one after another; `ports` are by shard."""
 
     def __init__(self, job: Job, ports: Sequence[int]) -> None:
         self.job = job
@@ -26,7 +27,7 @@ class Poller:
         ]
 
     def poll(self, now: float) -> Snapshot:
-        """One look."""
+        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most."""
         replies = self._replies()
         counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
         before, self._counted = self._counted, (now, counted)
@@ -36,7 +37,7 @@ class Poller:
         return Snapshot(
             job=self.job,
             replies=replies,
-            status=status(self.job, replies),
+            status=status(self.job, replies, utc_now()),
             bytes_per_second=rate,
         )
 
@@ -48,3 +49,8 @@ class Poller:
             except grpc.RpcError:
                 replies.append(None)
         return replies
+
+
+def utc_now() -> str:
+    """The time in RFC 3339, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

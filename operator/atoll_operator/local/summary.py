@@ -1,4 +1,8 @@
-"""summary.json from the files of a run folder; the law of PROTOCOL.md, rule 13, per slice."""
+"""summary.json, from the files of a run folder alone: what became of every token.
+
+For every incarnation of every slot, and every slice, the token law holds (docs/protocol.md,
+rule 13): trained = merged + overlap + late + lost + pending.
+"""
 
 import json
 from collections import defaultdict
@@ -112,8 +116,11 @@ def merged_by_tape(tape_lines: Iterable[dict[str, Any]]) -> dict[Key, int]:
     return dict(merged)
 
 
-def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[str, Any]:
-    """What the run came to. Token counts are means over slices: every token is in every slice."""
+def summarise(out: Path, result: str, wall_seconds: float, steps: int | None) -> dict[str, Any]:
+    """What the run came to, after this many steps of the job (None: not known).
+
+    Token counts are means over slices, since every token is counted in every slice.
+    """
     learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
     tapes = [read_lines(path) for path in sorted((out / "syncer").glob("*.jsonl"))]
     tape = [line for lines in tapes for line in lines]
@@ -128,7 +135,7 @@ def summarise(out: Path, result: str, wall_seconds: float, status: Any) -> dict[
     participants = sum(len(line["participants"]) for line in commits)
     return {
         "result": result,
-        "steps": status.get("progress", {}).get("step"),
+        "steps": steps,
         "tokens": totals,
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
         "participation": participants / (len(commits) * max(1, len(learners))) if commits else 0.0,

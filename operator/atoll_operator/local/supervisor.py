@@ -39,34 +39,37 @@ class Child:
     attempt: int = 0
     failures: int = 0
     exit_code: int | None = None  # of the last start
-    trouble: str = ""  # why it is not started again
+    given_up: str = ""  # why it is not started again
 
     @property
     def done(self) -> bool:
         """Ended well, or given up."""
-        return self.process is None and (bool(self.trouble) or self.exit_code == ExitCode.FINAL)
+        return self.process is None and (bool(self.given_up) or self.exit_code == ExitCode.FINAL)
 
 
 class Supervisor:
     """Starts what is planned, again with back-off when it ends, and stops it all."""
 
-    def __init__(self, planned: Iterable[Planned], out: Path, say: Callable[[str], None]) -> None:
-        self.out, self.say = out, say
+    def __init__(
+        self, planned: Iterable[Planned], out: Path, report: Callable[[str], None]
+    ) -> None:
+        self.out, self.report = out, report
         self.children = [
             Child(planned=each, log=out / "logs" / f"{each.name}.log") for each in planned
         ]
 
-    def look(self, now: float, *, final: bool) -> bool:
-        """Start what is due and note what has ended; says whether anything changed.
+    def supervise(self, now: float, *, final: bool) -> bool:
+        """Note what has ended and start what is due; returns whether anything changed.
 
-        Until the job is `final`, a learner that ended well has only been told to stop.
+        `now` is in monotonic seconds. Until the job is `final`, a process that ended with exit
+        code 0 has only stopped, and is started again.
         """
         changed = False
         for child in self.children:
             if child.process is not None and (code := child.process.poll()) is not None:
                 self._ended(child, code, now)
                 changed = True
-            wanted = not child.done or (not final and not child.trouble)
+            wanted = not child.done or (not final and not child.given_up)
             if child.process is None and wanted and now >= child.start_at:
                 self._start(child, now)
                 changed = True
@@ -74,7 +77,7 @@ class Supervisor:
             self._write()
         return changed
 
-    def of(self, *roles: str) -> list[Child]:
+    def in_roles(self, *roles: str) -> list[Child]:
         """The processes in these roles."""
         return [child for child in self.children if child.planned.role in roles]
 
@@ -86,7 +89,7 @@ class Supervisor:
     def stop(self) -> None:
         """SIGTERM to learners first, then to shards; SIGKILL to what does not end in time."""
         for role in ("learner", "evaluator", "shard"):
-            running = [child.process for child in self.of(role) if child.process is not None]
+            running = [child.process for child in self.in_roles(role) if child.process is not None]
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGTERM)
@@ -130,10 +133,10 @@ class Supervisor:
         low, high = BACKOFF_SECONDS
         child.start_at = now + min(high, low * 2 ** max(0, child.attempt - 1))
         if is_permanent(code) or child.failures >= FAILURES_MAX:
-            child.trouble = last_words(child.log) or "it said nothing"
-            self.say(f"{child.planned.name} is given up (exit code {code}): {child.trouble}")
+            child.given_up = reason_in(child.log) or "its log is empty"
+            self.report(f"{child.planned.name} is given up (exit code {code}): {child.given_up}")
         elif code != ExitCode.FINAL:
-            self.say(f"{child.planned.name} ended ({_exit(code)}) and is started again")
+            self.report(f"{child.planned.name} ended ({_exit(code)}) and is started again")
 
     def _write(self) -> None:
         rows = [
@@ -192,7 +195,7 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(each.getsockname()[1] for each in sockets)
 
 
-def last_words(path: Path) -> str:
+def reason_in(path: Path) -> str:
     """Why a process ended, from the last line of its log."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -8,7 +8,10 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status
 from atoll_operator.api.conditions import (
+    REASONS,
+    STATUSES,
     TYPES,
+    WARNINGS,
     Condition,
     Facts,
     Kind,
@@ -144,6 +147,41 @@ def test_without_a_registrar_there_is_no_progress_and_no_count() -> None:
     assert not {"progress", "learnersLive"} & found.keys()
     assert found["columns"]["learners"] == "?/3"
     assert found["syncer"]["epochs"] == [None, 1]
+
+
+IDLE = {"NotAccepted", "Suspended", "Complete", "Failed"}
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"live": None},
+        {"live": 0},
+        {"shard_states": (None, pb.SHARD_SERVING), "live": None},
+        {"shard_states": (pb.SHARD_FINAL, pb.SHARD_COMPLETE)},
+        {"shard_states": (pb.SHARD_SEEDING,), "ephemeral": True, "pods_left": 1},
+        {"losses": ("x",), "shard_problems": ("y",), "held": ("z",), "drift": ("d",)},
+        {"troubles": ("t",), "stalled_seconds": 500.0},
+    ],
+)
+def test_every_reason_stands_in_the_table_with_its_status(
+    kind: Kind, change: dict[str, Any]
+) -> None:
+    reason = {Kind.COMPLETE: "Trained", Kind.FAILED: "StoreLost", Kind.REJECTED: "NotSupported"}
+    phase = Phase(kind=kind, reason=reason.get(kind, "Evaluating"), message="")
+    for each in decide(replace(FACTS, phase=phase, **change)):
+        if each.reason in IDLE and each.status == "False":
+            continue
+        assert STATUSES[each.type, each.reason] == each.status
+
+
+def test_every_reason_that_needs_a_person_has_a_remedy() -> None:
+    for each in REASONS:
+        good = each.status == ("False" if each.type in WARNINGS else "True")
+        waits = each.reason in ("Suspending", "NotSuspended", "NotComplete")
+        assert good or waits or each.remedy, f"{each.type} {each.reason}"
 
 
 def test_a_condition_is_a_value() -> None:

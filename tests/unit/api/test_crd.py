@@ -1,6 +1,9 @@
 """The CRD's file equals the models, and both refuse the same manifests in the same words."""
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,6 +41,25 @@ def test_no_schema_has_what_a_structural_one_must_not() -> None:
 
     version = crd.definition()["spec"]["versions"][0]
     look(version["schema"])
+
+
+def test_every_field_has_a_description_that_says_more_than_its_name() -> None:
+    def look(path: str, node: dict[str, Any]) -> None:
+        for name, inner in node.get("properties", {}).items():
+            words = inner.get("description", "").split()
+            assert len(words) >= 3, f"{path}.{name} needs a description"
+            look(f"{path}.{name}", inner.get("items", inner))
+
+    look("spec", crd.schema()["properties"]["spec"])
+    look("status", crd.status_schema())
+
+
+def test_the_file_is_small_enough_for_client_side_apply() -> None:
+    assert len(json.dumps(crd.definition())) < 100_000  # kubectl's annotation holds 256 KiB
+
+
+def test_no_text_that_a_user_sees_cites_a_rule_by_its_number() -> None:
+    assert not re.search(r"\b[Rr]ule \d|PROTOCOL|ALGORITHM", crd.text())
 
 
 REFUSED = [

@@ -1,6 +1,7 @@
 """What the shards say becomes a status in the shape of the CRD's."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ spec:
   syncer: {region: a, shards: 2}
   sync: {fragments: 4, period: 8, quorum: 2}
 """
+NOW = "2026-01-01T00:00:00Z"
 FIELDS = {"type", "status", "reason", "message"}
 
 
@@ -49,12 +51,17 @@ def reply(
     )
 
 
+def shown(replies: Sequence[pb.StatusReply | None]) -> Any:
+    """status.json."""
+    return progress.status(job(), replies, NOW).to_object()
+
+
 def said(status: Any) -> dict[str, str]:
     return {each["type"]: f"{each['status']}/{each['reason']}" for each in status["conditions"]}
 
 
 def test_every_condition_is_there_from_the_first_look() -> None:
-    first = progress.status(job(), [None, None])
+    first = shown([None, None])
     assert tuple(said(first)) == TYPES
     assert said(first)["SyncerReady"] == "Unknown/NoAnswer"
     assert said(first)["LearnersAvailable"] == "Unknown/SyncerSilent"
@@ -66,7 +73,7 @@ def test_every_condition_is_there_from_the_first_look() -> None:
 def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
     registrar = reply(tick=60)
     registrar.evaluation.loss = 1.25
-    status = progress.status(job(), [registrar, reply(tick=50)])
+    status = shown([registrar, reply(tick=50)])
     assert status["progress"]["step"] == 50
     assert status["progress"]["progressPercentage"] == 25
     assert status["progress"]["estimatedRemainingSeconds"] == 15
@@ -77,7 +84,7 @@ def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
 
 
 def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_value() -> None:
-    status = progress.status(job(), [reply(), None])
+    status = shown([reply(), None])
     assert "progress" not in status
     assert said(status)["SyncerReady"] == "Unknown/NoAnswer"
     assert said(status)["Progressing"] == "False/WaitingForSyncer"
@@ -96,7 +103,7 @@ def test_learners_are_counted_by_region_and_against_the_quorum(
     training: tuple[str, ...], available: str, degraded: str
 ) -> None:
     replies = [reply(training=training), reply(training=training)]
-    status = progress.status(job(), replies)
+    status = shown(replies)
     assert status["learnersLive"] == len(training)
     assert said(status)["LearnersAvailable"] == available
     assert said(status)["Degraded"] == degraded
@@ -105,14 +112,14 @@ def test_learners_are_counted_by_region_and_against_the_quorum(
 
 
 def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
-    ended = said(progress.status(job(), [reply("Final"), reply("Final")]))
+    ended = said(shown([reply("Final"), reply("Final")]))
     assert (ended["Progressing"], ended["Complete"]) == ("True/Exporting", "False/NotComplete")
-    done = said(progress.status(job(), [reply("Complete"), reply("Final")]))
+    done = said(shown([reply("Complete"), reply("Final")]))
     assert (done["Complete"], done["Failed"]) == ("True/Trained", "False/NotFailed")
     assert {done[kind] for kind in TYPES[1:5]} == {"False/Complete"}
     lost = reply("Failed")
     lost.reason = "its store is empty"
-    failed = progress.status(job(), [reply(), lost])
+    failed = shown([reply(), lost])
     assert said(failed)["Failed"] == "True/StoreLost"
     assert failed["conditions"][-1]["message"] == "its store is empty"
 
@@ -132,7 +139,7 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
     seen = progress.Snapshot(
         job=job(),
         replies=replies,
-        status=progress.status(job(), replies),
+        status=progress.status(job(), replies, NOW),
         bytes_per_second=2.5e6,
     )
     line = live.line(seen)

@@ -94,7 +94,7 @@ def test_the_summary_of_a_folder(tmp_path: Path) -> None:
     write(tmp_path / "learners" / "a-0.jsonl", learner)
     write(tmp_path / "syncer" / "0.tape.jsonl", [commit(0, 10)])
     write(tmp_path / "evaluations.jsonl", [{"loss": 5.5}, {"loss": 2.0}])
-    found = summarise(tmp_path, "Complete", 12.0, {"progress": {"step": 2}})
+    found = summarise(tmp_path, "Complete", 12.0, 2)
     assert found["result"] == "Complete"
     assert found["tokens"]["trained"] == 20
     assert found["goodput"] == pytest.approx(0.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.local.plan import Planned
-from atoll_operator.local.supervisor import Child, Supervisor, check_startable, last_words
+from atoll_operator.local.supervisor import Child, Supervisor, check_startable, reason_in
 from atoll_protos.errors import SpecError
 
 STEADY = 1000.0
@@ -38,7 +38,7 @@ class Run:
     def start(self, *, final: bool = False) -> bool:
         """Let time pass until it is started; says whether it is."""
         self.now += 60.0
-        self.supervisor.look(self.now, final=final)
+        self.supervisor.supervise(self.now, final=final)
         return self.child.process is not None
 
     def end(self, *, final: bool = False) -> None:
@@ -46,7 +46,7 @@ class Run:
         assert self.child.process is not None
         self.child.process.wait(60)
         self.now += 0.1
-        self.supervisor.look(self.now, final=final)
+        self.supervisor.supervise(self.now, final=final)
 
 
 Start = Callable[[Planned], Run]
@@ -159,8 +159,8 @@ def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_pat
         ("", ""),
     ],
 )
-def test_the_last_words_of_a_log_are_one_line_for_a_person(
+def test_the_last_line_of_a_log_says_why_a_process_ended(
     text: str, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text(text)
-    assert last_words(tmp_path / "log") == words
+    assert reason_in(tmp_path / "log") == words

@@ -1,0 +1,79 @@
+"""A wrong manifest gets one line: the field, what is wrong with it, and what to do."""
+
+import pytest
+
+from atoll_operator.api import support
+from atoll_operator.api.manifest import parse
+from atoll_protos.errors import SpecError
+from unit.kube.cluster_values import MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("spec.steps=-3", "spec.steps: must be at least 1, got -3; give 1 or more"),
+        ("spec.learner.hosts=65", "spec.learner.hosts: must be at most 64, got 65; give 64 or"),
+        ("spec.stepz=3", "spec.stepz: is unknown; remove it or fix its spelling"),
+        ("spec.sync.outer.momentum=0.9", "spec.sync.outer.momentum: must be a string, got 0.9;"),
+        ("spec.sync.wire.up=int3", "spec.sync.wire.up: must be 'f32', 'bf16', 'int8' or 'int4',"),
+        ("spec.regions=[]", "spec.regions: must have at least 1 entries, got []; add some"),
+        ("spec.regions=[{learners: 1}]", "spec.regions[0].name: is missing; add it"),
+        ("spec.sync=5", "spec.sync: must be a mapping, got 5; give it named fields"),
+        ("spec.suspend=maybe", "spec.suspend: must be true or false, got 'maybe'; write it with"),
+        ("spec.regions=[{name: a}, {name: a}]", "spec.regions: a is there twice; give each"),
+        ("metadata.name=", "metadata.name: is missing; add it"),
+        ("spec=3", "--set spec=3: must have the form spec.FIELD=VALUE; write --set spec.steps"),
+        ("spec.regions.0.learners=2", "spec.regions.0.learners: regions has no named fields; set"),
+    ],
+)
+def test_a_wrong_field_is_named_with_problem_and_remedy(change: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(MANIFEST, (change,))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a list", "manifest: must be a mapping; start it with apiVersion: atoll.dev/v1alpha1"),
+        ("kind: Pod", "apiVersion: must be atoll.dev/v1alpha1, got None; write apiVersion: atoll"),
+        ("a: [", "manifest: is not YAML"),
+    ],
+)
+def test_a_file_that_holds_no_job_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("spec.checkpoint={everySteps: 5}", "spec.checkpoint"),
+        ("spec.failure.syncerLostSeconds=5", "spec.failure.syncerLostSeconds"),
+        ("spec.syncer.storage.url='s3://x'", "spec.syncer.storage.url"),
+    ],
+)
+def test_a_field_without_an_effect_is_refused_when_it_is_set(change: str, field: str) -> None:
+    for refused in (support.nowhere(parse(MANIFEST, (change,))),
+                    support.on_a_cluster(parse(MANIFEST, (change,)))):  # fmt: skip
+        assert refused is not None
+        assert str(refused).startswith(f"{field}: is not supported yet; remove it")
+    assert support.nowhere(parse(MANIFEST)) is None
+
+
+def test_a_value_that_an_earlier_crd_filled_in_refuses_no_job() -> None:
+    assert support.nowhere(parse(MANIFEST, ("spec.failure.syncerLostSeconds=3600",))) is None
+
+
+def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:
+    changes = ("spec.export={url: 'file:///x'}", "spec.suspend=true",
+               "spec.activeDeadlineSeconds=5", "spec.failure={nodeLossSeconds: 5}")  # fmt: skip
+    lines = support.without_effect_here(parse(MANIFEST, changes))
+    assert lines == [
+        "spec.suspend is for clusters only",
+        "spec.failure is for clusters only",
+        "spec.export is for clusters only",
+        "spec.activeDeadlineSeconds is for clusters only",
+    ]
+    assert support.without_effect_here(parse(MANIFEST)) == []

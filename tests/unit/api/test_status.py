@@ -1,0 +1,102 @@
+"""One model of the status: what is written is what the CRD describes and what is read back."""
+
+import json
+import math
+from typing import Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api import crd
+from atoll_operator.api.manifest import parse
+from atoll_operator.api.status import Status, View, of
+from atoll_operator.local import progress
+
+MANIFEST = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 200
+  regions: [{name: a, learners: 2}, {name: b}]
+  syncer: {region: a, shards: 2}
+  sync: {fragments: 4, period: 8, quorum: 2}
+"""
+NOW = "2026-01-01T00:00:00Z"
+WRITTEN = (
+    '{"learnersDesired": 3, "quorum": 2,'
+    ' "columns": {"learners": "1/3", "syncer": "2/2", "progress": "25%"},'
+    ' "regions": [{"name": "a", "learners": 2, "ready": 1, "replaced": 2, "live": 1, "lost": 0},'
+    ' {"name": "b", "learners": 1, "live": 0, "lost": 1}],'
+    ' "syncer": {"shards": 2, "ready": 2, "epochs": [3, 0]}, "run": "r", "learnersLive": 1,'
+    ' "progress": {"step": 50, "tokens": 400, "lastUpdatedTime": "2026-01-01T00:00:00Z",'
+    ' "loss": "2.0000", "progressPercentage": 25, "estimatedRemainingSeconds": 15,'
+    ' "metrics": [{"name": "outer_loss", "value": "1.2500"},'
+    ' {"name": "outer_loss_step", "value": "40"}]}}'
+)
+
+
+def replies() -> list[pb.StatusReply]:
+    registrar = pb.StatusReply(
+        run="r", state=pb.SHARD_SERVING, tick=50, ticks_per_second=10.0, epoch=3,
+        slots=[
+            pb.SlotStatus(slot="a-0", state=pb.SLOT_TRAINING, loss=2.0, tokens=400),
+            pb.SlotStatus(slot="b-0", state=pb.SLOT_LOST, loss=math.nan),
+        ],
+    )  # fmt: skip
+    registrar.evaluation.loss, registrar.evaluation.tick = 1.25, 40
+    return [
+        registrar,
+        pb.StatusReply(state=pb.SHARD_SERVING, tick=60, ticks_per_second=10.0, shard=1),
+    ]
+
+
+def seen(*given: pb.StatusReply | None) -> Status:
+    view = View(job=parse(MANIFEST), replies=given, asked_at=NOW, ready={"a": 1}, replaced={"a": 2})
+    return of(view)
+
+
+def test_the_written_form_stays_byte_for_byte() -> None:
+    assert json.dumps(seen(*replies()).to_object()) == WRITTEN
+
+
+def test_what_is_written_is_read_back() -> None:
+    for status in (
+        seen(*replies()),
+        seen(None, replies()[1]),
+        progress.status(parse(MANIFEST), replies(), NOW),
+    ):
+        text = json.dumps(status.to_object())
+        assert Status.read(json.loads(text)) == status
+
+
+def test_a_reader_ignores_what_it_does_not_know_and_misses_nothing_that_is_absent() -> None:
+    assert Status.read({"quorum": 2, "phase": "new"}) == Status(quorum=2)
+    assert Status.read(None).to_object() == {}
+
+
+def test_a_condition_is_found_when_it_is_true() -> None:
+    done = replies()
+    done[0].state = pb.SHARD_COMPLETE
+    status = progress.status(parse(MANIFEST), done, NOW)
+    complete = status.true_condition("Complete")
+    assert complete is not None
+    assert complete.reason == "Trained"
+    assert status.true_condition("Failed") is None
+
+
+def test_the_schema_has_every_field_that_is_written() -> None:
+    status = progress.status(parse(MANIFEST), replies(), NOW).to_object()
+    check(status, crd.status_schema())
+
+
+def check(value: Any, node: dict[str, Any]) -> None:
+    """The value has the schema's types and no field that it lacks (the API server drops those)."""
+    if isinstance(value, dict):
+        assert value.keys() <= node["properties"].keys()
+        for name, inner in value.items():
+            check(inner, node["properties"][name])
+    elif isinstance(value, list):
+        for inner in value:
+            check(inner, node["items"])
+    else:
+        kind = {"string": str, "integer": int}[node["type"]]
+        assert isinstance(value, kind) or (value is None and node.get("nullable"))
