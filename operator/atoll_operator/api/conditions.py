@@ -109,7 +109,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "PodsNotReady",
             "a shard's pod does not run",
-            "see the pod that the message names: its image, volume, node and log",
+            "see the pod that the message names: its image, volume, resources and log",
         ),
     ),
     *_reasons(
@@ -121,7 +121,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         "LearnersAvailable",
         TRUE,
         ("Quorum", "at least as many learners as the quorum are in training", ""),
-        ("TrainingOver", "the training is over, learners may leave", ""),
+        ("TrainingOver", "every slice has had its last round, so learners may leave", ""),
     ),
     *_reasons(
         "LearnersAvailable",
@@ -129,7 +129,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "TooFew",
             "fewer learners than the quorum are in training",
-            "see the learners that the message names: their pods' events, logs, node capacity",
+            "see the pods that the message names: events, logs, capacity of their region",
         ),
     ),
     *_reasons("LearnersAvailable", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
@@ -162,17 +162,17 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "PodsMissing",
             "a pod waits, or its node is lost",
-            "none while replacements come; else give the region more capacity",
+            "nothing while replacements come; else give the region more capacity",
         ),
         (
             "StoreTrouble",
             "a shard cannot write to its volume and tries again; nothing is lost meanwhile",
-            "repair the volume that the message names",
+            "make room on the volume that the message names, or repair it",
         ),
         (
             "LearnersMissing",
             "some learners are not in training",
-            "none while they start; else see their pods and logs",
+            "nothing while they start; else see their pods and logs",
         ),
     ),
     *_reasons("Degraded", FALSE, ("AllWell", "everything that the job asks for is there", "")),

@@ -12,6 +12,14 @@ def test_spec_md_is_current() -> None:
     assert (DOCS / "spec.md").read_text() == docs.text(), remedy
 
 
+def test_the_table_of_conditions_in_operating_md_is_current() -> None:
+    page = (DOCS / "operating.md").read_text()
+    assert docs.CONDITIONS_BEGIN in page
+    assert docs.CONDITIONS_END in page
+    remedy = "run python -m atoll_operator.api.docs docs/operating.md"
+    assert page == docs.with_conditions(page), remedy
+
+
 def test_every_object_that_a_table_links_to_has_a_section() -> None:
     text = docs.text()
     headings = {
