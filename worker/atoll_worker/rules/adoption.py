@@ -1,42 +1,54 @@
-"""Values that arrive: candidates, adoptions at a step boundary, new bases (rules 15, 17, 21)."""
+"""Published values: candidates, adoption at a step boundary, new bases (rules 13, 15, 17, 21, 22).
+
+A value passes through these steps:
+
+    Publish begins --> started(): does it fit?       no: the session is dropped
+         |
+    it is whole  --> arrived(): newer than all known? no: Discard
+         |
+      waiting  --> adopt(): Place it, command Adopt   one at a time for each slice
+         |
+      adopting --> the Boundary names it --> adopted(): Promote; it is the base now
+
+A slice has at most two candidates, the one that is being adopted and the newest after it, so the
+memory is bounded however fast a shard publishes.
+"""
 
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Adopt
-from atoll_worker.rules import counters, lockstep
+from atoll_worker.rules import handover
 from atoll_worker.rules.effects import Command, Discard, Effect, Place, Promote
-from atoll_worker.rules.slices import SliceState, order
+from atoll_worker.rules.slices import SliceState, order, outcome
 from atoll_worker.rules.state import State
 
 
 def started(state: State, shard: int, publish: pb.Publish, now: float) -> bool:
-    """Whether the coming value fits: of this run, a known slice, a difference to the base held.
+    """Whether the coming value fits: of this run, of a known slice, a difference to the base held.
 
-    The streams are not ordered against each other: it may come before the session's Welcome.
+    The streams of a session are not ordered against each other, so a value may come before the
+    Welcome.
     """
     each = state.slices.get((shard, publish.version.slice))
     if each is None or (state.run and publish.version.version.run != state.run):
         return False
-    state.sides[shard].publish_began_at = now
-    return not publish.difference or (publish.base == each.number and not each.disowned)
+    state.shards[shard].publish_began_at = now
+    return not publish.difference or (publish.base == each.number and not each.orphaned)
 
 
 def arrived(state: State, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
-    """The value is whole and decoded; the transport keeps it as a candidate.
-
-    At most two candidates a slice: the one being adopted, and the newest after it.
-    """
-    side = state.sides[shard]
-    if side.publish_began_at is not None:
-        state.work.published_in(now - side.publish_began_at)
-        side.publish_began_at = None
+    """The value is whole and decoded, and the transport keeps it as a candidate."""
+    known = state.shards[shard]
+    if known.publish_began_at is not None:
+        state.progress.count_publish(now - known.publish_began_at)
+        known.publish_began_at = None
     each = state.slices[shard, publish.version.slice]
     version = publish.version.version
-    kept = [order(p.version.version) for p in (each.adopting, each.waiting) if p is not None]
-    if order(version) in kept:
+    candidates = [order(p.version.version) for p in (each.adopting, each.waiting) if p is not None]
+    if order(version) in candidates:
         return []  # sent again in a newer session: the candidate is still needed
-    if order(version) <= max(each.order, *kept, (-1, 0)):
+    if order(version) <= max(each.order, *candidates, (-1, 0)):
         return [Discard(*each.key, version.number)]
     effects: list[Effect] = []
     if each.waiting is not None and each.waiting.version.version.number != version.number:
@@ -46,31 +58,34 @@ def arrived(state: State, shard: int, publish: pb.Publish, now: float) -> list[E
 
 
 def adopt(state: State, each: SliceState) -> list[Effect]:
-    """Hand the newest value to the training process, one at a time a slice."""
-    if each.adopting is not None or each.waiting is None or not lockstep.may_adopt(state, each):
+    """Hand the newest value to the training process, unless one is on its way already."""
+    if each.adopting is not None or each.waiting is None or not handover.may_adopt(state, each):
         return []
     each.adopting, each.waiting = each.waiting, None
     number = each.adopting.version.version.number
-    keeps = each.held is not None and state.started and not state.observer
-    blend = state.run_file.sync.blend if keeps else 0.0
+    has_own_work = each.held is not None and state.started and not state.observer
+    blend = state.run_file.sync.blend if has_own_work else 0.0
     command = Adopt(shard=each.shard, fragment=each.fragment, number=number, blend=blend)
     return [Place(*each.key, number), Command(command)]
 
 
 def adopt_all(state: State) -> list[Effect]:
-    """Whatever may be adopted now."""
+    """Hand over every value that may be adopted now."""
     return [effect for each in state.slices.values() for effect in adopt(state, each)]
 
 
 def adopted(
     state: State, shard: int, fragment: int, number: int
 ) -> tuple[dict[str, Any], list[Effect]]:
-    """The training process has taken a value: it is the base now. Returns its telemetry too."""
+    """The training process has taken a value: it is the base now.
+
+    Returns the part of the boundary's telemetry that tells of this adoption, and the effects.
+    """
     each = state.slices[shard, fragment]
     publish = each.adopting
     assert publish is not None, "adopted without a command"
     assert publish.version.version.number == number, "adopted another value"
-    resolved = counters.resolve(
+    became = outcome(
         each.offered,
         tokens=each.tokens,
         merged=publish.merged if publish.HasField("merged") else None,
@@ -82,12 +97,12 @@ def adopted(
         "shard": shard,
         "slice": fragment,
         "version": number,
-        "merged": resolved.merged,
-        "overlap": resolved.overlap,
-        "late": resolved.late,
+        "merged": became.merged,
+        "overlap": became.overlap,
+        "late": became.late,
     }
     waiting = each.waiting
     if waiting is not None and waiting.version.version.number == number:
-        each.disowned = True  # rule 22: the candidate of this number is another value already
+        each.orphaned = True  # the candidate of this number is another value already (rule 22)
         return record, adopt(state, each)
     return record, [Promote(shard, fragment, number), *adopt(state, each)]

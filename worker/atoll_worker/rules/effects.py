@@ -1,29 +1,35 @@
-"""What a learner's rules ask of the transport process; performed in order."""
+"""What a learner's rules ask the transport process to do; it does so in order.
+
+A value of a slice is named by (shard, fragment, number). It is a *candidate* from its arrival until
+Promote makes it the *base*, or Discard drops it.
+"""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.link.messages import Adopt, Capture, Fail, Finished, Proceed, Start, Tick
+from atoll_worker.link import messages
+
+# ---------------------------------------------------------------- to the shards
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Open both streams to a shard."""
+    """Open the streams to a shard. The driver answers with `connected` and `disconnected`."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close both streams to a shard."""
+    """Close the streams to a shard."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """A control message to a shard."""
+    """Send a control message. An unsent report may be replaced by a newer one."""
 
     shard: int
     message: pb.ToShard
@@ -31,7 +37,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendOffer:
-    """Form base - theta from the capture region now, and send it, or say `capture_lost`."""
+    """Form base - theta from the capture region now and send it, or call `capture_lost`."""
 
     shard: int
     offer: pb.Offer
@@ -39,7 +45,7 @@ class SendOffer:
 
 @dataclass(frozen=True, slots=True)
 class SendSeed:
-    """Send the model's first values of all slices of a shard (rule 1)."""
+    """Send the model's initial values of all slices of a shard (rule 1)."""
 
     shard: int
 
@@ -52,9 +58,12 @@ class SendHeld:
     held: pb.Held
 
 
+# ---------------------------------------------------------------- values kept by the transport
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Put a candidate into the slice's adopt region."""
+    """Copy a candidate into the slice's adopt region of the shared memory."""
 
     shard: int
     fragment: int
@@ -63,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """The candidate was adopted: it is the base now."""
+    """The training process has adopted the candidate: it replaces the slice's base."""
 
     shard: int
     fragment: int
@@ -72,28 +81,31 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget a candidate."""
+    """Free a candidate: a newer one has arrived."""
 
     shard: int
     fragment: int
     number: int
 
 
+# ---------------------------------------------------------------- to the training process, to disk
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """To the training process."""
+    """Send a command over the link; it is carried out at the next step boundary."""
 
-    command: Adopt | Capture | Fail | Finished | Proceed | Start | Tick
+    command: messages.Command
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of the learner's telemetry."""
+    """Write one line of the learner's telemetry."""
 
     fields: dict[str, Any]
 
 
-Effect = (
+Effect: TypeAlias = (
     Dial
     | HangUp
     | SendMessage

@@ -1,7 +1,51 @@
-"""A learner's or observer's side of the protocol, as a machine without I/O.
+r"""A learner's or observer's side of the protocol: a state machine without I/O.
 
-Inputs carry `now` (monotonic seconds) and return effects for the transport process to perform in
-order. The training process sees only Commands, which it obeys at its step boundaries.
+Theory of operation
+-------------------
+`Exchange` is what the transport process thinks with. It has no clock, thread, socket or array. Each
+input is a method call that carries `now`, and returns the effects which the input has; the driver
+(transport/transport.py) performs them. The simulation runs the same class in virtual time.
+
+          shards                                          training process
+     connected, disconnected, message,                boundary, leave, evaluated
+     publish_started, published  \                     /
+                                  v                   v
+                              +---------------------------+
+        time: tick_time ----> |         Exchange          |
+                              |  State: shards, slices,   |
+                              |  clock, own progress      |
+                              +---------------------------+
+                                  |                   |
+     Dial, HangUp, SendMessage,   v                   v   Command: Start, Tick, Adopt, Capture,
+     SendOffer, SendSeed, SendHeld                        Proceed, Finished, Fail
+                   Place, Promote, Discard: values; Record: telemetry
+
+A learner's life: it *joins* (joining.py) until all shards have welcomed it and all slices are
+adopted; it *trains*, and every slice goes around this circle on its own:
+
+     base held: steps and tokens are counted
+        -> the slice is captured at a boundary             (handover.py)
+        -> it is offered, for a Call or at its due position (handover.py)
+        -> a Publish of a newer version arrives            (adoption.py)
+        -> it is adopted at a boundary and is the new base  (adoption.py), counters begin at 0;
+
+and it is *finished* when every shard has said Final and the final versions are adopted. Then it
+stays connected until the training process leaves.
+
+What the driver must do:
+1. Perform the effects of one input in order, and all of them before the next input.
+2. For each Dial: call `connected` at most once, and then `disconnected` exactly once.
+3. For each incoming value: call `publish_started` with its head before memory is allocated, and
+   drop the session if it returns False. When the value is whole and verified, keep it under (shard,
+   fragment, number) until Promote or Discard names it, and call `published`.
+4. On SendOffer, read the capture region at once. If its counter shows that it was overwritten, send
+   nothing and call `capture_lost`.
+5. Call `tick_time` when `deadline()` is reached; any input may change the deadline.
+6. Let `now` be monotonic seconds, the same for all inputs.
+
+What it can rely on: at most one Adopt and one Capture per slice are outstanding; at most two
+candidates per slice are kept; no offer is sent without its credit; nothing is sent to a shard that
+has not welcomed this process, except a Join.
 """
 
 from typing import Final
@@ -12,20 +56,18 @@ from atoll_protos.layout import Layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Finished, Tick
-from atoll_worker.rules import adoption, joining, lockstep, offers, reports
+from atoll_worker.rules import adoption, handover, joining, reports
 from atoll_worker.rules.effects import Command, Effect, Record, SendHeld, SendMessage, SendSeed
 from atoll_worker.rules.slices import SliceState
-from atoll_worker.rules.state import Line, new_state
+from atoll_worker.rules.state import Connection, new_state
 
-REPORT_SECONDS: Final = 2.0  # so a shard sees a stalled training thread, not a lost learner
+REPORT_SECONDS: Final = 2.0  # without boundaries: the training thread is slow or stuck
 
 
 class Exchange:
-    """The dispatch; the rules are in joining, adoption, offers, lockstep and reports.
+    """See the module's theory of operation. `layout` must be the one that the run's hash names.
 
-    The driver: performs effects in order; says `disconnected` once for every Dial; keeps a value
-    under (shard, fragment, number) from `published` until Promote or Discard; calls `tick_time`
-    at `deadline`.
+    `slot` is empty for an observer; `instance` is this start of the process, and no other's.
     """
 
     def __init__(
@@ -53,28 +95,28 @@ class Exchange:
 
     @property
     def run(self) -> str:
-        """Empty until the registrar has welcomed this process."""
+        """The run's id; empty until the registrar has welcomed this process."""
         return self._state.run
 
     @property
     def slot(self) -> str:
-        """Empty for an observer."""
+        """The learner's name, region and ordinal; empty for an observer."""
         return self._state.slot
 
     @property
     def incarnation(self) -> int:
-        """As the registrar gave it; 0 before."""
+        """The number that the registrar gave to this instance; 0 before."""
         return self._state.incarnation
 
     @property
     def slices(self) -> dict[tuple[int, int], SliceState]:
-        """By (shard, fragment); to be read only."""
+        """All slices by (shard, fragment), to be read only."""
         return self._state.slices
 
     # ------------------------------------------------------------ inputs: connections
 
     def start(self, now: float) -> list[Effect]:
-        """Begin to join."""
+        """Begin to join; the first input."""
         self._reported_at = now
         return joining.begin(self._state)
 
@@ -87,13 +129,13 @@ class Exchange:
         return joining.disconnected(self._state, shard, reason, now)
 
     def message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
-        """A control message of a shard; before its Welcome nothing else counts."""
+        """A control message of a shard; before its Welcome every other kind is ignored."""
         match message.WhichOneof("kind"):
             case "welcome":
                 return self._welcome(shard, message.welcome, now)
             case "end":
                 return joining.refused(self._state, shard, message.end)
-        if self._state.sides[shard].welcomed:
+        if self._state.shards[shard].welcomed:
             return self._welcomed_message(shard, message, now)
         return []
 
@@ -104,18 +146,18 @@ class Exchange:
         return adoption.started(self._state, shard, publish, now)
 
     def published(self, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
-        """A value is whole, verified, decoded and kept by the driver."""
+        """A value is whole, verified and decoded, and the driver keeps it."""
         effects = adoption.arrived(self._state, shard, publish, now)
-        return [*effects, *lockstep.proceed(self._state)]
+        return [*effects, *handover.proceed(self._state)]
 
     def capture_lost(self, shard: int, fragment: int, base: int) -> list[Effect]:
         """A SendOffer could not be performed: its region has been overwritten since."""
-        return offers.lost(self._state, shard, fragment, base)
+        return handover.lost(self._state, shard, fragment, base)
 
     # ------------------------------------------------------------ inputs: training process
 
     def boundary(self, boundary: Boundary, now: float) -> list[Effect]:
-        """A step is finished, or more work at the same boundary is."""
+        """A step is finished, or more work at the same boundary (`boundary.again`)."""
         state = self._state
         if not boundary.again:
             self._count(boundary)
@@ -126,9 +168,9 @@ class Exchange:
             records.append(record)
             effects += more
         for key in boundary.captured:
-            offers.captured(state, *key)
+            handover.captured(state, *key)
         if not boundary.again or records:
-            effects.append(Record(state.work.line(boundary, state.clock.tick, records)))
+            effects.append(Record(state.progress.telemetry(boundary, state.clock.tick, records)))
         effects += joining.start(state)
         effects += self._hand_over(boundary)
         return [*effects, *self._finish(), *self._report(now)]
@@ -140,31 +182,31 @@ class Exchange:
     def evaluated(self, evaluation: pb.Evaluation) -> list[Effect]:
         """An observer's measurement; the registrar gets the newest, again when it is back."""
         self._evaluation = evaluation
-        if not self._state.sides[REGISTRAR_SHARD].welcomed:
+        if not self._state.shards[REGISTRAR_SHARD].welcomed:
             return []
         return [SendMessage(REGISTRAR_SHARD, pb.ToShard(evaluation=evaluation))]
 
     # ------------------------------------------------------------ inputs: time
 
     def tick_time(self, now: float) -> list[Effect]:
-        """Time has passed: dial again, and report when no boundary comes."""
+        """The deadline is reached: dial again, and report when no boundary comes."""
         effects = joining.dial_due(self._state, now)
-        if now >= self._reported_at + REPORT_SECONDS:  # as `deadline` says it, to the bit
+        if now >= self._reported_at + REPORT_SECONDS:  # the same float as in `deadline`
             effects += self._report(now)
         return effects
 
     def deadline(self) -> float:
         """When `tick_time` is due at the latest."""
-        dials = [side.dial_at for side in self._state.sides if side.dial_at is not None]
+        dials = [each.dial_at for each in self._state.shards if each.dial_at is not None]
         return min([self._reported_at + REPORT_SECONDS, *dials])
 
     # ------------------------------------------------------------ steps
 
     def _count(self, boundary: Boundary) -> None:
         state = self._state
-        state.work.count(boundary)
+        state.progress.count(boundary)
         if state.run_file.sync.lockstep:
-            lockstep.catch_up(state)
+            handover.catch_up(state)
         for each in state.slices.values():
             each.count(boundary.tokens)
 
@@ -173,10 +215,10 @@ class Exchange:
         if state.observer:
             return []
         if not state.run_file.sync.lockstep:
-            return [*offers.answers(state), *offers.captures(state)]
-        effects = [] if boundary.again else lockstep.begin_wait(state)
-        effects += lockstep.hand_over(state, boundary.captured)
-        return [*effects, *adoption.adopt_all(state), *lockstep.proceed(state)]
+            return [*handover.answers(state), *handover.captures(state)]
+        effects = [] if boundary.again else handover.begin_wait(state)
+        effects += handover.hand_over(state, boundary.captured)
+        return [*effects, *adoption.adopt_all(state), *handover.proceed(state)]
 
     def _report(self, now: float) -> list[Effect]:
         self._reported_at = now
@@ -187,7 +229,7 @@ class Exchange:
     def _welcomed_message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
         match message.WhichOneof("kind"):
             case "call" if not self._state.run_file.sync.lockstep:
-                return offers.called(self._state, shard, message.call)
+                return handover.called(self._state, shard, message.call)
             case "tick":
                 return self._tick(shard, message.tick.tick, now)
             case "send_seed":
@@ -201,11 +243,11 @@ class Exchange:
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
         state = self._state
         effects = joining.welcomed(state, shard, welcome, now)
-        if state.sides[shard].line is not Line.WELCOMED:
+        if state.shards[shard].connection is not Connection.WELCOMED:
             return effects
         if state.run_file.sync.lockstep:
             heads = {each.slice: each.version.number for each in welcome.heads}
-            effects += lockstep.hand_over_again(state, shard, heads)
+            effects += handover.hand_over_again(state, shard, heads)
         effects += self._tick(shard, welcome.tick, now)
         if shard == REGISTRAR_SHARD and self._evaluation is not None:
             effects += self.evaluated(self._evaluation)
@@ -213,23 +255,23 @@ class Exchange:
 
     def _tick(self, shard: int, tick: int, now: float) -> list[Effect]:
         state = self._state
-        side = state.sides[shard]
-        side.tick = max(side.tick, tick)
-        if not state.clock.move(min(each.tick for each in state.sides), now):
+        known = state.shards[shard]
+        known.tick = max(known.tick, tick)
+        if not state.clock.move(min(each.tick for each in state.shards), now):
             return []
         return [Command(Tick(tick=state.clock.tick))]
 
     def _send_seed(self, shard: int) -> list[Effect]:
-        """Rule 1: version 0 is the same whoever sends it, as long as its regions still hold it."""
+        """Send version 0: the capture regions hold it until the first capture (rule 1)."""
         if self._state.captures_asked:
-            reason = f"shard {shard} asks for a seed, and training has begun: start again"
+            reason = f"shard {shard} asks for a seed, but training has begun; start again"
             return joining.fail(self._state, ExitCode.TRY_AGAIN, reason)
         return [SendSeed(shard)]
 
     def _send_held(self, shard: int, wanted: pb.SliceVersion) -> list[Effect]:
-        """Rule 22: the base held, bit for bit, if it is that version or a later one of the run."""
+        """Send the base that is held, if it is that version or a later one of the run (rule 22)."""
         each = self._state.slices.get((shard, wanted.slice))
-        known = each is not None and each.held is not None and not each.disowned
+        known = each is not None and each.held is not None and not each.orphaned
         if each is None or not known or each.number < wanted.version.number:
             reason = f"slice {wanted.slice}: version {wanted.version.number} is not held here"
             return [Record({"event": "not held", "shard": shard, "reason": reason})]
@@ -238,17 +280,17 @@ class Exchange:
 
     def _final(self, shard: int, final: pb.Final, now: float) -> list[Effect]:
         numbers = {each.slice: each.version.number for each in final.versions}
-        self._state.sides[shard].final = numbers
+        self._state.shards[shard].final = numbers
         effects = self._finish()
         return [*effects, *self._report(now)] if effects else []
 
     def _finish(self) -> list[Effect]:
-        """Rule 27: every shard has said Final, and its final values are adopted."""
+        """Finish when every shard has said Final and its final versions are adopted (rule 27)."""
         state = self._state
         if state.finished:
             return []
         for (shard, fragment), each in state.slices.items():
-            final = state.sides[shard].final
+            final = state.shards[shard].final
             if final is None or each.number < final.get(fragment, each.number + 1):
                 return []
         state.finished = True

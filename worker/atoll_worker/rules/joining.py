@@ -1,4 +1,43 @@
-"""Joining, reconnecting and refusals: the registrar first, then every shard (rules 1-5, 20)."""
+"""Connecting, admission, refusals and reconnecting (rules 1-5, 20, 22).
+
+Theory of operation
+-------------------
+A learner has one connection to each shard. Each is in one of four states:
+
+            Dial            connected: Join sent           Welcome
+    DOWN ---------> DIALLING ------------------> JOINING ----------> WELCOMED
+      ^                |                            |                    |
+      +----------------+------- disconnected -------+--------------------+
+                  (then a back-off of 0.2 to 10 s, and Dial again)
+
+*The order at the start.* A learner dials shard 0 first, since it is the registrar, which alone
+admits instances: its Welcome carries the run's id and this instance's incarnation. Both go into the
+Join of every other shard, which are dialled then. An observer needs no incarnation and dials all
+shards at once.
+
+*The first step* is made when every shard has welcomed this instance (from then on all of them
+refuse its predecessor) and every slice has been adopted from a Publish. The learner takes its
+position on the schedule from the tick. If the job has just begun and a shard has no version 0, the
+shard asks for a seed, and the learner sends its initial model (exchange.py).
+
+*A lost connection* stops nothing. Bases stay, training goes on, and the shard is dialled again.
+Each session begins with a Join that says everything the shard must know, so that nothing has to be
+remembered of the last one. Calls die with the session, and the shard makes them again. The back-off
+doubles with each attempt, and begins again after a session that lasted. Its jitter is a function of
+who dials, which shard and how often, not of a random generator: a simulation can repeat it.
+
+*What ends the process.* A permanent refusal ends it with the exit code of its kind (superseded,
+another model or run, an unknown slot). A Welcome of another run ends it with "try again": the state
+of the old run must not be mixed with the new one, and a fresh process has none. Temporary refusals
+and a shard that has lost its store do not end it.
+
+*Old epochs.* A Welcome with a lower epoch than this learner has seen comes from a shard process
+that has been replaced and does not know it yet. The learner closes that session.
+
+*After a loss* a shard may give the number of the version that is held here to another value. The
+Welcome's heads show it (the same number with another digest); the slice is then *orphaned*: it is
+neither reported nor offered until a newer version is adopted.
+"""
 
 import hashlib
 from typing import Final
@@ -8,42 +47,44 @@ from atoll_protos.exits import ExitCode, exit_code_of
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_worker.link.messages import Fail, Start
 from atoll_worker.rules.effects import Command, Dial, Effect, HangUp, Record, SendMessage
-from atoll_worker.rules.state import Line, State
+from atoll_worker.rules.state import Connection, State
 
 BACKOFF_SECONDS: Final = (0.2, 10.0)
 STAYED_SECONDS: Final = 10.0  # a session that lasted so long makes the next dial a first one
 
 
 def begin(state: State) -> list[Effect]:
-    """A learner's incarnation comes from the registrar; an observer needs none."""
+    """The first dial: of the registrar; an observer dials every shard."""
     return dial_all(state) if state.observer else dial(state, REGISTRAR_SHARD)
 
 
 def dial(state: State, shard: int) -> list[Effect]:
-    """Open both streams, unless that is already under way."""
-    side = state.sides[shard]
-    side.dial_at = None
-    if side.line is not Line.DOWN or state.failed or state.leaving:
+    """Open the streams to a shard, unless that is already under way."""
+    known = state.shards[shard]
+    known.dial_at = None
+    if known.connection is not Connection.DOWN or state.failed or state.leaving:
         return []
-    side.line = Line.DIALLING
+    known.connection = Connection.DIALLING
     return [Dial(shard)]
 
 
 def dial_all(state: State) -> list[Effect]:
-    """Those that nobody has dialled yet; the others have their own time for the next dial."""
-    never = [n for n, side in enumerate(state.sides) if side.attempt == 0 and side.dial_at is None]
+    """Dial every shard that was not dialled before; the others have their own back-off."""
+    never = [
+        n for n, known in enumerate(state.shards) if known.attempt == 0 and known.dial_at is None
+    ]
     return [effect for shard in never for effect in dial(state, shard)]
 
 
 def dial_due(state: State, now: float) -> list[Effect]:
-    """Those whose back-off is over."""
-    over = [n for n, s in enumerate(state.sides) if s.dial_at is not None and now >= s.dial_at]
+    """Dial the shards whose back-off is over."""
+    over = [n for n, s in enumerate(state.shards) if s.dial_at is not None and now >= s.dial_at]
     return [effect for shard in over for effect in dial(state, shard)]
 
 
 def connected(state: State, shard: int) -> list[Effect]:
-    """The control stream is open: Join says all that the shard must know (rule 3)."""
-    state.sides[shard].line = Line.JOINING
+    """The control stream is open: send a Join, which says all that the shard must know (rule 3)."""
+    state.shards[shard].connection = Connection.JOINING
     join = pb.Join(
         protocol=PROTOCOL,
         run_hash=state.run_file.hash,
@@ -60,76 +101,76 @@ def connected(state: State, shard: int) -> list[Effect]:
         ],
         tick_seen=state.tick_seen,
         epochs_seen=state.epochs_seen,
-        t_m=state.work.position,
-        cursor=state.work.cursor,
+        t_m=state.progress.position,
+        cursor=state.progress.cursor,
         observer=state.observer,
     )
     return [SendMessage(shard, pb.ToShard(join=join))]
 
 
 def disconnected(state: State, shard: int, reason: str, now: float) -> list[Effect]:
-    """Both streams are gone. Bases stay; Calls died with the session; nobody else notices."""
-    side = state.sides[shard]
-    stayed = side.welcomed and now - side.welcomed_at >= STAYED_SECONDS
-    side.line, side.publish_began_at = Line.DOWN, None
+    """Both streams are gone: forget the session's Calls, and dial again after a back-off."""
+    known = state.shards[shard]
+    stayed = known.welcomed and now - known.welcomed_at >= STAYED_SECONDS
+    known.connection, known.publish_began_at = Connection.DOWN, None
     for each in state.of(shard):
         each.call = None
     if state.leaving or state.failed:
         return []
-    side.attempt = 0 if stayed else side.attempt
-    side.dial_at = now + backoff_seconds(state.instance, shard, side.attempt)
-    side.attempt += 1
+    known.attempt = 0 if stayed else known.attempt
+    known.dial_at = now + backoff_seconds(state.instance, shard, known.attempt)
+    known.attempt += 1
     return [Record({"event": "disconnected", "shard": shard, "reason": reason})]
 
 
 def welcomed(state: State, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
-    """The shard has taken this instance; its reign and its run must be the newest known."""
-    side = state.sides[shard]
-    if welcome.epoch < side.epoch:
-        reason = f"its epoch {welcome.epoch} is over: {side.epoch} has begun"
+    """The shard has taken this instance, if its epoch and its run are the newest known."""
+    known = state.shards[shard]
+    if welcome.epoch < known.epoch:
+        reason = f"its epoch {welcome.epoch} is over: {known.epoch} has begun"
         return [Record({"event": "left", "shard": shard, "reason": reason}), HangUp(shard)]
     if state.run and welcome.run != state.run:
-        reason = f"run {state.run} has ended, {welcome.run} goes on: start again"
+        reason = f"run {state.run} has ended and {welcome.run} goes on; start this process again"
         return fail(state, ExitCode.TRY_AGAIN, reason)  # rule 2: its state is dropped
     state.run = welcome.run
-    side.line, side.ever_welcomed = Line.WELCOMED, True
-    side.welcomed_at, side.epoch = now, welcome.epoch
-    _disown(state, shard, welcome)
+    known.connection, known.ever_welcomed = Connection.WELCOMED, True
+    known.welcomed_at, known.epoch = now, welcome.epoch
+    _note_orphans(state, shard, welcome)
     effects: list[Effect] = []
     if state.observer:
         return effects
     if not state.started:
-        state.work.cursor = max(state.work.cursor, welcome.cursor)  # rule 28
+        state.progress.cursor = max(state.progress.cursor, welcome.cursor)  # rule 28
     if welcome.needs_model:
         effects.append(SendMessage(shard, pb.ToShard(model=state.layout.to_model())))
     if shard == REGISTRAR_SHARD and state.incarnation == 0:
         state.incarnation = welcome.incarnation
-        start = {"event": "start", "instance": state.instance, "cursor": state.work.cursor}
+        start = {"event": "start", "instance": state.instance, "cursor": state.progress.cursor}
         effects += [Record(start), *dial_all(state)]
     return effects
 
 
 def start(state: State) -> list[Effect]:
-    """Rule 5: the first step comes after all shards have welcomed it, on the job's values.
+    """Begin to train, once every shard has welcomed this instance and every slice is adopted.
 
-    A joiner takes its position from the tick (rule 15).
+    The position on the schedule is taken from the tick (rules 5 and 15).
     """
     whole = all(each.held is not None for each in state.slices.values())
-    if state.started or not whole or not all(side.ever_welcomed for side in state.sides):
+    if state.started or not whole or not all(each.ever_welcomed for each in state.shards):
         return []
     state.started = True
     tick = state.clock.tick
-    state.work.position = tick
+    state.progress.position = tick
     if state.observer:
         return []
-    command = Start(incarnation=state.incarnation, cursor=state.work.cursor, tick=tick)
+    command = Start(incarnation=state.incarnation, cursor=state.progress.cursor, tick=tick)
     return [Command(command)]
 
 
 def refused(state: State, shard: int, end: pb.End) -> list[Effect]:
-    """A session, or the wish for one, ends: for good, or until the back-off is over.
+    """The shard has refused or ended the session: for good, or until the back-off is over.
 
-    A shard that has lost its store serves nobody for now; this process trains on beside it.
+    A shard that has lost its store serves no learner for now; this process trains on meanwhile.
     """
     if end.retry or end.code == pb.STORE_LOST:
         return [Record({"event": "refused", "shard": shard, "reason": end.reason})]
@@ -137,7 +178,7 @@ def refused(state: State, shard: int, end: pb.End) -> list[Effect]:
 
 
 def fail(state: State, code: ExitCode, reason: str) -> list[Effect]:
-    """This process must end; said once."""
+    """End this process; only the first reason is sent."""
     if state.failed:
         return []
     state.failed = True
@@ -145,17 +186,17 @@ def fail(state: State, code: ExitCode, reason: str) -> list[Effect]:
 
 
 def backoff_seconds(instance: str, shard: int, attempt: int) -> float:
-    """0.2..10 s, doubling; the jitter is a function of who dials, whom, and how often."""
+    """From 0.2 s to a ceiling that doubles up to 10 s; a function of the arguments alone."""
     low, high = BACKOFF_SECONDS
     ceiling = min(high, low * (1 << min(attempt + 1, 16)))
     digest = hashlib.sha256(f"{instance} {shard} {attempt}".encode()).digest()
     return low + (ceiling - low) * int.from_bytes(digest[:4]) / (1 << 32)
 
 
-def _disown(state: State, shard: int, welcome: pb.Welcome) -> None:
-    """After a loss another value may have the number of the one held (rule 22)."""
+def _note_orphans(state: State, shard: int, welcome: pb.Welcome) -> None:
+    """Mark the slices whose number now names another value, after a loss (rule 22)."""
     for head in welcome.heads:
         each = state.slices.get((shard, head.slice))
         if each is not None and each.held is not None:
             same = head.version.digest == each.held.digest
-            each.disowned = head.version.number == each.held.number and not same
+            each.orphaned = head.version.number == each.held.number and not same

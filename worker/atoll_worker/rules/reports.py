@@ -1,4 +1,10 @@
-"""What a learner tells its shards: after every boundary, and when none comes (rule 7)."""
+"""What the shards are told of this learner: after every step, every 2 s, and at the end (rule 7).
+
+A report is the whole truth of one moment, not a change, so a shard loses nothing if it gets only
+the newest: the transport replaces an unsent report by a newer one. Reports are also sent when no
+boundary comes, so that a shard can tell a learner whose training thread is stuck (it reports, but
+its steps do not grow) from one that is gone.
+"""
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
@@ -7,25 +13,25 @@ from atoll_worker.rules.state import State
 
 
 def report(state: State) -> list[Effect]:
-    """The newest to every shard; each is a mailbox in which the latest wins."""
+    """The newest report, to every shard that has welcomed this learner."""
     if state.observer or state.leaving:
         return []
     return [
         SendMessage(shard, pb.ToShard(report=report_to(state, shard)))
-        for shard, side in enumerate(state.sides)
-        if side.welcomed
+        for shard, known in enumerate(state.shards)
+        if known.welcomed
     ]
 
 
 def report_to(state: State, shard: int) -> pb.Report:
-    """As one shard gets it: of the slices only its own."""
-    work = state.work
+    """The report as one shard gets it: with its own slices only."""
+    progress = state.progress
     return pb.Report(
-        t_m=work.position,
-        step_seconds=work.step_seconds,
-        loss=work.loss,
-        tokens=work.tokens,
-        cursor=work.cursor,
+        t_m=progress.position,
+        step_seconds=progress.step_seconds,
+        loss=progress.loss,
+        tokens=progress.tokens,
+        cursor=progress.cursor,
         slices=[
             pb.SliceProgress(
                 slice=each.fragment,
@@ -34,26 +40,27 @@ def report_to(state: State, shard: int) -> pb.Report:
                 digest=each.held.digest[:DIGEST_DIGITS],
             )
             for each in state.of(shard)
-            if each.held is not None and not each.disowned
+            if each.held is not None and not each.orphaned
         ],
         tick_seen=state.tick_seen,
         epochs_seen=state.epochs_seen,
-        publish_seconds=work.publish_seconds,
+        publish_seconds=progress.publish_seconds,
         training=state.started,
-        waiting=state.waits,
+        waiting=state.step_waits,
         finished=state.finished,
-        busy_share=work.busy_share,
-        blocked_seconds=work.blocked_seconds,
+        busy_share=progress.busy_share,
+        blocked_seconds=progress.blocked_seconds,
     )
 
 
 def leave(state: State, reason: str) -> list[Effect]:
-    """The training process ends: say so, with what is in no commit yet (rule 13)."""
+    """The training process ends: tell the shards, and record what is in no commit yet (rule 13)."""
     if state.leaving:
         return []
     state.leaving = True
     if state.observer:
         return []
     pending = {f"{shard}/{p}": each.tokens for (shard, p), each in state.slices.items()}
-    record = {"event": "end", "reason": reason, "tokens": state.work.tokens, "pending": pending}
+    tokens = state.progress.tokens
+    record = {"event": "end", "reason": reason, "tokens": tokens, "pending": pending}
     return [Record(record), *state.to_all(pb.ToShard(leave=pb.Leave(reason=reason)))]

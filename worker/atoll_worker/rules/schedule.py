@@ -1,4 +1,4 @@
-"""When slices come due, as a learner foresees it (PROTOCOL.md, rules 9, 10, 15)."""
+"""When slices come due, as a learner foresees it (docs/protocol.md, rules 9, 10, 15)."""
 
 import math
 

@@ -1,40 +1,110 @@
-"""One slice as a learner has it: the base held, what was done on it, what is on its way."""
+"""One slice as a learner has it: its base, the work done on it, and what became of the tokens.
+
+The *base* is the version that was adopted last. Steps and tokens are counted since its adoption,
+because an offer is the difference to that base. When a newer version is adopted, every token that
+was trained on the old base has had exactly one of three fates (rule 13):
+
+    tokens since the old base = merged + overlap + late
+
+    |--- trained, then captured and offered ---|--- trained while the offer was under way ---|
+    adoption of the base                    capture                    adoption of the next version
+                  merged or late                                  overlap
+
+The first part is *merged* if a commit contains the offer, and *late* if none does. The Publish says
+which capture of this learner was merged last (incarnation, base, capture), so that the learner need
+not guess from a list of participants: it may have been called twice on one base, or may have missed
+a version in between.
+"""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.rules.counters import Offered
+
+CAPTURES_KEPT: Final = 1024  # on one base; each needs a Call, so more means endless reconnecting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """What the capture region holds, and at which boundary it was copied."""
+class Outcome:
+    """What became of the tokens trained on one base."""
+
+    merged: int  # in a commit
+    overlap: int  # trained between the capture that counts and the adoption
+    late: int  # in no commit
+
+
+@dataclass(slots=True)
+class Offered:
+    """The captures offered on the base that is held: capture (a step count) -> tokens."""
+
+    captures: dict[int, int] = field(default_factory=dict)  # the newest is the last
+    newest_is_repeated: bool = False  # the newest had been offered before, in another session
+
+    def add(self, steps: int, tokens: int) -> None:
+        """Note one more offer; the same capture may be offered again in another session."""
+        self.newest_is_repeated = steps in self.captures
+        self.captures[steps] = tokens
+        if len(self.captures) > CAPTURES_KEPT:
+            del self.captures[min(self.captures)]
+
+    def take_back(self) -> None:
+        """Forget the newest offer, which could not be sent."""
+        if self.captures and not self.newest_is_repeated:
+            self.captures.popitem()
+
+    @property
+    def newest_tokens(self) -> int | None:
+        """The tokens of the newest capture; None when none was offered."""
+        return self.captures[max(self.captures)] if self.captures else None
+
+
+def outcome(
+    offered: Offered, *, tokens: int, merged: pb.Merged | None, incarnation: int, base: int
+) -> Outcome:
+    """What became of the `tokens` trained on version `base`, now that a newer one is adopted.
+
+    `merged` names this slot's last merged offer, however many versions ago that was. It decides
+    about this base only if it names this base and this incarnation.
+    """
+    if merged is not None and (merged.incarnation, merged.base) == (incarnation, base):
+        captured = offered.captures.get(merged.capture)
+        if captured is not None:
+            return Outcome(merged=captured, overlap=tokens - captured, late=0)
+    newest = offered.newest_tokens
+    if newest is None:
+        return Outcome(merged=0, overlap=0, late=tokens)
+    return Outcome(merged=0, overlap=tokens - newest, late=newest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """What the capture region of a slice holds: the counters of the boundary it was copied at."""
 
     boundary: int
-    steps: int
-    tokens: int
+    steps: int  # on the base
+    tokens: int  # on the base
     position: int
     cursor: int
 
 
 @dataclass(slots=True, kw_only=True)
 class SliceState:
-    """Steps and tokens are counted since the base was adopted."""
+    """One slice. `steps` and `tokens` are counted since the base was adopted."""
 
     shard: int
     fragment: int
-    held: pb.Version | None = None
-    lineage: tuple[pb.SlotMerged, ...] = ()  # what the version held has of every slot
-    disowned: bool = False  # its number belongs to another value now (rule 22)
+    held: pb.Version | None = None  # the base
+    lineage: tuple[pb.SlotMerged, ...] = ()  # which offer of every slot the base contains last
+    orphaned: bool = False  # its shard lost this version; the number names another value (rule 22)
     steps: int = 0
     tokens: int = 0
-    call: int | None = None  # base number of an unanswered Call
-    mark: Mark | None = None
+    call: int | None = None  # number of the base that an unanswered Call names
+    captured: Captured | None = None
+    capturing: bool = False  # a Capture is outstanding
     offered: Offered = field(default_factory=Offered)
     adopting: pb.Publish | None = None  # an Adopt is outstanding
-    waiting: pb.Publish | None = None  # the newest that arrived meanwhile
-    capturing: bool = False  # a Capture is outstanding
-    awaits_at: int | None = None  # lock-step: position at which step() waits for a Publish
+    waiting: pb.Publish | None = None  # the newest that has arrived meanwhile
+    awaited_from: int | None = None  # lock-step: position from which step() waits for a Publish
 
     @property
     def key(self) -> tuple[int, int]:
@@ -43,30 +113,30 @@ class SliceState:
 
     @property
     def number(self) -> int:
-        """Of the version held; -1 before the first."""
+        """The number of the base; -1 before the first."""
         return -1 if self.held is None else self.held.number
 
     @property
     def order(self) -> tuple[int, int]:
-        """(number, epoch) of the version held."""
+        """(number, epoch) of the base."""
         return (-1, 0) if self.held is None else order(self.held)
 
     def count(self, tokens: int) -> None:
-        """One more step."""
+        """Count one more step."""
         self.steps += 1
         self.tokens += tokens
 
     def adopt(self, publish: pb.Publish) -> None:
-        """A new base: counters and everything that named the old one start afresh."""
+        """Take a new base; everything that named the old one starts again."""
         version = publish.version.version
-        assert order(version) > self.order, "rule 21: the number orders versions"
-        self.held, self.adopting, self.disowned = version, None, False
+        assert order(version) > self.order, "rule 21: a version replaces lower ones only"
+        self.held, self.adopting, self.orphaned = version, None, False
         self.lineage = tuple(publish.lineage)
         self.steps = self.tokens = 0
-        self.call = self.mark = self.awaits_at = None
+        self.call = self.captured = self.awaited_from = None
         self.offered = Offered()
 
 
 def order(version: pb.Version) -> tuple[int, int]:
-    """What orders versions: the number; after a loss (rule 22) the epoch tells two apart."""
+    """What orders versions: the number, and the epoch where a loss has made a number twice."""
     return version.number, version.epoch

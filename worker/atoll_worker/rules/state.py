@@ -1,58 +1,64 @@
-"""What a learner or observer knows: of each shard, of each slice, of its own work."""
+"""All that a learner's rules know: of each shard, of the clock, of its own progress, of each slice.
 
+Values only. The functions that change them are in the modules of the rules; each field of a slice
+and of a shard is described where it stands.
+"""
+
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile
+from atoll_worker.link.messages import Boundary
 from atoll_worker.rules.effects import Effect, SendMessage
 from atoll_worker.rules.slices import SliceState
-from atoll_worker.rules.work import Work
 
 TICKS_KEPT: Final = 16  # changes of the tick from which its rate is taken
+SAMPLE_WEIGHT: Final = 0.2  # of a new sample in a moving mean
 
 
-class Line(StrEnum):
-    """How far the connection to a shard is."""
+class Connection(StrEnum):
+    """How far the connection to a shard is; joining.py draws the transitions."""
 
     DOWN = "down"
     DIALLING = "dialling"
     JOINING = "joining"  # Join is sent
-    WELCOMED = "welcomed"
+    WELCOMED = "welcomed"  # messages may be sent
 
 
 @dataclass(slots=True, kw_only=True)
-class Side:
+class ShardState:
     """What is known of one shard. Times are monotonic seconds."""
 
-    line: Line = Line.DOWN
+    connection: Connection = Connection.DOWN
     ever_welcomed: bool = False
     welcomed_at: float = 0.0
-    tick: int = 0
-    epoch: int = 0  # the highest seen
-    final: dict[int, int] | None = None  # fragment: number
-    attempt: int = 0  # dials since it last stayed
-    dial_at: float | None = None
-    publish_began_at: float | None = None
+    tick: int = 0  # of this shard, the highest seen
+    epoch: int = 0  # of this shard, the highest seen
+    final: dict[int, int] | None = None  # fragment -> final version number, once it serves Final
+    attempt: int = 0  # dials since the last session that lasted
+    dial_at: float | None = None  # end of the back-off; None: no dial is due
+    publish_began_at: float | None = None  # a value of this shard is arriving
 
     @property
     def welcomed(self) -> bool:
         """Whether messages may be sent."""
-        return self.line is Line.WELCOMED
+        return self.connection is Connection.WELCOMED
 
 
 @dataclass(slots=True, kw_only=True)
 class Clock:
-    """The job's step: the lowest tick over the shards, never back (rule 8)."""
+    """The job's clock: the lowest tick over the shards; it never goes back (rule 8)."""
 
     tick: int = 0
     times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TICKS_KEPT))
 
     def move(self, lowest: int, now: float) -> bool:
-        """Whether `lowest` is further than before."""
+        """Move to the lowest tick over the shards; false if that is no progress."""
         if lowest <= self.tick:
             return False
         self.tick = lowest
@@ -61,7 +67,7 @@ class Clock:
 
     @property
     def ticks_per_second(self) -> float:
-        """Over the last changes; 0 while unknown."""
+        """The rate over the last changes; 0 while it is unknown."""
         if len(self.times) < 2:  # noqa: PLR2004 - a rate needs two times
             return 0.0
         (first, low), (last, high) = self.times[0], self.times[-1]
@@ -69,8 +75,64 @@ class Clock:
 
 
 @dataclass(slots=True, kw_only=True)
+class Progress:
+    """This learner's own work since the process started, counted at step boundaries."""
+
+    own_steps: int = 0
+    position: int = 0  # on the schedule: the tick at the start, then one more per step
+    boundaries: int = 0
+    tokens: int = 0
+    cursor: int = 0  # where the slot's data goes on
+    loss: float = math.nan
+    step_seconds: float = 0.0  # moving mean
+    publish_seconds: float = 0.0  # moving mean, from the first chunk of a value to its trailer
+    busy_seconds: float = 0.0  # outside learner.step()
+    blocked_seconds: float = 0.0  # inside learner.step()
+
+    def count(self, boundary: Boundary) -> None:
+        """Count one more step."""
+        self.boundaries += 1
+        self.own_steps = boundary.own_steps
+        self.position += 1
+        self.tokens += boundary.tokens
+        self.loss, self.cursor = boundary.loss, boundary.cursor
+        self.step_seconds = moving_mean(self.step_seconds, boundary.step_seconds)
+        self.busy_seconds += boundary.step_seconds
+        self.blocked_seconds += boundary.blocked_seconds
+
+    def count_publish(self, seconds: float) -> None:
+        """Note how long a value took to arrive."""
+        self.publish_seconds = moving_mean(self.publish_seconds, seconds)
+
+    @property
+    def busy_share(self) -> float:
+        """The share of wall time outside learner.step(), 0 to 1."""
+        wall_seconds = self.busy_seconds + self.blocked_seconds
+        return self.busy_seconds / wall_seconds if wall_seconds else 1.0
+
+    def telemetry(
+        self, boundary: Boundary, tick: int, adopted: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The line of learners/SLOT.jsonl for a boundary."""
+        return {
+            "t_m": self.own_steps,
+            "tick": tick,
+            "tokens": 0 if boundary.again else boundary.tokens,
+            "loss": self.loss if math.isfinite(self.loss) else None,
+            "step_seconds": boundary.step_seconds,
+            "blocked_seconds": boundary.blocked_seconds,
+            "adopted": adopted,
+        }
+
+
+def moving_mean(mean: float, sample: float) -> float:
+    """The mean after one more sample; the first one counts in full."""
+    return sample if mean == 0.0 else mean + SAMPLE_WEIGHT * (sample - mean)
+
+
+@dataclass(slots=True, kw_only=True)
 class State:
-    """All of it. `instance` is this process start; an observer has no slot."""
+    """All of it. `instance` is this start of the process; an observer has no slot."""
 
     run_file: RunFile
     layout: Layout
@@ -78,18 +140,18 @@ class State:
     uid: str
     instance: str
     observer: bool
-    sides: list[Side]
-    slices: dict[tuple[int, int], SliceState]
-    run: str = ""
-    incarnation: int = 0
+    shards: list[ShardState]
+    slices: dict[tuple[int, int], SliceState]  # by (shard, fragment)
+    run: str = ""  # the id that the registrar gave to this training; empty before its Welcome
+    incarnation: int = 0  # given by the registrar; 0 before
     clock: Clock = field(default_factory=Clock)
-    work: Work = field(default_factory=Work)
-    started: bool = False
-    finished: bool = False
-    failed: bool = False
-    leaving: bool = False
-    captures_asked: bool = False  # the capture regions are no longer the seed
-    waits: bool = False  # lock-step: the training thread is in step() until Proceed
+    progress: Progress = field(default_factory=Progress)
+    started: bool = False  # all shards have welcomed it and all slices are adopted
+    finished: bool = False  # the final values are adopted
+    failed: bool = False  # a Fail was sent
+    leaving: bool = False  # the training process ends
+    captures_asked: bool = False  # the capture regions no longer hold the seed
+    step_waits: bool = False  # lock-step: the training thread is in step() until Proceed
 
     def of(self, shard: int) -> list[SliceState]:
         """The slices of one shard."""
@@ -97,29 +159,29 @@ class State:
 
     @property
     def tick_seen(self) -> int:
-        """The highest on any shard."""
-        return max(side.tick for side in self.sides)
+        """The highest tick of any shard."""
+        return max(each.tick for each in self.shards)
 
     @property
     def epochs_seen(self) -> list[int]:
-        """By shard."""
-        return [side.epoch for side in self.sides]
+        """The highest epoch of every shard."""
+        return [each.epoch for each in self.shards]
 
     @property
     def at_the_end(self) -> bool:
-        """Lock-step: this learner's position has reached T."""
+        """Lock-step: this learner's position has reached the job's length."""
         steps = self.run_file.steps
-        return self.run_file.sync.lockstep and steps is not None and self.work.position >= steps
+        return self.run_file.sync.lockstep and steps is not None and self.progress.position >= steps
 
     def to_all(self, message: pb.ToShard) -> list[Effect]:
-        """One message to every shard that has welcomed this process."""
-        return [SendMessage(n, message) for n, side in enumerate(self.sides) if side.welcomed]
+        """Send one message to every shard that has welcomed this process."""
+        return [SendMessage(n, message) for n, each in enumerate(self.shards) if each.welcomed]
 
 
 def new_state(
     *, run_file: RunFile, layout: Layout, slot: str, uid: str, instance: str, observer: bool
 ) -> State:
-    """A process that has just started."""
+    """The state of a process that has just started."""
     slices = {
         (each.shard, each.fragment): SliceState(shard=each.shard, fragment=each.fragment)
         for each in layout.slices
@@ -131,6 +193,6 @@ def new_state(
         uid=uid,
         instance=instance,
         observer=observer,
-        sides=[Side() for _ in range(run_file.shards)],
+        shards=[ShardState() for _ in range(run_file.shards)],
         slices=slices,
     )

@@ -4,39 +4,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.rules.counters import CAPTURES_KEPT, Offered, Resolved, resolve
+from atoll_worker.rules.slices import CAPTURES_KEPT, Offered, Outcome, outcome
 
 ME = 4
 
 
-def told(offered: dict[int, int], merged: pb.Merged | None, tokens: int = 100) -> Resolved:
-    return resolve(Offered(dict(offered)), tokens=tokens, merged=merged, incarnation=ME, base=7)
+def outcome_of(offered: dict[int, int], merged: pb.Merged | None, tokens: int = 100) -> Outcome:
+    return outcome(Offered(dict(offered)), tokens=tokens, merged=merged, incarnation=ME, base=7)
 
 
 def test_the_capture_that_counts_is_merged_and_what_follows_it_is_overlap() -> None:
     merged = pb.Merged(incarnation=ME, base=7, capture=3)
-    assert told({3: 60}, merged) == Resolved(merged=60, overlap=40, late=0)
+    assert outcome_of({3: 60}, merged) == Outcome(merged=60, overlap=40, late=0)
 
 
 def test_of_two_captures_on_one_base_the_publish_says_which_counts() -> None:
     """[A participant list alone misleads a learner that was called twice.]"""
     merged = pb.Merged(incarnation=ME, base=7, capture=3)
-    assert told({3: 60, 5: 90}, merged) == Resolved(merged=60, overlap=40, late=0)
+    assert outcome_of({3: 60, 5: 90}, merged) == Outcome(merged=60, overlap=40, late=0)
 
 
 def test_an_offer_in_no_commit_is_late_and_what_follows_it_is_overlap() -> None:
     for merged in (None, pb.Merged(incarnation=ME, base=6, capture=3)):
-        assert told({3: 60}, merged) == Resolved(merged=0, overlap=40, late=60)
+        assert outcome_of({3: 60}, merged) == Outcome(merged=0, overlap=40, late=60)
 
 
 def test_work_that_was_never_offered_is_late() -> None:
-    assert told({}, None) == Resolved(merged=0, overlap=0, late=100)
+    assert outcome_of({}, None) == Outcome(merged=0, overlap=0, late=100)
 
 
 def test_what_an_earlier_incarnation_had_merged_is_not_this_ones() -> None:
     """[A participant list names the slot only.]"""
     merged = pb.Merged(incarnation=ME - 1, base=7, capture=3)
-    assert told({3: 60}, merged) == Resolved(merged=0, overlap=40, late=60)
+    assert outcome_of({3: 60}, merged) == Outcome(merged=0, overlap=40, late=60)
 
 
 @given(
@@ -51,11 +51,11 @@ def test_every_token_is_told_exactly_once(
 ) -> None:
     captures = {n: sum(steps[:n]) for n in offered if n <= len(steps)}
     merged = pb.Merged(incarnation=incarnation, base=base, capture=capture)
-    resolved = told(captures, merged if capture else None, sum(steps))
-    assert resolved.merged + resolved.overlap + resolved.late == sum(steps)
-    assert min(resolved.merged, resolved.overlap, resolved.late) >= 0
+    became = outcome_of(captures, merged if capture else None, sum(steps))
+    assert became.merged + became.overlap + became.late == sum(steps)
+    assert min(became.merged, became.overlap, became.late) >= 0
     counts = (incarnation, base) == (ME, 7) and capture in captures
-    assert resolved.merged == (captures[capture] if counts else 0)
+    assert became.merged == (captures[capture] if counts else 0)
 
 
 def test_an_offer_taken_back_was_never_made_but_its_earlier_twin_was() -> None:

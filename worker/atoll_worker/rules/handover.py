@@ -1,0 +1,210 @@
+"""Captures and offers: how a learner hands its work over (rules 10, 13 and 15).
+
+An offer is formed from a *capture*, a copy of the slice at one step boundary; the training process
+makes it on command. Who decides that an offer is due differs between two families of modes.
+
+**Where nobody waits** (Decoupled DiLoCo, arXiv 2604.21428), a shard sends a Call when a slice is
+due. The Call is the credit for exactly one offer. It is answered from the last finished step: if
+the slice was captured at the newest boundary the offer leaves at once, otherwise the next boundary
+brings the capture. Because a slow learner would then answer a whole step late, slices that come due
+before its next boundary are captured ahead (`captures`).
+
+**Lock-step modes** (DiLoCo, arXiv 2311.08105, and Streaming DiLoCo, 2501.18512) have no Calls. A
+learner hands over by itself when its *position* reaches a slice's due tick, and `step()` waits for
+the round's Publish, `overlap` steps later:
+
+    step() at a due position --> begin_wait: Capture --> Boundary --> hand_over: SendOffer
+       ... `overlap` more steps ...
+    step() at awaited_from: waits --> Publish arrives --> Adopt --> Boundary --> proceed: Proceed
+
+Only the position decides, never the tick that a shard happens to report: learners at one position
+hand over the same slices, however they came there, and so never wait for each other's slices.
+
+A hand-over that died with its session is sent again in the next one, as long as its base is still
+the newest version (`hand_over_again`); without lock-step the shard repeats the Call instead.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.link.messages import Capture, Proceed
+from atoll_worker.rules import schedule
+from atoll_worker.rules.effects import Command, Effect, SendOffer
+from atoll_worker.rules.slices import Captured, SliceState
+from atoll_worker.rules.state import State
+
+# ---------------------------------------------------------------- captures and offers in all modes
+
+
+def ask(state: State, wanted: Iterable[SliceState]) -> list[Effect]:
+    """One Capture command for those slices that are not being captured already."""
+    new = [each for each in wanted if not each.capturing]
+    for each in new:
+        each.capturing = state.captures_asked = True
+    return [Command(Capture(slices=tuple(each.key for each in new)))] if new else []
+
+
+def captured(state: State, shard: int, fragment: int) -> None:
+    """The capture region now holds the slice as it is at this boundary, after its adoptions."""
+    each, progress = state.slices[shard, fragment], state.progress
+    each.capturing = False
+    each.captured = Captured(
+        boundary=progress.boundaries,
+        steps=each.steps,
+        tokens=each.tokens,
+        position=progress.position,
+        cursor=progress.cursor,
+    )
+
+
+def offer(each: SliceState, capture: Captured) -> Effect:
+    """The offer of a capture. With the session's slot and incarnation, its fields name it."""
+    assert each.held is not None, "an offer needs a base"
+    each.offered.add(capture.steps, capture.tokens)
+    message = pb.Offer(
+        slice=each.fragment,
+        base=each.number,
+        capture=capture.steps,
+        counters=pb.Counters(steps=capture.steps, tokens=capture.tokens),
+        t_m=capture.position,
+        cursor=capture.cursor,
+        base_digest=each.held.digest,
+    )
+    return SendOffer(each.shard, message)
+
+
+def lost(state: State, shard: int, fragment: int, base: int) -> list[Effect]:
+    """The region was overwritten before it was read. The credit stays; a new capture answers it."""
+    each = state.slices[shard, fragment]
+    each.captured = None
+    each.offered.take_back()
+    if each.number != base:
+        return []
+    if not state.run_file.sync.lockstep:
+        each.call = base
+    return ask(state, [each])
+
+
+# ---------------------------------------------------------------- modes in which nobody waits
+
+
+def called(state: State, shard: int, call: pb.Call) -> list[Effect]:
+    """A Call is the credit for one offer on that base; on any other base nothing is owed."""
+    each = state.slices.get((shard, call.slice))
+    if each is None or each.number != call.base or each.orphaned:
+        return []
+    each.call = call.base
+    return [*answers(state), *captures(state)]
+
+
+def answers(state: State) -> list[Effect]:
+    """Answer the Calls whose slices were captured at the newest boundary."""
+    effects: list[Effect] = []
+    for each in state.slices.values():
+        capture = each.captured
+        if capture is None or each.call is None or each.call != each.number:
+            continue
+        if capture.boundary == state.progress.boundaries and capture.steps >= 1:
+            each.call = None
+            effects.append(offer(each, capture))
+    return effects
+
+
+def captures(state: State) -> list[Effect]:
+    """Ask for what is called and not answered, and for what will be called before the next step."""
+    if not state.started or state.finished:
+        return []
+    soon = schedule.ahead(
+        state.run_file.sync,
+        state.clock.tick,
+        state.clock.ticks_per_second,
+        state.progress.step_seconds,
+    )
+    slices = state.slices.values()
+    return ask(state, (each for each in slices if each.call is not None or each.fragment in soon))
+
+
+# ---------------------------------------------------------------- lock-step modes
+
+
+def catch_up(state: State) -> None:
+    """After an absence of a round or more, take the position from the tick, as a joiner does."""
+    progress, tick = state.progress, state.clock.tick
+    if tick > progress.position + state.run_file.sync.period:
+        progress.position = tick
+
+
+def begin_wait(state: State) -> list[Effect]:
+    """A step is finished: the training thread waits in step(), and copies what is due."""
+    if not state.started:
+        return []
+    state.step_waits = True
+    return ask(state, (each for each in state.slices.values() if is_due(state, each)))
+
+
+def is_due(state: State, each: SliceState) -> bool:
+    """Whether the slice is handed over at this position; at the job's length every slice is.
+
+    Not on a base that a newer one is about to replace. And not beyond the length, where a learner
+    that joined at the end may come: no round waits for it there.
+    """
+    if each.awaited_from is not None or each.steps < 1 or each.adopting or each.waiting:
+        return False
+    sync, position, steps = state.run_file.sync, state.progress.position, state.run_file.steps
+    if steps is not None and position >= steps:
+        return position == steps
+    return schedule.hands_over(sync, each.fragment, position)
+
+
+def hand_over(state: State, keys: tuple[tuple[int, int], ...]) -> list[Effect]:
+    """Offer what was just captured; step() waits for its Publish `overlap` steps from here."""
+    effects: list[Effect] = []
+    for key in keys:
+        each = state.slices[key]
+        if each.captured is None or each.captured.steps < 1:
+            continue
+        each.awaited_from = state.progress.position + state.run_file.sync.overlap
+        if state.shards[each.shard].welcomed:
+            effects.append(offer(each, each.captured))
+    return effects
+
+
+def hand_over_again(state: State, shard: int, heads: Mapping[int, int]) -> list[Effect]:
+    """Send a hand-over that died with its session again, if its base is still the newest version.
+
+    `heads` is the newest version number of every fragment at the shard, from its Welcome.
+    """
+    return [
+        offer(each, each.captured)
+        for each in state.of(shard)
+        if each.awaited_from is not None
+        and each.captured is not None
+        and heads.get(each.fragment) == each.number
+        and not each.orphaned
+    ]
+
+
+def may_adopt(state: State, each: SliceState) -> bool:
+    """Whether a value may be adopted now: always, but in lock-step modes only inside step().
+
+    There a slice that was handed over is adopted `overlap` steps later, not before, so that all
+    learners adopt at the same position. At the end of the job it is adopted at once.
+    """
+    if not state.run_file.sync.lockstep or not state.started or state.observer:
+        return True
+    if not state.step_waits:
+        return False
+    reached = each.awaited_from is None or state.progress.position >= each.awaited_from
+    return reached or state.at_the_end
+
+
+def proceed(state: State) -> list[Effect]:
+    """Let step() return if nothing of this boundary is outstanding; at the end Finished does it."""
+    if not state.step_waits or state.at_the_end:
+        return []
+    for each in state.slices.values():
+        awaited = each.awaited_from is not None and state.progress.position >= each.awaited_from
+        if each.capturing or each.adopting is not None or awaited:
+            return []
+    state.step_waits = False
+    return [Command(Proceed())]
