@@ -1,4 +1,8 @@
-"""What one install of the operator is told: by the chart, through the environment."""
+"""The settings of one install of the operator, which the chart gives through the environment.
+
+They are read once at start and passed down as a value. What differs per job stands in the
+manifest, never here. `atoll_protos.environment` has the variables with their defaults.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +15,11 @@ EVERY_REGION = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One install serves `regions`, or ("*",): every region, told apart by a label of nodes."""
+    """Settings of one install.
+
+    It serves the named `regions`, or with ("*",) every region of a cluster that spans several; then
+    the label `region_label` of a node says in which region it lies.
+    """
 
     worker_image: str  # of learners and evaluators whose template names none
     syncer_image: str
@@ -27,12 +35,12 @@ class Settings:
         return self.regions == (EVERY_REGION,)
 
     def serves(self, region: str) -> bool:
-        """Whether the region's pods are this install's to make."""
+        """Whether this install makes the region's pods."""
         return self.spans_regions or region in self.regions
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Raises SpecError that names the variable."""
+    """Read the settings; raises SpecError that names the variable."""
     regions = _words(value(environment, Env.OPERATOR_REGIONS))
     if not regions or (EVERY_REGION in regions and len(regions) > 1):
         raise SpecError(Env.OPERATOR_REGIONS, "mixes * and names", "give * or names")

@@ -7,7 +7,9 @@ from atoll_operator.api.manifest import parse
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observation import Node, Pod
-from atoll_operator.kube.plan.children import JobChildren, Owner, Wanted
+from atoll_operator.kube.plan.children import JobChildren, Owner
+from atoll_operator.kube.plan.nodes import Exclusions
+from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 
 MANIFEST = """
@@ -23,7 +25,7 @@ spec:
 """
 SETTINGS = Settings(worker_image="worker:1", syncer_image="syncer:1")
 OWNER = Owner(namespace="demo", name="tiny", uid="job-uid")
-EVERYTHING = Wanted(learners=True, shards=True, evaluator=True)
+EVERYTHING = Running(learners=True, shards=True, evaluator=True)
 
 
 def job(*changes: str) -> Job:
@@ -31,9 +33,14 @@ def job(*changes: str) -> Job:
 
 
 def children(
-    *changes: str, wanted: Wanted = EVERYTHING, settings: Settings = SETTINGS
+    *changes: str,
+    running: Running = EVERYTHING,
+    exclusions: Exclusions = Exclusions(),  # noqa: B008
+    settings: Settings = SETTINGS,
 ) -> JobChildren:
-    return JobChildren(job=job(*changes), owner=OWNER, settings=settings, wanted=wanted)
+    return JobChildren(
+        job=job(*changes), owner=OWNER, settings=settings, running=running, exclusions=exclusions
+    )
 
 
 def learner(name: str, node: str, **more: Any) -> Pod:

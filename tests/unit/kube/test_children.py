@@ -5,10 +5,10 @@ from typing import Any
 
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import excluded_nodes, key_of
-from atoll_operator.kube.plan.children import Wanted
 from atoll_operator.kube.plan.nodes import Exclusions
+from atoll_operator.kube.plan.phase import Running
 from atoll_protos.run import RunFile
-from unit.kube.cluster_values import EVERYTHING, SETTINGS
+from unit.kube.cluster_values import SETTINGS
 from unit.kube.cluster_values import children as builder
 
 
@@ -59,8 +59,7 @@ def test_more_learners_change_no_template_that_would_restart_a_pod() -> None:
 
 
 def test_a_lost_node_is_excluded_and_restarts_no_pod() -> None:
-    wanted = replace(EVERYTHING, exclusions=Exclusions(nodes={"tiny-us-east": ("n1", "n2")}))
-    found = children(wanted=wanted)
+    found = children(exclusions=Exclusions(nodes={"tiny-us-east": ("n1", "n2")}))
     pod = template(found, "StatefulSet", "tiny-us-east")
     assert excluded_nodes(pod) == ("n1", "n2")
     before = template(children(), "StatefulSet", "tiny-us-east")["metadata"]["annotations"]
@@ -134,8 +133,8 @@ def test_a_retained_claim_has_no_owner_and_a_deleted_one_has() -> None:
     assert deleted["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
 
 
-def test_nothing_wanted_is_zero_replicas_not_deletion() -> None:
-    found = children(wanted=Wanted(learners=False, shards=False, evaluator=False))
+def test_a_role_that_does_not_run_has_zero_replicas_not_deletion() -> None:
+    found = children(running=Running(learners=False, shards=False, evaluator=False))
     assert found.keys() == children().keys()
     replicas = [
         each["spec"]["replicas"] for each in found.values() if "replicas" in each.get("spec", {})

@@ -1,8 +1,11 @@
 """When a job gets its next pass: back-off, spacing, and what is logged of a failure."""
 
-import pytest
+import asyncio
 
-from atoll_operator.kube.edges.queue import backoff
+import pytest
+import structlog
+
+from atoll_operator.kube.edges.queue import Key, Queue, backoff
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
@@ -11,3 +14,62 @@ def test_back_off_grows_from_one_second_to_a_minute(chance: float) -> None:
     assert waits == sorted(waits)
     assert 1.0 <= waits[0] <= 1.0
     assert 30.0 <= waits[-1] <= 60.0
+
+
+KEY = ("demo", "tiny")
+
+
+async def _run_until(queue: Queue, done: asyncio.Event) -> None:
+    task = asyncio.create_task(queue.run())
+    try:
+        await asyncio.wait_for(done.wait(), 10)
+    finally:
+        task.cancel()
+
+
+def test_a_failed_pass_is_logged_with_its_traceback_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("atoll_operator.kube.edges.queue.BACKOFF_SECONDS", (0.01, 0.01))
+    calls: list[Key] = []
+
+    async def run() -> None:
+        done = asyncio.Event()
+
+        async def reconcile(key: Key) -> float | None:
+            calls.append(key)
+            if len(calls) == 1:
+                raise ValueError("no such thing")
+            done.set()
+            return None
+
+        queue = Queue(reconcile=reconcile)
+        queue.add(KEY)
+        await _run_until(queue, done)
+
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(run())
+    assert calls == [KEY, KEY]
+    (failed,) = [each for each in logs if each["event"] == "pass failed"]
+    assert failed["exc_info"] is True
+    assert failed["error"] == "ValueError: no such thing"
+
+
+def test_many_events_of_one_job_are_one_pass() -> None:
+    calls: list[Key] = []
+
+    async def run() -> None:
+        done = asyncio.Event()
+
+        async def reconcile(key: Key) -> float | None:
+            calls.append(key)
+            done.set()
+            return None
+
+        queue = Queue(reconcile=reconcile)
+        for _ in range(50):
+            queue.add(KEY)
+        await _run_until(queue, done)
+
+    asyncio.run(run())
+    assert calls == [KEY]

@@ -9,14 +9,20 @@ import pytest
 import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.edges.api import NODES, NotFoundError, path
+from atoll_operator.kube import reconcile
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.edges.api import LEASES, NODES, NotFoundError, path
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observe import Observer
+from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
+from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.serve import reconciler
 from atoll_protos.names import Label
 from unit.kube.cluster_values import MANIFEST, SETTINGS
 
 KEY = ("demo", "tiny")
+READY = {"type": "Ready", "status": "True"}
 
 
 class Server:
@@ -92,7 +98,7 @@ class Shards:
         return self.replies[: len(addresses)]
 
     async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int:
-        self.log.append(f"owner {slot} {uid or 'nobody'} {word}")
+        self.log.append(f"owner {slot} {uid or 'none'} {word}")
         return word + 1
 
 
@@ -120,6 +126,9 @@ class World:
 
     async def _pass(self) -> None:
         self.again = await self.reconciler.reconcile(KEY)
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name)
 
     def condition(self, kind: str) -> str:
         assert self.server.job is not None
@@ -215,7 +224,7 @@ def test_a_lost_node_is_excluded_and_the_owner_retired_before_its_pod_is_deleted
     assert not [each for each in first if each.startswith("delete")]
     order = [each for each in second if each.startswith(("owner", "delete", "event NodeLost"))]
     assert order == [
-        "owner us-east-0 nobody 0", "delete tiny-us-east-0 at once", "event NodeLost",
+        "owner us-east-0 none 0", "delete tiny-us-east-0 at once", "event NodeLost",
     ]  # fmt: skip
 
 
@@ -243,3 +252,87 @@ def test_a_pod_that_a_shard_refused_for_good_is_deleted_with_grace() -> None:
     ended = {"terminated": {"exitCode": 77}}
     pod["status"]["containerStatuses"] = [{"state": ended}]
     assert "delete tiny-us-east-0" in world.run()
+
+
+def test_each_phase_of_a_pass_is_entered_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, entered = lost_learner(), []
+    phases = [(Observer, "observe"), (Applier, "apply"), (StatusWriter, "report")]
+
+    def counted(name: str, phase: Any) -> Any:
+        def enter(*values: Any) -> Any:
+            entered.append(name)
+            return phase(*values)
+
+        return enter
+
+    for owner, name in phases:
+        monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
+    monkeypatch.setattr(reconcile, "plan", counted("plan", plan))
+    for _ in range(3):
+        entered.clear()
+        world.run()
+        assert entered == ["observe", "plan", "apply", "report"]
+
+
+def test_a_pass_that_fails_is_counted_and_the_next_one_reads_everything_again() -> None:
+    world = World()
+    world.run()
+    whole = world.server.list
+
+    async def refuse(where: str, selector: str = "") -> list[Any]:
+        raise ConnectionError("no route to host")
+
+    world.server.list = refuse  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        world.run()
+    assert world.metric("atoll_operator_pass_failures_total") == 1
+    world.server.list = whole  # type: ignore[method-assign]
+    world.reconciler.memories[KEY].dirty = False
+    asyncio.run(world.reconciler.reconcile(KEY))
+    assert world.reconciler.memories[KEY].children
+
+
+def test_jobs_whose_replacements_are_held_are_counted() -> None:
+    world = lost_learner()
+    assert world.metric("atoll_operator_jobs_held") == 0
+    for name in ("n1", "n2", "n3"):
+        conditions = [{"type": "Ready", "status": "False"}]
+        raw = {
+            "metadata": {"name": name, "labels": {"region": "us-east"}},
+            "status": {"conditions": conditions},
+        }
+        world.nodes.take(NODES, "ADDED", raw)
+    world.run()
+    assert world.condition("NodeLossHeld") == "True"
+    assert world.metric("atoll_operator_jobs_held") == 1
+    world.server.job = None
+    world.run()
+    assert world.metric("atoll_operator_jobs_held") == 0
+
+
+def test_a_node_that_renews_its_lease_at_the_last_moment_keeps_its_pod() -> None:
+    world = lost_learner()
+    for name in ("n1", "n2", "n3"):
+        raw = {"metadata": {"name": name}, "status": {"conditions": [READY]}}
+        world.nodes.take(NODES, "ADDED", raw)
+    spec = {"renewTime": "10:00", "leaseDurationSeconds": 40}
+    world.nodes.take("leases", "ADDED", {"metadata": {"name": "n1"}, "spec": spec})
+    world.nodes.leases.leases["n1"].changed_at -= 60
+    world.nodes.leases.settled_at -= 60
+    world.server.children[f"{LEASES}/n1"] = {"spec": {"renewTime": "10:01"}}
+    world.run()
+    assert not [each for each in world.run() if each.startswith(("owner", "delete"))]
+    world.server.children[f"{LEASES}/n1"] = {"spec": {"renewTime": "10:00"}}
+    assert "delete tiny-us-east-0 at once" in world.run()
+
+
+def test_a_word_that_the_registrar_refuses_deletes_nothing() -> None:
+    world = lost_learner()
+    world.run()
+
+    async def refuse(address: str, slot: str, uid: str, word: int) -> int:
+        return word + 5
+
+    world.shards.set_owner = refuse  # type: ignore[method-assign]
+    assert not [each for each in world.run() if each.startswith("delete")]
+    assert world.again == AGAIN_SECONDS

@@ -1,8 +1,8 @@
 """Which sessions are dead, and which pods wait for the operator's word."""
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.plan.sessions import judge, to_name, to_retire
-from unit.kube.cluster_values import learner, reply, shard
+from atoll_operator.kube.plan.sessions import judge, shard_addresses, to_name, to_retire
+from unit.kube.cluster_values import job, learner, reply, shard
 
 POD = learner("us-east-0", "n1")
 
@@ -33,7 +33,7 @@ def test_a_slot_unknown_to_a_restarted_registrar_is_dead_only_after_a_while() ->
     assert dead(reply(), absent=12)
 
 
-def test_without_a_registrar_nobody_can_say() -> None:
+def test_without_a_registrar_no_session_can_be_judged() -> None:
     judged = judge([POD], None, {}, {})
     assert not judged.dead
     assert judged.unseen == {POD.uid}
@@ -66,3 +66,16 @@ def test_a_slot_without_a_word_needs_none() -> None:
 def test_a_slot_that_a_restarted_registrar_does_not_show_is_asked_about() -> None:
     assert to_name([POD], reply(), {POD.slot: 3.0}) == []
     assert to_name([POD], reply(), {POD.slot: 12.0}) == [(POD, None)]
+
+
+def test_shards_are_reached_at_their_newest_pods_or_at_the_endpoints_of_another_cluster() -> None:
+    two = job("spec.export={url: 'file:///x'}")
+    pods = [
+        shard(0, "n", address="old", terminating=True, uid="a"),
+        shard(0, "m", address="new", uid="b"),
+        shard(1, "n"),
+    ]
+    assert shard_addresses(two, pods, lambda _: True) == {0: "new:7700", 1: ""}
+    assert shard_addresses(two, pods[:1], lambda _: True)[0] == "old:7700"
+    far = job("spec.syncer.endpoints=['a:1', 'b:2']")
+    assert shard_addresses(far, [], lambda _: False) == {0: "a:1", 1: "b:2"}

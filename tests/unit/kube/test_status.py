@@ -1,7 +1,19 @@
 """What the status of a job on a cluster says, and when it is written."""
 
+from dataclasses import replace
+from typing import Any
+
+from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.kube.observation import Observation, Remembered
 from atoll_operator.kube.plan import status
-from unit.kube.cluster_values import learner, shard
+from atoll_operator.kube.plan.nodes import NodeState, Placement
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.status import WRITE_SECONDS, StatusWrite
+from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
+
+NOW = 1_800_000_000.0
+RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
+COMPLETE = Phase(kind=Kind.COMPLETE, reason="Trained", message="trained to step 600")
 
 
 def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:
@@ -13,3 +25,79 @@ def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:
         shard(0, "n"),
     ]
     assert status.ready_by_region(pods, ("us-east", "eu-west")) == {"us-east": 1, "eu-west": 0}
+
+
+def seen(old: dict[str, Any] | None = None, **remembered: Any) -> Observation:
+    registrar = reply(us_east_0="Training")
+    return Observation(
+        at=0.0,
+        raw={
+            "metadata": {"name": "tiny", "namespace": "demo", "uid": "u", "generation": 1},
+            "status": old or {},
+        },
+        remembered=Remembered(**{"replies": (registrar, reply()), "asked_at": "then"} | remembered),
+    )
+
+
+def said(found: Observation, phase: Phase = RUNNING, before: Before = Before()) -> Any:  # noqa: B008
+    return status.of_job(found, job(), phase, before, Placement(), SETTINGS, NOW)
+
+
+def first() -> StatusWrite:
+    found: StatusWrite = said(seen())
+    return found
+
+
+def test_the_first_status_is_written_with_an_event_for_what_became_true() -> None:
+    assert [each.type for each in first().changed] == [
+        "Accepted", "SyncerReady", "LearnersAvailable", "Progressing", "Degraded",
+    ]  # fmt: skip
+    assert len(first().events) == len(first().changed)
+
+
+def test_a_status_that_says_nothing_new_is_not_written() -> None:
+    assert said(seen(dict(first().status))) is None
+
+
+def test_mere_progress_is_written_only_a_while_after_the_last_write() -> None:
+    old = dict(first().status)
+    moved = reply(us_east_0="Training")
+    moved.tick = 61
+    replies = (moved, reply())
+    replies[1].tick = 61
+    soon = seen(old, replies=replies, unwritten_seconds=WRITE_SECONDS - 1)
+    assert said(soon) is None
+    late = replace(soon, remembered=replace(soon.remembered, unwritten_seconds=WRITE_SECONDS))
+    assert said(late).status["progress"]["step"] == 61
+
+
+def test_a_change_of_a_condition_is_written_at_once() -> None:
+    old = dict(first().status)
+    found = said(seen(old, replies=(None, None), unwritten_seconds=0.0))
+    assert "SyncerReady" in {each.type for each in found.changed}
+
+
+def test_what_was_written_before_the_end_stays_after_it() -> None:
+    old = dict(said(seen(), COMPLETE).status)
+    gone = seen(old, replies=(None, None))
+    before = Before(complete={"reason": "Trained", "message": "trained to step 600"})
+    assert said(gone, COMPLETE, before) is None
+
+
+def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None:
+    pods = [
+        learner("us-east-0", "n1"),
+        learner("us-east-1", "", unschedulable="0/3 nodes are available"),
+        learner("eu-west-0", "n2", waiting="CrashLoopBackOff", exit_code=70),
+        learner("eu-west-1", "n2", waiting="ContainerCreating"),
+        shard(0, "n1"),
+    ]
+    lost = Placement(lost={"n1": NodeState.SILENT}, exhausted=("tiny-us-east-0",))
+    shards, learners = status.problems(pods, lost)
+    assert shards == ["tiny-syncer-0-x is on n1, which is silent"]
+    assert learners == [
+        "tiny-eu-west-0 waits: CrashLoopBackOff, last exit code 70",
+        "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot",
+        "tiny-us-east-0 is on n1, which is silent",
+        "tiny-us-east-1 waits for a node: 0/3 nodes are available",
+    ]

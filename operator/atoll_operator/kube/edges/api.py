@@ -1,4 +1,15 @@
-"""The edge to the Kubernetes API: raw objects, server-side apply, UID-preconditioned deletes."""
+"""The edge to the Kubernetes API: raw objects, server-side apply, deletes that carry a UID.
+
+Everything is a raw object (dicts, as in JSON): `observation` parses what is read, `plan.children`
+builds what is written. All writes are safe to repeat. Children and statuses are written by
+server-side apply with `force`, each under a field manager of its own, so that the operator owns
+exactly the fields that it states and a former owner of them loses them. A delete has the UID as a
+precondition, so that it never hits a new object of the same name.
+
+Errors of the API server become `ApiError` with its HTTP status; NotFound and Conflict have classes
+of their own, because callers treat them as answers. Errors of the network (aiohttp's, timeouts)
+pass through: they end the pass, which is tried again. Nothing is retried here.
+"""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,6 +20,7 @@ from kubernetes.aio import client, config
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
+from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.names import CHILDREN_MANAGER, GROUP, PLURAL, STATUS_MANAGER, VERSION
 
 CALL_SECONDS_MAX = 20.0
@@ -31,7 +43,7 @@ Query = Sequence[tuple[str, str]]
 
 
 class ApiError(Exception):
-    """The API server's answer was no; `status` is its HTTP code."""
+    """The API server refused a request; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -39,21 +51,21 @@ class ApiError(Exception):
 
 
 class NotFoundError(ApiError):
-    """It is gone."""
+    """The object does not exist (404)."""
 
 
 class ConflictError(ApiError):
-    """It has changed, or is another object of the same name."""
+    """The object has changed, or is another one of the same name (409)."""
 
 
 def jobs_path(namespace: str, name: str = "", part: str = "") -> str:
-    """Of one job, or of all of a namespace."""
+    """The URL path of one job, of a part of it (`status`), or of all jobs of a namespace."""
     words = ("apis", GROUP, VERSION, "namespaces", namespace, PLURAL, name, part)
     return "/" + "/".join(word for word in words if word)
 
 
 def path(kind: str, namespace: str, name: str = "") -> str:
-    """Of a child, or of all of its kind."""
+    """The URL path of one child, or of all children of its kind in a namespace."""
     version, plural = KINDS[kind]
     root = ("api", version) if version == "v1" else ("apis", version)
     words = (*root, "namespaces", namespace, plural, name)
@@ -62,14 +74,14 @@ def path(kind: str, namespace: str, name: str = "") -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Api:
-    """One connection pool."""
+    """One connection pool, and a count of the writes made through it."""
 
     client: Any
     dynamic: Any
     writes: int = 0
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self.client.close()
 
     async def call(
@@ -82,7 +94,7 @@ class Api:
         content_type: str = "application/json",
         seconds: float = CALL_SECONDS_MAX,
     ) -> Object:
-        """One request; raises ApiError."""
+        """Send one request and read its JSON answer; raises ApiError."""
         if method != "get":
             self.writes += 1
         response = await self._send(method, where, body, query, content_type, seconds)
@@ -113,30 +125,30 @@ class Api:
             raise kind(error.status, _message(error)) from error
 
     async def get(self, where: str) -> Object | None:
-        """None when it is not there."""
+        """The object at a path, None when it does not exist."""
         try:
             return await self.call("get", where)
         except NotFoundError:
             return None
 
     async def list(self, where: str, selector: str = "") -> list[Object]:
-        """All, or those with a label."""
+        """The objects of a collection, all or those that match a label selector."""
         query = [("labelSelector", selector)] if selector else []
         found: list[Object] = (await self.call("get", where, query=query))["items"]
         return found
 
     async def apply(self, child: Mapping[str, Any]) -> Object:
-        """Server-side apply of a child."""
+        """Server-side apply of a child; the answer is the object as it is now."""
         metadata = child["metadata"]
         where = path(child["kind"], metadata["namespace"], metadata["name"])
         query = [("fieldManager", CHILDREN_MANAGER), ("force", "true")]
         return await self.call("patch", where, body=child, query=query, content_type=APPLY)
 
     async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
-        """Server-side apply of a job's status."""
+        """Server-side apply of a job's whole status; NotFoundError when the job is gone."""
         body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "DecoupledTrainingJob",
+            "apiVersion": API_VERSION,
+            "kind": KIND,
             "metadata": {"name": name, "namespace": namespace},
             "status": status,
         }
@@ -145,7 +157,11 @@ class Api:
         return await self.call("patch", where, body=body, query=query, content_type=APPLY)
 
     async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
-        """Whether it was this object and was there; without grace when its node is dead."""
+        """Delete the object at a path if it has this UID; whether that was so.
+
+        `at_once` deletes a pod with a grace of 0, without waiting for its kubelet: only for a pod
+        whose node is lost, and only after its slot's owner has been retired.
+        """
         body: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -161,11 +177,14 @@ class Api:
         return True
 
     async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
-        """A core/v1 Event."""
+        """Create a core/v1 Event."""
         await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
 
     async def watch(self, where: str, version: str, seconds: int) -> AsyncIterator[Object]:
-        """Events from a resource version on, until the server ends the stream."""
+        """Yield a collection's events from a resource version on, until the server ends the stream.
+
+        Bookmarks are asked for and yielded too; an ERROR event is yielded, not raised.
+        """
         query = [
             ("watch", "true"),
             ("resourceVersion", version),
@@ -192,7 +211,7 @@ def _message(error: Any) -> str:
 
 
 async def connect() -> Api:
-    """In a pod by its token, elsewhere by KUBECONFIG."""
+    """Connect with the pod's service account, or outside of a cluster with KUBECONFIG."""
     settings = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=settings)

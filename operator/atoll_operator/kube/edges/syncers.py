@@ -1,4 +1,10 @@
-"""The edge to the shards: Status and SetOwner over gRPC, with a deadline on every call."""
+"""The edge to the shards: Status and SetOwner over gRPC, with a deadline on every call.
+
+A shard that does not answer is a fact, not an error: every failure of gRPC, a deadline included,
+becomes None, and the caller decides what silence means. Shards are asked all at once, so that one
+that hangs costs a pass CALL_SECONDS_MAX and not a multiple of it. Channels are kept per address
+and closed when no pod of the job has the address any more.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,12 +23,12 @@ CALL_SECONDS_MAX = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class Syncers:
-    """One channel an address."""
+    """One channel per address."""
 
     channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all channels."""
         for channel in self.channels.values():
             await channel.close()
         self.channels.clear()
@@ -35,7 +41,7 @@ class Syncers:
                 await channel.close()
 
     async def status(self, addresses: Sequence[str]) -> list[pb.StatusReply | None]:
-        """One reply an address, all asked at once; None where none came."""
+        """Ask every address for its Status at the same time; None where no answer came."""
         return list(await asyncio.gather(*(self._status(each) for each in addresses)))
 
     async def _status(self, address: str) -> pb.StatusReply | None:
@@ -49,7 +55,12 @@ class Syncers:
         return reply
 
     async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int | None:
-        """The slot's last word after this one; None when the registrar does not answer."""
+        """Say that from now on the pod `uid` owns the slot; an empty UID retires its owner.
+
+        `word` is the number of the slot's last word (see `plan.sessions`). Returns the slot's last
+        word afterwards: word + 1 if this one was taken, another number if it was refused, None
+        when the registrar does not answer.
+        """
         stub: Any = RegistrarStub(self._channel(address))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)
         try:

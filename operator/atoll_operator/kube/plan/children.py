@@ -48,6 +48,7 @@ from atoll_operator.kube.names import (
 from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.nodes import Exclusions
+from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
@@ -63,23 +64,14 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which roles of the job shall run, and what its lost nodes change."""
-
-    learners: bool
-    shards: bool
-    evaluator: bool
-    exclusions: Exclusions = field(default_factory=Exclusions)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobChildren:
     """Builds the children of one job."""
 
     job: Job
     owner: Owner
     settings: Settings
-    wanted: Wanted
+    running: Running
+    exclusions: Exclusions = field(default_factory=Exclusions)
 
     def objects(self) -> list[Object]:
         """All children, in the order in which they are applied: what pods refer to comes first."""
@@ -165,7 +157,7 @@ class JobChildren:
             run_hash=file.hash[:16],
             settings=self.settings,
             endpoints=",".join(job.spec.syncer.endpoints or hosts),
-            excluded=self.wanted.exclusions.nodes.get(child, ()),
+            excluded=self.exclusions.nodes.get(child, ()),
             **more,
         )
 
@@ -186,7 +178,9 @@ class JobChildren:
             name,
             labels,
             spec={
-                "replicas": region.learners * job.spec.learner.hosts if self.wanted.learners else 0,
+                "replicas": region.learners * job.spec.learner.hosts
+                if self.running.learners
+                else 0,
                 "serviceName": name,
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "OnDelete"},
@@ -195,7 +189,7 @@ class JobChildren:
                 "template": template,
             },
         )
-        replaced = self.wanted.exclusions.replaced.get(name)
+        replaced = self.exclusions.replaced.get(name)
         if replaced:
             workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
         service = self._object(
@@ -224,7 +218,7 @@ class JobChildren:
         storage = job.spec.syncer.storage
         if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM:
             found.append(self._claim(name, labels))
-        found.append(self._deployment(name, labels, selector, template, self.wanted.shards))
+        found.append(self._deployment(name, labels, selector, template, self.running.shards))
         return found
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
@@ -249,7 +243,7 @@ class JobChildren:
         template = pods.evaluator(job, context)
         note_template_hash(template, pods.evaluator(job, replace(context, excluded=())))
         selector = {Label.JOB: self.owner.name, Label.ROLE: EVALUATOR_ROLE}
-        return self._deployment(name, labels, selector, template, self.wanted.evaluator)
+        return self._deployment(name, labels, selector, template, self.running.evaluator)
 
     def _deployment(
         self,

@@ -94,6 +94,34 @@ def decide(
     return Phase(kind=Kind.RUNNING, reason="Running", message="")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Which roles of a job shall run: their replicas are as the manifest says, or else 0."""
+
+    learners: bool
+    shards: bool
+    evaluator: bool
+
+
+def running(phase: Phase, before: Before, *, keeps_shards: bool) -> Running:
+    """Which roles run in a phase.
+
+    Learners run only while the job does. Shards outlive them: `keeps_shards` says whether those of
+    a suspended job stay, and when a job ends they stay until Complete or Failed is written,
+    because until then the registrar is the only place that knows. The evaluator has one more
+    measurement to make while the job finishes.
+    """
+    kind = phase.kind
+    if kind.over and not before.over:
+        return Running(learners=False, shards=True, evaluator=False)
+    runs = kind in (Kind.RUNNING, Kind.FINISHING)
+    return Running(
+        learners=kind is Kind.RUNNING,
+        shards=runs or (kind is Kind.SUSPENDED and keeps_shards),
+        evaluator=runs,
+    )
+
+
 def _kept(kind: Kind, condition: Mapping[str, str]) -> Phase:
     return Phase(kind=kind, reason=condition["reason"], message=condition.get("message", ""))
 

@@ -5,7 +5,7 @@ and returns a frozen value, so the same observation always gives the same plan. 
 
     phase      what the job is doing        ┐
     placement  which pods lost their nodes  ├─> children to apply, pods to delete, owners to name,
-    wanted     which roles shall run        ┘   status to write, seconds until the next pass
+    running    which roles shall run        ┘   status to write, seconds until the next pass
 
 The plan says *what*, in the order in which `apply` does it. Where the answer to one effect decides
 the next (an owner's word that may be refused, a pod that may be gone), the plan carries all that
@@ -31,7 +31,7 @@ from atoll_operator.kube.observation import (
 )
 from atoll_operator.kube.plan import events, nodes, rollout, sessions, status
 from atoll_operator.kube.plan import phase as phases
-from atoll_operator.kube.plan.children import JobChildren, Owner, Wanted, syncer_region
+from atoll_operator.kube.plan.children import JobChildren, Owner, syncer_region
 from atoll_operator.kube.plan.nodes import NodeState, Placement
 from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.status import StatusWrite
@@ -242,35 +242,6 @@ def _owners(seen: Observation, placement: Placement) -> tuple[OwnerWord, ...]:
 # ---------------------------------------------------------------- children
 
 
-def wanted(seen: Observation, job: Job, phase: Phase, before: Before) -> tuple[bool, bool, bool]:
-    """Whether learners, shards and the evaluator shall run.
-
-    Shards outlive learners: when a job is suspended they wait for the learners' last reports, and
-    those that hold a run in Ephemeral storage stay, because their pods are its only copy. When a
-    job ends they stay until Complete or Failed is written, because the registrar is its source.
-    """
-    kind = phase.kind
-    if kind.over and not before.over:
-        return False, True, False
-    runs = kind in (Kind.RUNNING, Kind.FINISHING)
-    shards = runs or (kind is Kind.SUSPENDED and _keeps_shards(seen, job))
-    return kind is Kind.RUNNING, shards, runs
-
-
-def _keeps_shards(seen: Observation, job: Job) -> bool:
-    """Whether the shards of a suspended job stay."""
-    exist = any(
-        live.kind == "Deployment" and live.replicas and "-syncer-" in name
-        for name, live in seen.workloads.items()
-    )
-    learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
-    has_run = bool(seen.status.get("run")) or any(
-        reply is not None and reply.run for reply in seen.replies
-    )
-    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
-    return exist and (learners_left or (ephemeral and has_run))
-
-
 def _children(
     seen: Observation,
     job: Job,
@@ -284,17 +255,12 @@ def _children(
         return (), ()
     if phase.kind is Kind.SUSPENDED and not seen.workloads:
         return (), ()  # created suspended: not even an empty StatefulSet
-    learners, shards, evaluator = wanted(seen, job, phase, before)
     builder = JobChildren(
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
         settings=settings,
-        wanted=Wanted(
-            learners=learners,
-            shards=shards,
-            evaluator=evaluator,
-            exclusions=nodes.exclusions(job.name, seen.workloads, placement),
-        ),
+        running=phases.running(phase, before, keeps_shards=_keeps_shards(seen, job)),
+        exclusions=nodes.exclusions(job.name, seen.workloads, placement),
     )
     objects = builder.objects()
     held = _held_shards(seen, job, phase, placement, objects)
@@ -306,6 +272,24 @@ def _children(
         and _applied(live.get(key_of(each), {})) != _applied(each)
     ]
     return tuple(changed), _pruned(seen, {key_of(each) for each in objects})
+
+
+def _keeps_shards(seen: Observation, job: Job) -> bool:
+    """Whether the shards of a suspended job stay.
+
+    They wait for the learners' last reports. Those that hold a run in Ephemeral storage stay for
+    as long as the job is suspended, because their pods are the run's only copy.
+    """
+    exist = any(
+        live.kind == "Deployment" and live.replicas and "-syncer-" in name
+        for name, live in seen.workloads.items()
+    )
+    learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
+    has_run = bool(seen.status.get("run")) or any(
+        reply is not None and reply.run for reply in seen.replies
+    )
+    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    return exist and (learners_left or (ephemeral and has_run))
 
 
 def _applied(child: Object) -> str | None:
@@ -331,7 +315,7 @@ def _held_shards(
     return rollout.shards_to_hold(shards, ready) - lost
 
 
-def _pruned(seen: Observation, wanted: set[tuple[str, str]]) -> tuple[Deletion, ...]:
+def _pruned(seen: Observation, asked_for: set[tuple[str, str]]) -> tuple[Deletion, ...]:
     """What the job no longer asks for; never pods, claims, or run files that pods still read."""
     used = {
         volume["configMap"]["name"]
@@ -344,7 +328,7 @@ def _pruned(seen: Observation, wanted: set[tuple[str, str]]) -> tuple[Deletion, 
     for each in seen.children:
         kind, name = key_of(each)
         owners = each["metadata"].get("ownerReferences") or []
-        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in wanted or name in used:
+        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in asked_for or name in used:
             continue
         if any(owner["uid"] == seen.uid for owner in owners):
             uid = each["metadata"]["uid"]

@@ -1,0 +1,56 @@
+"""What is remembered of a job between passes, and read as ages."""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.memory import REPLY_SECONDS_MAX, Memory
+from unit.kube.cluster_values import learner, reply
+
+POD = learner("us-east-0", "n1")
+
+
+def test_an_answer_is_shown_until_it_is_too_old() -> None:
+    memory = Memory(uid="u")
+    memory.take([reply()], 100.0, "then")
+    assert memory.read(1, [], 100.0 + REPLY_SECONDS_MAX).replies == (reply(),)
+    assert memory.read(1, [], 101.0 + REPLY_SECONDS_MAX).replies == (None,)
+
+
+def test_a_shard_is_silent_since_its_last_answer_or_since_it_was_first_asked() -> None:
+    memory = Memory(uid="u")
+    memory.take([reply(), None], 100.0, "then")
+    memory.take([None, None], 103.0, "later")
+    assert memory.read(2, [], 105.0).silent_seconds == {0: 5.0, 1: 5.0}
+    assert memory.asked_at == "then"
+
+
+def test_a_slot_is_absent_while_the_registrar_answers_without_it() -> None:
+    memory = Memory(uid="u")
+    memory.take([reply()], 100.0, "then")
+    assert memory.read(1, [POD], 100.0).absent_seconds == {POD.slot: 0.0}
+    assert memory.read(1, [POD], 104.0).absent_seconds == {POD.slot: 4.0}
+    memory.take([reply(us_east_0="Joining")], 105.0, "then")
+    assert memory.read(1, [POD], 105.0).absent_seconds == {}
+
+
+def test_without_a_registrar_no_slot_is_absent_but_none_is_forgotten() -> None:
+    memory = Memory(uid="u")
+    memory.take([reply()], 100.0, "then")
+    memory.read(1, [POD], 100.0)
+    assert memory.read(1, [POD], 150.0).absent_seconds == {}
+    memory.take([reply()], 160.0, "then")
+    assert memory.read(1, [POD], 160.0).absent_seconds == {POD.slot: 60.0}
+
+
+def test_the_tick_stands_still_from_its_last_change_on() -> None:
+    memory = Memory(uid="u")
+    assert memory.read(1, [], 90.0).still_seconds == 0.0
+    memory.take([reply()], 100.0, "then")
+    memory.take([reply()], 130.0, "then")
+    assert memory.read(1, [], 131.0).still_seconds == 31.0
+
+
+def test_the_end_is_dated_by_the_registrars_first_complete() -> None:
+    memory, final = Memory(uid="u"), pb.StatusReply(state=pb.SHARD_COMPLETE)
+    assert memory.read(1, [], 100.0).final_seconds is None
+    memory.take([final], 100.0, "then")
+    memory.take([final], 110.0, "then")
+    assert memory.read(1, [], 120.0).final_seconds == 20.0

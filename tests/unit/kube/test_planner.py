@@ -1,0 +1,271 @@
+"""The plan of one pass: pure, and right about children, owners, deletions and the next pass."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube import observation
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.observation import Observation, Pod, Remembered, rfc3339, workload
+from atoll_operator.kube.plan import planner
+from atoll_operator.kube.plan.planner import Plan, plan
+from atoll_protos.exits import ExitCode
+from unit.kube.cluster_values import MANIFEST, SETTINGS, children, job, learner, node, reply, shard
+
+NOW = 1_800_000_000.0
+CHANGES = ("spec.syncer.shards=1",)
+
+
+def raw(**metadata: Any) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(MANIFEST)
+    found["metadata"] |= {"namespace": "demo", "uid": "job-uid", "generation": 1} | metadata
+    return found
+
+
+def applied(*changes: str) -> list[dict[str, Any]]:
+    """The children as they are once everything has been applied and observed."""
+    found = copy.deepcopy(children(*CHANGES, *changes).objects())
+    for each in found:
+        each["metadata"] |= {"uid": f"uid-{each['metadata']['name']}", "generation": 1}
+        each["status"] = {"observedGeneration": 1}
+    return found
+
+
+def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
+    """A job whose children are applied, with these pods on nodes that are well."""
+    live = more.pop("children", applied(*changes))
+    remembered = more.pop("remembered", Remembered(replies=(None,)))
+    fields: dict[str, Any] = {
+        "at": 1000.0,
+        "raw": raw(),
+        "job": job(*CHANGES, *changes),
+        "children": tuple(live),
+        "pods": pods,
+        "workloads": observation.by_name(
+            [workload(each) for each in live if each["kind"] in ("StatefulSet", "Deployment")]
+        ),
+        "nodes": {name: node(name) for name in ("n1", "n2", "n3")},
+        "remembered": remembered,
+    }
+    return Observation(**(fields | more))
+
+
+def planned(found: Observation) -> Plan:
+    return plan(found, SETTINGS, NOW)
+
+
+def answers(registrar: pb.StatusReply, **more: Any) -> Remembered:
+    return Remembered(replies=(registrar,), registrar_address="ip:7700", **more)
+
+
+def template_of(found: Observation, region: str) -> str:
+    return found.workloads[f"tiny-{region}"].template
+
+
+def test_the_same_observation_gives_the_same_plan_and_is_not_changed() -> None:
+    lost = replace(learner("us-east-0", "n1"), excluded=("n3",))
+    found = seen(
+        pods=(lost, learner("us-east-1", "n2", template="old"), shard(0, "n2")),
+        nodes={"n1": node("n1", silent=30), "n2": node("n2")},
+        remembered=answers(reply(us_east_0="Lost", us_east_1="Training")),
+    )
+    before = copy.deepcopy(found)
+    first, second = planned(found), planned(found)
+    assert first == second
+    assert first.apply
+    assert found == before
+
+
+def test_what_is_applied_already_is_not_applied_again() -> None:
+    assert planned(seen()).apply == ()
+    everything = planned(seen(children=[])).apply
+    assert len(everything) == len(applied())
+
+
+def test_what_the_job_no_longer_asks_for_is_deleted_unless_pods_or_data_depend_on_it() -> None:
+    owner = {"ownerReferences": [{"uid": "job-uid"}], "uid": "old"}
+    left = [
+        {"kind": "StatefulSet", "metadata": {"name": "tiny-ap-south", **owner}},
+        {"kind": "ConfigMap", "metadata": {"name": "read-by-a-pod", **owner}},
+        {"kind": "ConfigMap", "metadata": {"name": "read-by-none", **owner}},
+        {"kind": "PersistentVolumeClaim", "metadata": {"name": "tiny-syncer-9", **owner}},
+        {"kind": "Service", "metadata": {"name": "of-another", "uid": "x"}},
+        {
+            "kind": "Pod",
+            "metadata": {"name": "p", **owner},
+            "spec": {"volumes": [{"configMap": {"name": "read-by-a-pod"}}]},
+        },
+    ]
+    found = seen()
+    pruned = planned(replace(found, children=(*found.children, *left))).prune
+    assert [each.name for each in pruned] == ["tiny-ap-south", "read-by-none"]
+    assert {each.reason for each in pruned} == {planner.NOT_WANTED}
+
+
+def lost(**more: Any) -> Observation:
+    return seen(
+        pods=(learner("us-east-0", "n1"), shard(0, "n2")),
+        nodes={"n1": node("n1", silent=30, renewed="10:00"), "n2": node("n2")},
+        lease_ages={"n1": 30.0},
+        remembered=answers(reply(us_east_0="Lost")),
+        **more,
+    )
+
+
+def test_a_lost_node_is_excluded_first_and_its_pod_left_until_that_is_observed() -> None:
+    first = planned(lost())
+    (changed,) = [each for each in first.apply if each["kind"] == "StatefulSet"]
+    assert observation.excluded_nodes(changed["spec"]["template"]) == ("n1",)
+    assert first.replace == ()
+    assert first.pause_seconds == planner.AGAIN_SECONDS
+
+
+def excluded_and_observed() -> Observation:
+    first = lost()
+    changed = {observation.key_of(each): each for each in planned(first).apply}
+    live = [copy.deepcopy(changed.get(observation.key_of(each), each)) for each in first.children]
+    for each in live:
+        each["metadata"]["generation"], each["status"] = 2, {"observedGeneration": 2}
+    return lost(children=live)
+
+
+def test_then_its_pod_is_to_be_replaced_and_its_owner_retired() -> None:
+    (found,) = planned(excluded_and_observed()).replace
+    assert (found.pod.name, found.node) == ("tiny-us-east-0", "n1")
+    assert found.silent_renewal == "10:00"
+    assert found.retire_word == 0
+    assert found.silent_seconds == 30.0
+    assert "silent" in found.reason
+
+
+def test_a_pod_that_is_being_replaced_is_not_named_owner() -> None:
+    registrar = reply(us_east_0="Lost")
+    registrar.slots[0].owner_word = 3
+    found = replace(excluded_and_observed(), remembered=answers(registrar))
+    assert planned(found).owners == ()
+    well = seen(pods=(learner("us-east-0", "n1"),), remembered=answers(registrar))
+    (word,) = planned(well).owners
+    assert (word.slot, word.uid, word.word) == ("us-east-0", "uid-us-east-0", 3)
+
+
+def test_before_the_nodes_are_listed_nothing_is_replaced() -> None:
+    found = planned(replace(excluded_and_observed(), nodes=None))
+    assert not found.replace
+    assert not found.held
+
+
+def test_a_storm_is_held_and_remembered() -> None:
+    nodes = {f"n{i}": node(f"n{i}", silent=30) for i in range(4)}
+    found = planned(replace(lost(), nodes=nodes))
+    assert found.held
+    assert found.storms == ("us-east",)
+    assert not found.replace
+    released = raw(annotations={Annotation.RELEASE_HOLD: "true"})
+    assert not planned(replace(lost(raw=released), nodes=nodes)).held
+
+
+def test_pods_that_cannot_go_on_are_deleted_each_with_its_reason() -> None:
+    pods = (
+        learner("us-east-0", "", phase="Pending", excluded=("n1",)),
+        learner("us-east-1", "n2", exit_code=int(ExitCode.SUPERSEDED)),
+        learner("eu-west-0", "n3", exit_code=int(ExitCode.SUPERSEDED), terminating=True),
+    )
+    found = planned(seen(pods=pods)).delete
+    assert [(each.name, each.reason) for each in found] == [
+        ("tiny-us-east-0", planner.STRANDED),
+        ("tiny-us-east-1", planner.SUPERSEDED),
+    ]
+
+
+def test_pods_of_an_old_template_are_restarted_only_while_the_registrar_answers() -> None:
+    pods = (learner("us-east-0", "n1", template="old"),)
+    training = answers(reply(us_east_0="Training"))
+    found = planned(seen(pods=pods, remembered=training)).restart
+    assert [(each.name, each.reason) for each in found] == [
+        ("tiny-us-east-0", planner.OLD_TEMPLATE)
+    ]
+    assert planned(seen(pods=pods)).restart == ()
+    new = (learner("us-east-0", "n1", template=template_of(seen(), "us-east")),)
+    assert planned(seen(pods=new, remembered=training)).restart == ()
+
+
+def test_a_manifest_that_cannot_be_read_gets_a_status_and_no_next_pass() -> None:
+    found = planned(Observation(at=0.0, raw=raw(), error="spec.steps: must be at least 1"))
+    assert found.status is not None
+    assert found.pause_seconds is None
+    assert (found.apply, found.prune, found.delete) == ((), (), ())
+
+
+def test_a_job_of_another_manager_or_on_its_way_out_gets_an_empty_plan() -> None:
+    assert planner.is_ours(raw())
+    assert not planner.is_ours(raw(deletionTimestamp="now"))
+    foreign = raw()
+    foreign["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    assert not planner.is_ours(foreign)
+    assert planned(Observation(at=0.0, raw=foreign)).status is None
+
+
+def finished(ttl: int | None, ended_seconds_ago: float, **more: Any) -> Observation:
+    """A job whose Complete is written; the second of two passes, so that its status is settled."""
+    changes = () if ttl is None else (f"spec.ttlSecondsAfterFinished={ttl}",)
+    done = {"type": "Complete", "status": "True", "reason": "Trained", "message": "to step 600"}
+    status = {"conditions": [done], "completionTime": rfc3339(NOW - ended_seconds_ago)}
+    first = seen(*changes, raw=raw() | {"status": status}, **more)
+    written = planned(first).status
+    assert written is not None
+    return replace(first, raw=raw() | {"status": written.status})
+
+
+@pytest.mark.parametrize(
+    ("ttl", "age", "pause"),
+    [(None, 1000, planner.QUIET_SECONDS), (60, 10, 50.1), (60, 60, None), (0, 0, None)],
+)
+def test_a_finished_job_lives_for_its_time_to_live(
+    ttl: int | None, age: float, pause: float | None
+) -> None:
+    found = planned(finished(ttl, age))
+    assert found.pause_seconds == pause
+    assert (found.expire is not None) == (pause is None)
+    assert all(each["spec"].get("replicas", 0) == 0 for each in found.apply if "spec" in each)
+
+
+def test_a_finished_job_is_not_deleted_before_its_pods_and_its_last_status() -> None:
+    with_pod = finished(0, 10, pods=(learner("us-east-0", "n1"),))
+    assert planned(with_pod).expire is None
+    unwritten = finished(0, 10)
+    fresh = replace(unwritten, raw=raw(generation=2) | {"status": unwritten.raw["status"]})
+    found = planned(fresh)
+    assert found.status is not None
+    assert found.expire is None
+    assert found.pause_seconds == planner.POLL_SECONDS
+
+
+def test_a_running_job_is_looked_at_every_second_and_a_suspended_one_rarely() -> None:
+    assert planned(seen()).pause_seconds == planner.POLL_SECONDS
+    suspended = seen("spec.suspend=true")
+    assert planned(suspended).pause_seconds == planner.QUIET_SECONDS
+
+
+def test_a_job_that_ends_keeps_its_shards_until_its_end_is_written() -> None:
+    final = reply()
+    final.state = pb.SHARD_COMPLETE
+    changes = ("spec.evaluator=null",)
+    found = planned(seen(*changes, remembered=answers(final)))
+    replicas = {
+        each["metadata"]["name"]: each["spec"]["replicas"]
+        for each in found.apply
+        if each["kind"] in ("StatefulSet", "Deployment")
+    }
+    assert set(replicas) == {"tiny-us-east", "tiny-eu-west"}
+    assert set(replicas.values()) == {0}
+
+
+def test_the_phases_of_a_job_decide_what_runs() -> None:
+    suspended = planned(seen("spec.suspend=true"))
+    replicas = [each["spec"]["replicas"] for each in suspended.apply if "replicas" in each["spec"]]
+    assert replicas
+    assert set(replicas) == {0}
