@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from atoll_protos import allocator, logs
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_worker.training import process
 
 USAGE = "atoll-worker MODULE:FUNCTION [arguments of the function]"
 
@@ -15,7 +17,8 @@ USAGE = "atoll-worker MODULE:FUNCTION [arguments of the function]"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune, log, import, call; returns what the process should exit with (exits.ExitCode).
 
-    The function finds its arguments in `sys.argv` and may return an exit code.
+    The function finds its arguments in `sys.argv` and may return an exit code. In a job, the
+    transport process starts first, so that it is ready when the module has imported torch.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     allocator.tune()  # before torch is imported
@@ -24,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     log = structlog.get_logger()
     try:
+        if Env.RUN_FILE in os.environ:
+            process.prepare()
         function = target(given)
         sys.argv = given
         return as_exit_code(function())
@@ -37,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
         log.exception("the function failed")
         return ExitCode.BUG
+    finally:
+        process.discard()  # what no Learner or Observer has taken
 
 
 def target(given: Sequence[str]) -> Callable[[], object]:

@@ -57,6 +57,7 @@ import os
 import select
 import signal
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ from atoll_worker.link.messages import Command, Configure, Message, Tick
 
 UNSENT_BYTES_MAX = 16 << 20  # some 100,000 steps that the other end has not read
 READ_BYTES = 1 << 18
-CONFIGURE_WAIT_SECONDS = 60.0  # of one wait for the first message; it is repeated
+CONFIGURE_WAIT_SECONDS = 2.0  # of one wait for the first message; it is repeated
+CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 
 
 @dataclass(slots=True)
@@ -268,11 +270,28 @@ def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
 
 
 def first_message(link: Link) -> Configure:
-    """Wait for Configure; messages behind it stay in the link for `attach`."""
-    while (message := link.next()) is None:
-        if link.closed:
-            raise EOFError("the training process is gone")
-        link.wait(CONFIGURE_WAIT_SECONDS)
-        link.fill()
+    """Wait for Configure; messages behind it stay in the link for `attach`.
+
+    Raises EOFError when the training process is gone: its link is closed, or, where a process that
+    it has forked still holds the socket, it runs no more.
+    """
+    try:
+        training = os.pidfd_open(creator_pid(link.socket))
+    except ProcessLookupError as error:
+        raise EOFError("the training process is gone") from error
+    try:
+        while (message := link.next()) is None:
+            if link.closed or select.select([training], [], [], 0)[0]:
+                raise EOFError("the training process is gone")
+            link.wait(CONFIGURE_WAIT_SECONDS)
+            link.fill()
+    finally:
+        os.close(training)
     assert isinstance(message, Configure), f"{message} came before Configure"
     return message
+
+
+def creator_pid(pair: socket.socket) -> int:
+    """The process that made a pair of sockets, as the kernel has noted it."""
+    credentials = pair.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(credentials)[0])

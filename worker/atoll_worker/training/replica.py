@@ -215,37 +215,32 @@ def open_replica(
     *,
     observer: bool = False,
 ) -> Replica:
-    """Lay the model out, capture its first value as a seed, and start the transport process.
+    """Start the transport process, lay the model out, and capture its first value as a seed.
 
     Raises SpecError if the model cannot travel (see `parameters.travelling`). If anything fails,
     no process and no memory is left behind.
     """
     run_file = settings.run_file
-    places = travelling(model, run_file.sync.mean_patterns)
-    specs = tuple(place.spec for place in places)
-    layout: Layout = build_layout(specs, run_file.sync.fragments, run_file.shards)
-    plan = links.memory_plan(layout, run_file.sync, observer=observer)
-    descriptor = memory.create()
-    try:
-        memory.resize(descriptor, plan)
-        shared = memory.attach(plan, descriptor)
-        child, link = process.start(descriptor)
-    finally:
-        os.close(descriptor)
+    child = process.take()  # it gets ready while the model is laid out and copied
     with ExitStack() as undo:
-        undo.callback(process.abandon, child, link)
+        undo.callback(child.abandon)
+        places = travelling(model, run_file.sync.mean_patterns)
+        specs = tuple(place.spec for place in places)
+        layout: Layout = build_layout(specs, run_file.sync.fragments, run_file.shards)
+        plan = links.memory_plan(layout, run_file.sync, observer=observer)
+        shared = child.attach(plan)
         staging = staging_for(device_of(places), from_bytes(shared.whole(), torch.uint8))
         replica = Replica(
             places=places,
             slices={(each.shard, each.fragment): each for each in layout.slices},
             memory=shared,
             staging=staging,
-            link=link,
-            process=child,
+            link=child.link,
+            process=child.process,
         )
         if not observer:
             replica.capture_seed()
-        link.send(
+        child.link.send(
             messages.Configure(
                 run_file=run_file.to_json(),
                 tensors=specs,

@@ -29,12 +29,7 @@ Leave) get LEAVE_SECONDS_MAX, then all connections are closed. Everything outsid
 constructor in `Outside`; tests/sim runs this same class in virtual time.
 """
 
-import argparse
 import asyncio
-import contextlib
-import os
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,13 +37,12 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import allocator, codecs, logs
+from atoll_protos import codecs
 from atoll_protos.deadline import Deadline
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Configure, Evaluated, Leaving
-from atoll_worker.link.socket import open_transport_end, outlive_signals
 from atoll_worker.rules.effects import (
     Command,
     Dial,
@@ -64,9 +58,8 @@ from atoll_worker.rules.effects import (
     SendSeed,
 )
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.client import OpenChannel, ShardClient, open_channel
-from atoll_worker.transport.numbers import ArrayNumbers, Base, Numbers
-from atoll_worker.transport.telemetry import Telemetry
+from atoll_worker.transport.client import OpenChannel, ShardClient
+from atoll_worker.transport.numbers import Base, Numbers
 
 LEAVE_SECONDS_MAX = 3.0
 
@@ -285,47 +278,3 @@ class Transport:
         while True:
             await self._deadline.wait()
             self.feed(self.exchange.tick_time(self.now()))
-
-
-def yield_to_training() -> None:
-    """A message never takes the core from the training thread that has just sent it.
-
-    The scheduler lets whoever is woken by a socket preempt its waker, except in this class.
-    """
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):  # a sandbox may forbid it; it only helps
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def main() -> None:
-    """`python -m atoll_worker.transport.transport`; started by the training process only."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--link-fd", type=int, required=True)
-    parser.add_argument("--memory-fd", type=int, required=True)
-    flags = parser.parse_args()
-    outlive_signals()
-    yield_to_training()
-    allocator.tune()
-    logs.configure()
-    try:
-        end = open_transport_end(flags.link_fd, flags.memory_fd)
-    except EOFError:
-        sys.exit(0)
-    outside = Outside(
-        end=end,
-        numbers=ArrayNumbers(end.memory, end.run_file.sync),
-        telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
-        open_channel=open_channel,
-        clock=time.monotonic,
-    )
-
-    async def serve() -> None:
-        await Transport(outside).run()
-
-    asyncio.run(serve())
-    sys.stderr.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

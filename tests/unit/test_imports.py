@@ -1,0 +1,28 @@
+"""What a process imports is what it needs: start-up time and memory depend on it."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib", "rich", "safetensors")
+
+
+@pytest.mark.parametrize(
+    ("module", "not_imported"),
+    [
+        ("atoll_worker.transport.transport", {"torch", "safetensors", "kopf", "matplotlib"}),
+        ("atoll_worker.__main__", {"torch", "numpy", "grpc"}),
+        ("atoll_operator.cli", {"torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib"}),
+        ("atoll_operator.__main__", {"torch", "numpy", "matplotlib"}),
+        ("atoll", {"grpc", "kopf", "matplotlib", "safetensors", "torch._dynamo"}),
+    ],
+)
+def test_a_program_imports_nothing_heavy_that_it_does_not_need(
+    module: str, not_imported: set[str]
+) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not_imported.isdisjoint(done.stdout.split())
