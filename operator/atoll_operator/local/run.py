@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 `train` does in one process what the operator does in a cluster; processes take the place of pods.
-It is a loop with one thread. Every 0.5 s one pass of `Training.advance` does, in this order:
+It is a loop with one thread. Every 0.5 s, and at once when a process has ended or is due to start,
+one pass of `Training.advance` does, in this order:
 
     1. poll       ask every shard for its Status (shards.Poller); a silent one counts as None
     2. supervise  note processes that have ended, start those that are due (supervisor.Supervisor)
@@ -97,7 +98,7 @@ class Training:
         """Run until all is over; raises JobFailedError, or KeyboardInterrupt on Ctrl-C."""
         self.chaos_at = time.monotonic()
         while not self.advance(time.monotonic()):
-            time.sleep(POLL_SECONDS)
+            self.supervisor.wait(time.monotonic(), POLL_SECONDS)
 
     def advance(self, now: float) -> bool:
         """One pass; `now` is in monotonic seconds. Returns whether all is over."""

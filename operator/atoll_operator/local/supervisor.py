@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -76,6 +77,18 @@ class Supervisor:
         if changed:
             self._write()
         return changed
+
+    def wait(self, now: float, seconds_max: float) -> None:
+        """Return when a process ends or is due to start, at the latest after `seconds_max`."""
+        due = [each.start_at - now for each in self.children if not each.process]
+        poll = select.poll()
+        with contextlib.ExitStack() as descriptors:
+            for child in self.children:
+                if child.process is not None:
+                    descriptor = os.pidfd_open(child.process.pid)
+                    descriptors.callback(os.close, descriptor)
+                    poll.register(descriptor, select.POLLIN)
+            poll.poll(1000 * min([seconds_max, *(left for left in due if left > 0)]))
 
     def in_roles(self, *roles: str) -> list[Child]:
         """The processes in these roles."""

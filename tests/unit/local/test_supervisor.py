@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from atoll_operator.local.supervisor import Child, Supervisor, check_startable, 
 from atoll_protos.errors import SpecError
 
 STEADY = 1000.0
+SOON = 30.0  # far less than the waits would take
 
 
 def learner(*command: str, folder: str = "", role: str = "learner") -> Planned:
@@ -164,3 +166,18 @@ def test_the_last_line_of_a_log_says_why_a_process_ended(
 ) -> None:
     (tmp_path / "log").write_text(text)
     assert reason_in(tmp_path / "log") == words
+
+
+def test_a_wait_ends_when_a_process_ends_when_one_is_due_and_after_its_limit(
+    run_of: Start,
+) -> None:
+    sleeping = run_of(learner(sys.executable, "-c", "import time; time.sleep(60)"))
+    assert sleeping.start()
+    begun = time.monotonic()
+    sleeping.supervisor.wait(sleeping.now, 0.05)
+    assert time.monotonic() - begun < SOON
+    sleeping.supervisor.kill(sleeping.child)
+    sleeping.supervisor.wait(sleeping.now, 60.0)
+    sleeping.end()
+    sleeping.supervisor.wait(sleeping.child.start_at - 0.05, 60.0)
+    assert time.monotonic() - begun < SOON
