@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ViolationError(AssertionError):
-    """A rule of PROTOCOL.md did not hold."""
+    """A rule of docs/protocol.md did not hold."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"rule {rule}: {what}")

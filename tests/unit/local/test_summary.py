@@ -1,4 +1,4 @@
-"""What became of every token, from the lines of learners and shards (PROTOCOL.md, rule 13)."""
+"""What became of every token, from the lines of learners and shards (docs/protocol.md, rule 13)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Values that arrive and become bases (PROTOCOL.md, rules 15, 17, 21, 22)."""
+"""Values that arrive and become bases (docs/protocol.md, rules 15, 17, 21, 22)."""
 
 import pytest
 

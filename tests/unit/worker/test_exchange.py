@@ -1,4 +1,4 @@
-"""An observer receives Publishes and counts for nothing (PROTOCOL.md, rule 24)."""
+"""An observer receives Publishes and counts for nothing (docs/protocol.md, rule 24)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Start

@@ -1,4 +1,4 @@
-"""A learner joins, reconnects, is refused (PROTOCOL.md, rules 1-5, 20, 28)."""
+"""A learner joins, reconnects, is refused (docs/protocol.md, rules 1-5, 20, 28)."""
 
 import pytest
 

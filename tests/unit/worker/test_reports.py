@@ -1,4 +1,4 @@
-"""What a learner says of itself, the clock it follows, its end (PROTOCOL.md, rules 6-8, 27)."""
+"""What a learner reports, the clock it follows, its end (docs/protocol.md, rules 6-8, 27)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a learner foresees of the schedule (PROTOCOL.md, rules 9, 10, 15)."""
+"""What a learner foresees of the schedule (docs/protocol.md, rules 9, 10, 15)."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Tokens trained = merged + overlap + late + lost + pending (PROTOCOL.md, rule 13)."""
+"""Tokens trained = merged + overlap + late + lost + pending (docs/protocol.md, rule 13)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
