@@ -1,4 +1,17 @@
-"""The entries of a shard's durable log, and what they add up to (PROTOCOL.md, rule 19)."""
+"""The entries of a shard's durable log, and the history that they add up to (rule 19).
+
+The log is the only durable truth of a shard. Everything that outlives a process is one of the
+entries below, in an order that never changes; an entry that exists counts, and what is not in an
+entry has not happened. Tensors lie in objects beside the log, and an entry names them.
+
+`History.apply` takes entries one by one, after a start as well as while the shard runs, so both
+ways give the same history. It asserts what must hold of every log: epochs, incarnations and
+version numbers only grow, a shard is seeded once, and a version follows its head.
+
+A file of the log is the document of one entry, with its `kind` and the fields of its class.
+Logs outlive programs: kinds and field names never change, new fields have defaults, and an older
+program ignores fields that it does not know.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -8,7 +21,11 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
-    """One learner's part in a commit. `weight` is tokens^2 / steps."""
+    """One learner's part in a commit: which offer of it was merged.
+
+    `capture` is the learner's step count at which the offer was taken, `base` the version number
+    that it is a difference to, `cursor` the slot's place in its data, `weight` tokens^2 / steps.
+    """
 
     slot: str
     incarnation: int
@@ -42,7 +59,7 @@ class TermBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The registrar's word that starts a run, or another shard's note of it (rule 1)."""
+    """The registrar starts a run, or another shard has learned of it (rule 1)."""
 
     run: str
 
@@ -59,7 +76,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """The operator's word number `word` on who owns a slot; empty uid: nobody (rule 4)."""
+    """The operator's word number `word`: the pod that owns a slot; an empty uid: none (rule 4)."""
 
     slot: str
     uid: str
@@ -75,7 +92,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeded:
-    """Version 0 of all slices, and the model that gives the layout."""
+    """Version 0 of all slices, and the model's tensors, from which the layout follows."""
 
     tensors: tuple[Mapping[str, Any], ...]
     layout_digest: str
@@ -111,7 +128,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Every slice has had its last round (rule 27)."""
+    """Every slice of this shard has had its last round (rule 27)."""
 
     tick: int
 
@@ -198,13 +215,17 @@ class Head:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What the entries of one log add up to; `apply` takes the next one."""
+    """What the entries of one log add up to; `apply` takes the next one.
+
+    Dictionaries are by slot, by slice (`heads`, `previous`, `due`) or by shard (`begun`,
+    `finals`).
+    """
 
     run: str = ""
-    epoch: int = 0
-    instance: str = ""
+    epoch: int = 0  # of the newest term
+    instance: str = ""  # the process that has it
     taken: dict[str, Taken] = field(default_factory=dict)
-    superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: instances, uids
+    superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: earlier instances
     owned: dict[str, Owned] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     tensors: tuple[Mapping[str, Any], ...] = ()
@@ -224,7 +245,7 @@ class History:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "History":
-        """The sum of a whole log."""
+        """The history of a whole log."""
         history = cls()
         for entry in entries:
             history.apply(entry)
@@ -308,7 +329,7 @@ class History:
             self._merge(entry.slice, merged)
 
     def lineage(self, fragment: int) -> list[Merged]:
-        """What the head of a slice holds of every slot, with the cursors of all slices."""
+        """What the head of a slice holds of every slot; cursors are the largest of any slice."""
         return [
             dataclasses.replace(each, cursor=self.cursors[slot])
             for (of, slot), each in sorted(self.merged.items())

@@ -1,4 +1,11 @@
-"""The finished model in Hugging Face layout, assembled from every shard's slices (rule 27)."""
+"""The finished model in Hugging Face layout, assembled from every shard's slices (rule 27).
+
+    shard n:    its final bases --> parts/<run>-shard-<n>.safetensors, with its sha256
+    registrar:  all parts --> model-<i>-of-<n>.safetensors ... --> model.safetensors.index.json
+
+Each step may be repeated after a crash and then writes the same files. The index comes last, so
+a reader that finds it finds the whole model. Parts are removed after that.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -63,9 +70,9 @@ def assemble(
 ) -> Path:
     """Write the model's files and their index from the parts of all shards, in shard order.
 
-    Streams one tensor after the other: memory stays at READ_BYTES. Each file gets its name when
-    it is whole and the index comes last, so that whoever finds the index finds everything. A
-    call after that changes nothing, and a call after a crash begins anew.
+    Streams one tensor after the other, so memory stays at READ_BYTES. Each file gets its name
+    when it is whole. A call after the index is there changes nothing, and a call after a crash
+    starts from the beginning. Returns the path of the index.
     Raises StoreFull and StoreUnavailable (try again) and StoreCorrupt (a part was changed).
     """
     index = folder / INDEX
@@ -82,7 +89,7 @@ def assemble(
     _remove(folder, {part.file for part in parts})
     for written in (folder, folder / PARTS):
         remove_leftovers(written)
-    with suppress(OSError):  # somebody else's file in it, or gone already
+    with suppress(OSError):  # a user's file is in it, or it is gone already
         (folder / PARTS).rmdir()
     return index
 

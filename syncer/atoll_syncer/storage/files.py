@@ -1,4 +1,8 @@
-"""Files that appear whole: written under a temporary name, hashed, synced, then renamed."""
+"""Files that appear whole: written under a temporary name, hashed, synced, then renamed.
+
+Unlike an entry of the log, such a file may be replaced: two writers of one name write the same
+bytes, since the content is a function of the run. So rename(2) is enough here.
+"""
 
 import hashlib
 import os
@@ -53,7 +57,7 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left of their whole files; whoever writes one tries again."""
+    """Remove the temporary files of killed processes; their writers start from the beginning."""
     with storage_errors(folder):
         for path in folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)

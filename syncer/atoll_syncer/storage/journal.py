@@ -1,4 +1,18 @@
-"""One shard's log in the store: read in order, appended conditionally (rules 19, 20)."""
+"""One shard's log in the store: read in order, appended conditionally (rules 19, 20).
+
+Entry number s is the file `log/<s>.json`, and it is created only if no file has that name. A
+process creates entry s+1 only after it has read or created entry s. These two facts order all
+processes of a shard: whoever they are and whatever they believe, only one of them creates entry
+s+1, and that one knew every entry before it. The other finds the name taken, learns that it is
+deposed, and can never write again.
+
+A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
+keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier
+try got through; the bytes hold the time, so another process cannot have written the same ones.
+
+The heartbeat is one more file, replaced once a second. It is only a sign of life that a newcomer
+waits for (storage/takeover); nothing is safe or unsafe because of it.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,7 +40,7 @@ class Heartbeat:
 
 
 class DeposedError(Exception):
-    """The position of the next entry is taken: another process reigns (exit 77)."""
+    """The position of the next entry is taken: another process has the shard (exit 77)."""
 
 
 def entry_name(position: int) -> str:
@@ -35,10 +49,9 @@ def entry_name(position: int) -> str:
 
 
 class Journal:
-    """Reads and appends one log.
+    """Reads and appends one log; `append` goes to the position after the last one known here.
 
-    Whoever appends entry s+1 has read entry s: `append` goes to the position after the last one
-    read or appended here. For one thread at a time.
+    `clock` gives Unix seconds, for people who read the log. For one thread at a time.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -79,7 +92,7 @@ class Journal:
         self._note(entry)
 
     def is_deposed(self) -> bool:
-        """Whether somebody else has appended: look at every heartbeat, not during an append."""
+        """Whether another process has appended. Call it with every heartbeat, not during `append`."""
         try:
             taken = self._store.read(entry_name(self.position + 1))
         except StoreMissing:
@@ -87,17 +100,17 @@ class Journal:
         return self._trying is None or taken != self._trying[1]
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Show a sign of life. Raises StoreFull and StoreUnavailable."""
+        """Replace the heartbeat. Raises StoreFull and StoreUnavailable."""
         document = {name: getattr(heartbeat, name) for name in Heartbeat.__slots__}
         self._store.replace(HEARTBEAT, json.dumps(document).encode())
 
     def last_beat(self) -> Heartbeat | None:
-        """The newest sign of life, whoever's. Raises StoreUnavailable."""
+        """The newest heartbeat, of whatever process. Raises StoreUnavailable."""
         try:
             document = json.loads(self._store.read(HEARTBEAT))
             return Heartbeat(**{**document, "learners": tuple(document["learners"])})
         except (StoreMissing, ValueError, KeyError, TypeError):
-            return None  # a power cut may leave it empty; it means nothing then
+            return None  # it is not synced: a power cut may leave it empty
 
     def _read(self, position: int) -> Entry:
         name = entry_name(position)
@@ -109,7 +122,7 @@ class Journal:
             return from_document(document)
         except (ValueError, KeyError, TypeError) as error:
             remedy = "use the version of Atoll that wrote it, or restore a checkpoint"
-            raise StoreCorrupt(name, f"no entry of this log: {error!r}", remedy) from error
+            raise StoreCorrupt(name, f"not an entry of this log: {error!r}", remedy) from error
 
     def _encode(self, entry: Entry) -> bytes:
         document: dict[str, Any] = {

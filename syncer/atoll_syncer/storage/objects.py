@@ -1,4 +1,10 @@
-"""Tensors as safetensors bytes and back, without a copy on the way out."""
+"""Tensors as safetensors bytes and back, without a copy on the way out.
+
+The format is a header (its length in 8 bytes, then JSON with dtype, shape and place of each
+tensor) followed by the tensors' bytes without gaps. The library's own writer makes a copy of all
+tensors in memory, or writes the file itself. Here the parts go to the store, which writes and
+hashes them as they lie.
+"""
 
 import json
 import struct
@@ -25,7 +31,7 @@ ALIGNMENT = 64
 
 
 class ObjectError(Exception):
-    """These bytes are not a safetensors file that this program wrote."""
+    """These bytes are not a safetensors file of this program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,27 @@
-"""Durable names and bytes: conditional create, and objects named by their digest (rule 19)."""
+"""Durable names and bytes: conditional create, and objects named by their digest (rule 19).
+
+A store gives three guarantees, and the protocol rests on them:
+
+- `create` is atomic and conditional: of several makers of one name exactly one gets True, and a
+  reader sees all of the bytes or no name at all.
+- When `create` or `put` returns, the bytes and the name survive a power cut.
+- An object's name is its sha256, so writing it twice is harmless and damage is always noticed.
+
+On a file system `FileStore` does it in this order: write a temporary file, fsync it, link(2) it to
+its name, fsync the folder. Why link(2), and not the simpler ways?
+
+- open(O_CREAT | O_EXCL) shows the name before its content. A process that dies in between leaves
+  an empty entry that exists, and an entry that exists counts.
+- rename(2) replaces a name that is there, so two makers would both succeed. renameat2 with
+  RENAME_NOREPLACE is not available on every network file system.
+- link(2) fails if the name is there, and what it names is whole and synced already. A network
+  file system that lost its answer may report EEXIST for our own link; comparing inodes tells.
+
+Without the fsync of the folder the name itself could be lost. It is done also when the name was
+there: its maker may have been killed before it came to its own fsync.
+
+On an object store the same guarantees come from a PUT with If-None-Match.
+"""
 
 import errno
 import hashlib
@@ -16,11 +39,11 @@ LOG = "log/"
 OBJECTS = "objects/"
 TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
-SWEEP_SECONDS = 3600.0  # nobody takes an hour over one temporary file
+SWEEP_SECONDS = 3600.0  # no process needs an hour for one temporary file
 
 
 class StoreError(Exception):
-    """The store did not take or give something; `path` and `remedy` say where and what to do."""
+    """The store could not do what was asked; `path` says where, `remedy` what to do."""
 
     kind = "unavailable"
 
@@ -36,11 +59,11 @@ class StoreFull(StoreError):  # noqa: N818 - its base says error
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - its base says error
-    """Any other trouble of the disk: try again (rule 23)."""
+    """Any other trouble of the storage: try again (rule 23)."""
 
 
 class StoreMissing(StoreError):  # noqa: N818 - its base says error
-    """Nothing bears this name."""
+    """No object or entry has this name."""
 
     kind = "missing"
 
@@ -54,14 +77,14 @@ class StoreCorrupt(StoreError):  # noqa: N818 - its base says error
 class Store(Protocol):
     """What the log and the tensors need of a disk or an object store.
 
-    Every method may raise StoreFull or StoreUnavailable, which trying again may cure.
+    Every method may raise StoreFull or StoreUnavailable; then it may be tried again.
     """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Make `name` hold `data`, durably and at once, or answer False: the name is taken."""
+        """Make `name` hold `data`, durably and atomically; False: the name is taken."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Make `name` hold `data` at once, whatever it held; need not outlive a power cut."""
+        """Make `name` hold `data` atomically, whatever it held; need not survive a power cut."""
 
     def put(self, parts: Sequence[Buffer]) -> str:
         """Store the joined parts durably; returns the name that their sha256 gives."""
@@ -82,17 +105,13 @@ def object_name(digest: str) -> str:
 
 
 class FileStore:
-    """A folder as a store.
-
-    A name is made by link(2) of a synced temporary file and an fsync of its folder: whoever sees
-    it sees all of it, and of two makers one wins. (O_EXCL would show a name before its content.)
-    """
+    """A folder as a store, on a file system with hard links; see the module."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def open(self) -> None:
-        """Make the folders; remove what died half-written more than an hour ago."""
+        """Make the folders; remove temporary files that killed processes left behind."""
         with storage_errors(self.root):
             for folder in (LOG, OBJECTS, TEMPORARY):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -138,7 +157,7 @@ class FileStore:
                 with path.open("rb") as file:
                     return file.read(-1 if byte_count_max is None else byte_count_max)
             except FileNotFoundError:
-                path.parent.stat()  # a folder that is gone is trouble, not an answer
+                path.parent.stat()  # without the folder we do not know: raises StoreUnavailable
                 remedy = "nothing to do if it was collected; else restore the storage"
                 raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
 
@@ -192,9 +211,9 @@ def _link(temporary: Path, path: Path) -> bool:
         os.link(temporary, path)
         made = True
     except FileExistsError:
-        # A network file system that lost its answer may say so of our own link.
+        # A network file system that lost its answer may report our own link.
         made = path.samefile(temporary)
-    sync_folder(path.parent)  # also when the name was there: its maker may not have come so far
+    sync_folder(path.parent)  # also when the name was there: its maker may have been killed
     return made
 
 

@@ -1,4 +1,8 @@
-"""The event tape: one JSON line per commit and event, each with `run` and `time` (rule 29)."""
+"""The event tape: one JSON line per commit and event, each with `run` and `time` (rule 29).
+
+With recorded offers, the tape is enough to recompute every commit bit for bit (numbers/replay).
+It is for people and tools: no decision is taken from it, and no trouble with it delays a commit.
+"""
 
 import errno
 import json
@@ -17,9 +21,8 @@ READ_BYTES = 64 << 10
 class Tape:
     """Appends records to a JSON Lines file.
 
-    The tape tells what happened, it decides nothing: when the disk takes no more, lines wait
-    (up to WAITING_LINES_MAX, then the oldest go and are counted) and every later write tries
-    again. A line is there whole or not at all.
+    While the disk is full, lines wait in memory, and every later write tries again. Beyond
+    WAITING_LINES_MAX the oldest are dropped and counted. A line is written whole or not at all.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
@@ -30,7 +33,7 @@ class Tape:
         self._waiting: deque[bytes] = deque()
 
     def open(self) -> None:
-        """Open the file and drop a line that a killed process left half-written."""
+        """Open the file; cut off a line that a killed process left half-written."""
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -38,13 +41,13 @@ class Tape:
             os.ftruncate(self._handle, _whole_lines_end(self._handle))
 
     def write(self, run: str, record: Mapping[str, object]) -> StoreError | None:
-        """Append one record with `run` and `time` (Unix seconds); returns why it must wait."""
+        """Append one record with `run` and `time` (Unix seconds); returns why it waits, if so."""
         line = json.dumps(_plain({"run": run, "time": self.clock(), **record}), allow_nan=False)
         self._waiting.append(line.encode() + b"\n")
         return self.flush()
 
     def flush(self) -> StoreError | None:
-        """Try to write what waits; returns the trouble, if any, that keeps it waiting."""
+        """Try to write what waits; returns the error, if any, that keeps it waiting."""
         assert self._handle is not None, "open() first"
         try:
             with storage_errors(self.path):
@@ -59,7 +62,7 @@ class Tape:
         return None
 
     def close(self) -> None:
-        """Try once more and close the file; what the disk does not take is lost."""
+        """Try once more, and close the file; lines that cannot be written are lost."""
         if self._handle is not None:
             self.flush()
             os.close(self._handle)

@@ -1,4 +1,12 @@
-"""One slice version as an object of the store, and the collection of old ones (rule 19)."""
+"""One version of a slice as an object of the store, and the removal of old ones (rule 19).
+
+An object holds master and momentum in f32, and the base only where it is not simply the master,
+rounded: with an integer wire the base is a sum of differences (rule 17). So a restart continues
+with exactly the same bits, and a shard needs 8 bytes of disk per element and version.
+
+Objects are written before the entry that names them. A process that dies in between leaves an
+object that no entry names; the Collector of a later term removes it.
+"""
 
 import dataclasses
 import hashlib
@@ -20,10 +28,10 @@ LOST = "let it be taken back from a learner, or restore a checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Whose version an object holds.
+    """Which version an object holds.
 
-    It is part of the bytes, so that no two versions share an object and the name of one that
-    was collected never comes back.
+    It is part of the bytes, so that no two versions share an object, and the name of an object
+    that was removed is never given again.
     """
 
     run: str
@@ -67,7 +75,7 @@ def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -
         master, momentum = content["master"], content["momentum"]
         base = content["base"].clone() if BY_WIRE[wire_down].scaled else None
     except (ObjectError, KeyError) as error:
-        raise StoreCorrupt(head.object, f"no slice: {error!r}", LOST) from error
+        raise StoreCorrupt(head.object, f"not a slice: {error!r}", LOST) from error
     if master.shape != state.master.shape or momentum.shape != state.momentum.shape:
         raise StoreCorrupt(head.object, f"has another layout: {tuple(master.shape)}", LOST)
     state.master.copy_(master)
@@ -79,11 +87,11 @@ def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -
 
 
 class Collector:
-    """Removes objects that no entry behind the newest two of their slice names.
+    """Removes objects, but for those of the newest two versions of each slice.
 
-    Only what cannot be needed goes: objects of entries that this process has read, and objects
-    without an entry of epochs below its own, whose entries can no longer be created. So even a
-    deposed process that wakes up late removes nothing of its successor's.
+    It removes objects of entries that this process has read, and objects without an entry whose
+    epoch is below this process's own: such an entry can no longer be created. So even a process
+    that was deposed while it slept removes no object of its successor.
     """
 
     def __init__(self, store: Store) -> None:
@@ -91,7 +99,7 @@ class Collector:
         self._live: set[str] = set()
 
     def sweep(self, live: set[str], epoch: int) -> int:
-        """At the beginning of reign `epoch`: remove what dead reigns left; returns how many."""
+        """At the beginning of term `epoch`: remove what earlier terms left; returns how many."""
         self._live = set(live)
         removed = 0
         for name in self._store.names(OBJECTS):
@@ -101,14 +109,14 @@ class Collector:
         return removed
 
     def advance(self, live: set[str]) -> None:
-        """After an entry: remove what was live before it and is no more. May be called again."""
+        """After an entry: remove what it made unneeded. May be called again after an error."""
         for name in sorted(self._live - live):
             self._store.delete(name)
             self._live.discard(name)
         self._live |= live
 
     def _epoch(self, name: str) -> float:
-        """The epoch of an object's reign; infinite for what is none of ours."""
+        """The epoch in which an object was written; infinite for a file of another program."""
         try:
             header = decode_header(self._store.read(name, HEADER_BYTES))
             return int(header.metadata["epoch"])

@@ -38,9 +38,9 @@ def layout_of(shards: int) -> Any:
     return build_layout(tensors, FRAGMENTS, shards)
 
 
-def digest(fragment: int, number: int, reign: int = 1) -> str:
+def digest(fragment: int, number: int, epoch: int = 1) -> str:
     """As long as a real one; another for each version."""
-    return f"{fragment:08d}{number:04d}{reign:04d}".ljust(64, "0")
+    return f"{fragment:08d}{number:04d}{epoch:04d}".ljust(64, "0")
 
 
 def version(

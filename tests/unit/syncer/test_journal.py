@@ -115,7 +115,7 @@ def test_every_entry_says_its_position_run_epoch_and_time(store: BrokenStore) ->
 
 
 def test_whoever_finds_its_position_taken_is_deposed(store: BrokenStore) -> None:
-    """Rule 20: the old reign's entry cannot be created after the new reign's record."""
+    """Rule 20: an old term's entry cannot be created after the new term's record."""
     old, new = journal(store), journal(store)
     old.append(ENTRIES[0])
     assert list(new.read()) == ENTRIES[:1]
@@ -129,7 +129,7 @@ def test_whoever_finds_its_position_taken_is_deposed(store: BrokenStore) -> None
     assert len(store.names("log/")) == 2
 
 
-def test_an_entry_before_the_new_reigns_record_counts(store: BrokenStore) -> None:
+def test_an_entry_before_the_new_terms_record_counts(store: BrokenStore) -> None:
     """Rule 20: either it precedes the record, and counts, or it cannot be created."""
     old, new = journal(store), journal(store)
     old.append(ENTRIES[0])

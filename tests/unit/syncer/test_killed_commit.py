@@ -51,7 +51,7 @@ def seed(values: Values, fragment: int) -> Arrived:
     return values.examine(head, tensors.encode(torch.linspace(-1, 1, count), pb.F32))
 
 
-def reign(folder: Path) -> None:
+def serve(folder: Path) -> None:
     """What a shard's process does, without sessions: take over, seed or restore, commit."""
     store = FileStore(folder)
     store.open()
@@ -174,4 +174,4 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
 
 
 if __name__ == "__main__":
-    reign(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]))

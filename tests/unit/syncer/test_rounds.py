@@ -1,78 +1,188 @@
-"""When a round closes (rule 11), in which order it is summed (rule 12), and its end (rule 27)."""
+"""A shard's rounds: rules 10, 11, 13, 14, 15, 19 and 29, from a Call to a durable version."""
+
+from typing import Any
 
 import pytest
 
-from atoll_syncer.model.log import Participant
-from atoll_syncer.model.round import Round, decide, weight
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.model.effects import Append, Drop, Merge, PublishHead, Stage, Tape
+from unit.syncer.shard_side import Side, begun, digest, head_of, side, step_all
 
 
-def offer(slot: str, capture: int = 4) -> Participant:
-    return Participant(
-        slot=slot,
-        incarnation=1,
-        capture=capture,
-        base=3,
-        steps=capture,
-        tokens=40,
-        cursor=9,
-        weight=1.0,
-    )
+def called(one: Side, fragment: int) -> set[int]:
+    return {session for session, call in one.sent("call") if call.slice == fragment}
 
 
-def a_round(*complete: str, quorum: int = 1, grace: float = 2.0, last: bool = False) -> Round:
-    each = Round(slice=0, due=8, base=3, opened_at=0.0, last=last)
-    for slot in complete:
-        each.add(offer(slot), quorum, grace, now=10.0)
-    if last:
-        each.deadline = 20.0
-    return each
+def open_round(*slots: str, **sync: Any) -> tuple[Side, list[int]]:
+    """Slice 1 (offset 4) is due and called."""
+    one, sessions = begun(*slots, **sync)
+    step_all(one, sessions, range(1, 6))
+    return one, sessions
 
 
-def test_it_closes_when_all_who_are_awaited_are_complete_rule_11() -> None:
-    assert decide(a_round("a", "b"), awaited={"a", "b"}, quorum=1, now=10.0).close
+def test_a_due_slice_calls_every_training_learner_on_its_base_rule_10() -> None:
+    one, sessions = open_round("a-0", "a-1")
+    assert called(one, 1) == set(sessions)
 
 
-def test_it_closes_when_the_grace_has_passed_since_the_kth_rule_11() -> None:
-    each = a_round("a")
-    waiting = decide(each, awaited={"a", "b"}, quorum=1, now=11.9)
-    assert not waiting.close
-    assert "b" in waiting.reason
-    assert decide(each, awaited={"a", "b"}, quorum=1, now=12.0).close
+@pytest.mark.parametrize(
+    "report", [{"training": False}, {"slices": []}, {"steps": 0}, {"tick_seen": 99}]
+)
+def test_who_does_not_train_or_holds_another_base_or_has_no_step_is_not_called_rules_10_and_14(
+    report: dict[str, Any],
+) -> None:
+    one, (first, second) = begun("a-0", "a-1")
+    for t_m in range(1, 6):
+        one.report(first, t_m, **report)
+        one.report(second, t_m)
+    assert called(one, 1) == {second}
 
 
-def test_with_fewer_than_k_it_stays_open_however_long_rule_11() -> None:
-    decision = decide(a_round("a", quorum=2), awaited={"a"}, quorum=2, now=1e6)
-    assert not decision.close
-    assert decision.reason == "1 of 2 for the quorum"
+def test_a_call_is_the_credit_for_one_offer_rule_10() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    one.offer(sessions[0], 1, 5)
+    assert one.ends() == []
+    one.offer(sessions[0], 1, 5)
+    assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]
 
 
-def test_the_grace_counts_from_the_kth_and_not_from_later_ones_rule_11() -> None:
-    each = a_round("a")
-    each.add(offer("b"), 1, 9.0, now=11.0)
-    assert (each.quorum_at, each.grace_seconds) == (10.0, 2.0)
+def test_an_offer_says_as_many_steps_as_its_capture() -> None:
+    one, sessions = open_round("a-0")
+    one.offer(sessions[0], 1, 5, capture=6)
+    assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]
 
 
-def test_the_newest_capture_of_a_slot_takes_the_place_of_the_older_rule_13() -> None:
-    each = a_round("a", "b")
-    each.add(offer("a", 6), 1, 2.0, now=11.0)
-    assert [(p.slot, p.capture) for p in each.participants] == [("a", 6), ("b", 4)]
+def test_who_becomes_usable_while_the_quorum_is_open_is_called_then_rule_11() -> None:
+    one, (first, second) = begun("a-0", "a-1", quorum=2)
+    for t_m in range(1, 6):
+        one.report(first, t_m)
+        one.report(second, t_m, slices=[])
+    assert called(one, 1) == {first}
+    one.report(second, 6)
+    assert called(one, 1) == {second}
 
 
-def test_the_sum_is_in_slot_order_whoever_came_first_rule_12() -> None:
-    assert [p.slot for p in a_round("c", "a", "b").participants] == ["a", "b", "c"]
+def test_a_call_that_died_with_its_session_is_made_again_rule_11() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    one.leave(sessions[0])
+    again = one.join("a-0")
+    one.report(again, 6)
+    assert again in called(one, 1)
 
 
-def test_a_last_round_waits_for_nobody_beyond_its_deadline_rule_27() -> None:
-    each = a_round("a", quorum=3, last=True)
-    assert not decide(each, awaited={"a", "b"}, quorum=3, now=19.9).close
-    assert decide(each, awaited={"a", "b"}, quorum=3, now=20.0).close
-    assert decide(each, awaited={"a"}, quorum=3, now=11.0).close
+def test_a_complete_offer_outlives_its_session_rule_11() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    one.offer(sessions[0], 1, 5)
+    one.leave(sessions[0])
+    assert one.take(Drop) == []
+    one.offer(sessions[1], 1, 5)
+    (merge,) = one.take(Merge)
+    assert [part.slot for part in merge.participants] == ["a-0", "a-1"]
 
 
-def test_a_last_round_closes_with_nothing_when_nobody_is_awaited_rule_27() -> None:
-    assert decide(a_round(last=True), awaited=set(), quorum=1, now=0.0).close
+def test_what_completes_after_the_close_is_counted_late_rule_11() -> None:
+    one, sessions = open_round("a-0", "a-1", grace=False)
+    one.offer(sessions[0], 1, 5)
+    one.wait(1.0)
+    assert len(one.take(Merge)) == 1
+    counters, name = pb.Counters(steps=5, tokens=9), digest(1, 0)
+    late = pb.Offer(slice=1, base=0, base_digest=name, capture=5, counters=counters)
+    one.send(sessions[1], pb.Transfer(offer=late, encoding=pb.BF16))
+    assert one.state.rounds.late == 1
+    assert [t.record["slot"] for t in one.take(Tape) if t.record["event"] == "late"] == ["a-1"]
 
 
-@pytest.mark.parametrize(("steps", "tokens", "expected"), [(1, 10, 100.0), (4, 40, 400.0)])
-def test_the_weight_is_quantity_times_quality(steps: int, tokens: int, expected: float) -> None:
-    assert weight(steps, tokens) == expected
+def test_an_offer_on_another_value_of_the_same_number_is_late_rule_22() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    one.offer(sessions[0], 1, 5, base_digest="f" * 64)
+    assert one.take(Stage) == []
+    assert one.state.rounds.late == 1
+
+
+def test_a_publish_tells_its_receiver_of_its_own_last_merged_offer_rule_13() -> None:
+    """[A participant list alone misleads a learner that skipped a Publish.]"""
+    one, sessions = open_round("a-0", "a-1", grace=False)
+    one.offer(sessions[0], 1, 5)
+    publishes = [one.shard.publish(session, 1) for session in sessions]
+    assert all(publish is not None for publish in publishes)
+    told = [publish.merged.capture for publish in publishes if publish is not None]
+    assert told == [5, 0]
+
+
+def test_nobody_hears_of_a_version_before_its_entry_is_durable_rule_19() -> None:
+    one, sessions = open_round("a-0")
+    one.take(PublishHead)
+    one.durable = False
+    one.offer(sessions[0], 1, 5)
+    assert [e.entry for e in one.take(Append)] == one.queue
+    assert one.take(PublishHead) == []
+    assert one.shard.publish(sessions[0], 1).version.version.number == 0  # type: ignore[union-attr]
+    one.flush()
+    assert [(p.session, p.slice) for p in one.take(PublishHead)] == [(sessions[0], 1)]
+    assert one.shard.publish(sessions[0], 1).version.version.number == 1  # type: ignore[union-attr]
+
+
+def test_an_entry_names_captures_cursors_tick_and_base_rule_19() -> None:
+    one, sessions = open_round("a-0")
+    one.offer(sessions[0], 1, 5, cursor=33)
+    entry = head_of(one.entries, 1)
+    assert (entry.number, entry.base, entry.epoch, entry.due) == (1, 0, 1, 4)
+    (part,) = entry.participants
+    assert (part.slot, part.incarnation, part.capture, part.cursor) == ("a-0", 1, 5, 33)
+    assert one.state.history.cursors == {"a-0": 33}
+
+
+def test_a_restart_goes_on_at_the_log_s_tick_and_dues_rules_8_and_9() -> None:
+    one, sessions = open_round("a-0")
+    one.offer(sessions[0], 1, 5)
+    again = side(entries=tuple(one.entries)).start()
+    assert again.state.clock.tick == one.state.history.tick
+    assert again.state.rounds.starts == {0: 0, 1: 4}
+    assert again.state.history.epoch == 2
+
+
+def test_the_tape_says_who_was_left_out_and_why_rule_29() -> None:
+    one, sessions = open_round("a-0", "a-1", grace=False)
+    lost = one.join("b-0")
+    one.leave(lost)
+    one.offer(sessions[0], 1, 5)
+    (line,) = [t.record for t in one.take(Tape) if t.record["event"] == "commit"]
+    assert [part["slot"] for part in line["participants"]] == ["a-0"]
+    assert line["left_out"] == [
+        {"slot": "a-1", "reason": "late"},
+        {"slot": "b-0", "reason": "Lost"},
+    ]
+    assert (line["version"], line["base"], line["epoch"], line["due"]) == (1, 0, 1, 4)
+
+
+def lockstep(*slots: str) -> tuple[Side, list[int]]:
+    one, sessions = begun(*slots, overlap=0, lockstep=True, quorum=2)
+    for session in sessions:
+        one.report(session, 4, waiting=True)
+    return one, sessions
+
+
+def test_in_lock_step_nobody_is_called_and_all_hand_over_rule_15() -> None:
+    one, sessions = lockstep("a-0", "a-1")
+    assert one.sent("call") == []
+    one.offer(sessions[0], 1, 4, t_m=4)
+    assert one.take(Merge) == []
+    one.offer(sessions[1], 1, 4, t_m=4)
+    assert len(one.take(Merge)) == 1
+    assert one.state.clock.tick == 4
+    assert (sessions[0], pb.Tick(tick=4)) in one.sent("tick")
+
+
+def test_in_lock_step_a_death_ends_the_wait_rule_15() -> None:
+    one, sessions = lockstep("a-0", "a-1")
+    one.offer(sessions[0], 1, 4, t_m=4)
+    one.leave(sessions[1])
+    assert len(one.take(Merge)) == 1
+
+
+def test_a_round_that_meets_its_next_due_tick_stays_one_round() -> None:
+    one, sessions = begun("a-0", "a-1", quorum=2)
+    for t_m in range(1, 14):
+        for session in sessions:
+            one.report(session, t_m)
+    assert one.state.rounds.open[1].due == 12

@@ -25,7 +25,7 @@ def empty_shard(*alive: str) -> Side:
 
 
 def held_by(one: Side, slot: str, *numbers: int, epoch: int = 1, incarnation: int = 1) -> int:
-    """A learner joins with these versions; the shard begins a reign above what it has seen."""
+    """A learner joins with these versions; the shard begins a term above what it has seen."""
     held = [version(fragment, n, epoch=epoch) for fragment, n in enumerate(numbers)]
     fields: dict[str, Any] = {
         "incarnation": incarnation,
@@ -34,7 +34,7 @@ def held_by(one: Side, slot: str, *numbers: int, epoch: int = 1, incarnation: in
         "epochs_seen": [1, epoch],
     }
     session = one.join(slot, tick_seen=40, **fields)
-    if session not in one.state.sessions.open:  # this reign began anew (rule 20)
+    if session not in one.state.sessions.open:  # the shard began a higher epoch (rule 20)
         session = one.join(slot, tick_seen=40, **fields)
     one.model(session)
     return session
@@ -305,7 +305,7 @@ def test_another_value_of_the_same_number_is_not_called() -> None:
 
 
 @pytest.mark.parametrize("seen", [1, 4])
-def test_a_reign_begins_above_an_epoch_that_another_process_had_rule_20(seen: int) -> None:
+def test_a_term_begins_above_an_epoch_that_another_process_had_rule_20(seen: int) -> None:
     one = empty_shard()
     one.join("a-0", incarnation=1, run=RUN, epochs_seen=[0, seen])
     assert [end.code for end in one.ends()] == [pb.NOT_READY]
