@@ -1,4 +1,9 @@
-"""Prometheus metrics of one shard: base units, counters end in _total, every label bounded."""
+"""Prometheus metrics of one shard: base units, counters end in _total, every label bounded.
+
+Counters follow from the effects of the rules (`count`), gauges from the Status (`refresh`), so no
+rule knows that it is measured. A new metric is one line in the constructor and one where its
+value comes from. Names are a contract with dashboards and alerts (docs/operating.md).
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -25,25 +30,43 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.epoch = self._gauge("epoch", "Epoch of this process, from the durable log")
-        self.tick = self._gauge("tick", "This shard's tick")
-        self.sessions = self._gauge("sessions", "Open sessions, observers included")
+        self.tick = self._gauge("tick", "Tick of the job's clock at this shard")
+        self.sessions = self._gauge("sessions", "Open sessions, including observers")
         self.slots = self._gauge("slots", "Slots by state", "state")
-        self.rounds_open = self._gauge("rounds_open", "Rounds that wait for offers")
-        self.grace_seconds = self._gauge("grace_seconds", "The grace that a round gets at present")
-        self.staged_bytes = self._gauge("staged_bytes", "Memory that offers hold")
+        self.rounds_open = self._gauge("rounds_open", "Open rounds, waiting for offers")
+        self.grace_seconds = self._gauge("grace_seconds", "Longest grace of the open rounds")
+        self.staged_bytes = self._gauge(
+            "staged_bytes", "Memory used by offers that are not merged yet"
+        )
         self.commits = self._counter("commits", "Durable commits")
-        self.offers = self._counter("offers", "Offers by what became of them", "outcome")
-        self.zombies = self._counter("zombies_refused", "Messages of superseded incarnations")
+        self.offers = self._counter("offers", "Offers by outcome", "outcome")
+        self.zombies = self._counter(
+            "zombies_refused", "Sessions refused or ended because a newer process has the slot"
+        )
         self.refusals = self._counter("refusals", "Joins refused and sessions ended", "code")
         self.recoveries = self._counter("recoveries", "Slices taken back from learners")
-        self.received_bytes = self._counter("received_bytes", "Bulk bytes from learners")
-        self.sent_bytes = self._counter("sent_bytes", "Bulk bytes to learners and observers")
-        self.store_troubles = self._counter("store_troubles", "Failed tries to store", "trouble")
-        self.tape_dropped_lines = self._gauge("tape_dropped_lines", "Tape lines given up")
-        self.quorum_seconds = self._histogram("quorum_seconds", "Round due to quorum complete")
+        self.received_bytes = self._counter(
+            "received_bytes", "Bytes of offers and seeds received from learners"
+        )
+        self.sent_bytes = self._counter(
+            "sent_bytes", "Bytes of values sent to learners and observers"
+        )
+        self.store_troubles = self._counter(
+            "store_troubles", "Failed attempts to use the store, by kind of error", "trouble"
+        )
+        self.tape_dropped_lines = self._gauge(
+            "tape_dropped_lines", "Lines of the event tape dropped because the disk took no more"
+        )
+        self.quorum_seconds = self._histogram(
+            "quorum_seconds", "From the start of a round to its quorum"
+        )
         self.merge_seconds = self._histogram("merge_seconds", "Merge and outer step of one slice")
-        self.store_seconds = self._histogram("store_seconds", "Object and entry made durable")
-        self.commit_seconds = self._histogram("commit_seconds", "Close of a round to its trailer")
+        self.store_seconds = self._histogram(
+            "store_seconds", "Writing one version of a slice to the store"
+        )
+        self.commit_seconds = self._histogram(
+            "commit_seconds", "From the close of a round to its durable version"
+        )
         for name in SLOT_TEXTS.values():
             self.slots.labels(name)
         for outcome in OFFER_OUTCOMES:

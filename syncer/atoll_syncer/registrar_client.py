@@ -1,4 +1,4 @@
-"""A shard's calls to the registrar."""
+"""Calls of the other shards to the registrar (shard 0), over gRPC."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +22,10 @@ def open_channel(endpoint: str) -> grpc.aio.Channel:
 
 
 class RegistrarClient:
-    """Asks shard 0; says None when it does not answer, so that the asker tries again.
+    """Calls shard 0.
 
-    The channel is opened with the first call and connects by itself from then on.
+    The channel is opened with the first call and connects again by itself from then on. An outage
+    of the registrar is logged once, when it begins.
     """
 
     def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
@@ -33,7 +34,7 @@ class RegistrarClient:
         self._away = False
 
     async def ask(self, request: Any) -> Any:
-        """The reply, or None while the registrar is away."""
+        """The reply, or None when the registrar does not answer: the caller tries again."""
         if self._stub is None:
             self._stub = RegistrarStub(self._open_channel())
         methods = {

@@ -1,4 +1,17 @@
-"""The gRPC edge of a shard: Session and Bulk streams, Status, and the registrar's calls."""
+"""The gRPC edge of a shard: Session and Bulk streams, Status, and the registrar's calls.
+
+Each session has two streams (rule 24), so that a large transfer never delays a control message:
+
+    learner --Session--> _read    --> Shard.message
+            <----------- _write   <-- SessionPort.control, in order
+    learner --Bulk-----> _receive --> Shard.transfer_started, Driver.transferred
+            <----------- _publish <-- SessionPort.lacking, one transfer at a time
+
+The session begins with its Join and ends with the Session stream; the Bulk stream names the
+session's number and is cancelled with it. Memory of a slow receiver is bounded: of unsent ticks
+only the newest stays, and of each slice only the fact that the receiver lacks it. What is sent
+for it is looked up when the stream is free (`Shard.publish`), so it is always the newest.
+"""
 
 import asyncio
 from collections import deque
@@ -21,44 +34,46 @@ log = structlog.get_logger()
 
 
 class SessionPort:
-    """One session's outbox: ordered control messages, and the set of slices that it lacks."""
+    """What one session is to be sent: ordered control messages, and the slices that it lacks."""
 
     def __init__(self) -> None:
         self.control: deque[pb.ToLearner] = deque()
         self.control_ready = asyncio.Event()
-        self.lacking: dict[int, None] = {}  # at most one Publish a slice waits (rule 24)
+        self.lacking: dict[
+            int, None
+        ] = {}  # in order of request: at most one Publish of a slice waits
         self.bulk_ready = asyncio.Event()
         self.ended = False
         self.bulk_task: asyncio.Task[None] | None = None
 
     def send(self, message: pb.ToLearner) -> None:
-        """See driver.Port; a newer tick replaces an unsent older one."""
+        """See outside.Port; a newer tick replaces an unsent older one."""
         if message.HasField("tick") and self.control and self.control[-1].HasField("tick"):
             self.control.pop()
         self.control.append(message)
         self.control_ready.set()
 
     def publish(self, fragment: int) -> None:
-        """See driver.Port."""
+        """See outside.Port."""
         self.lacking[fragment] = None
         self.bulk_ready.set()
 
     def end(self, end: pb.End) -> None:
-        """See driver.Port."""
+        """See outside.Port."""
         if not self.ended:
             self.send(pb.ToLearner(end=end))
             self.ended = True
 
 
 class SyncerService(rpc.SyncerServicer):
-    """Learners and observers dial it."""
+    """What learners, observers and the operator connect to."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.sessions = 0
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
-        """One instance's control stream."""
+        """One instance's control stream, from its Join to the session's end."""
         self.sessions += 1
         number, port, driver = self.sessions, SessionPort(), self.driver
         try:
@@ -83,7 +98,7 @@ class SyncerService(rpc.SyncerServicer):
             log.info("session ended", session=number, slot=first.join.slot)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
-        """What this shard sees."""
+        """The shard's state; what is tried again at the store is its reason, if it has no other."""
         reply = status(self.driver.shard.state, self.driver.now())
         reply.bytes_received = self.driver.bytes_received
         reply.bytes_sent = self.driver.bytes_sent
@@ -91,7 +106,7 @@ class SyncerService(rpc.SyncerServicer):
         return reply
 
     async def bulk(self, request_iterator: Any, context: Any) -> None:
-        """One session's raw frames, both ways."""
+        """One session's raw frames, both ways; a bad frame ends the session."""
         metadata = dict(context.invocation_metadata())
         number = int(metadata.get(SESSION_METADATA, "0"))
         port = self.driver.ports.get(number)
@@ -173,19 +188,19 @@ class RegistrarService(rpc.RegistrarServicer):
         self.driver = driver
 
     async def Hello(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A shard makes itself known."""
+        """A shard names itself, and learns the run and who is alive."""
         return await self._call(request, context)
 
     async def MarkBegun(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Durable before it is answered."""
+        """A shard is marked begun, durably before the answer."""
         return await self._call(request, context)
 
     async def ReportFinal(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A shard's part of the export is written."""
+        """A shard has written its part of the export."""
         return await self._call(request, context)
 
     async def SetOwner(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The operator's word."""
+        """The operator names the pod that owns a slot."""
         return await self._call(request, context)
 
     async def _call(self, request: Any, context: Any) -> Any:

@@ -39,7 +39,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Keep a verified offer under this name until it is merged or dropped."""
+    """Keep the offer that was just verified, under this name, until it is merged or dropped."""
 
     slot: str
     incarnation: int
@@ -49,7 +49,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget a staged offer."""
+    """Forget a staged offer: a newer capture or incarnation has taken its place."""
 
     slot: str
     incarnation: int
@@ -59,14 +59,17 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Create the log's next entry; `Shard.appended` follows, in order (rule 19)."""
+    """Create the log's next entry, durably; `Shard.appended` follows, in order (rule 19)."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merge staged offers onto the head, in this order, and write its objects (rule 12)."""
+    """Merge staged offers onto the head, summed in this order, and write the new version's object.
+
+    `Shard.merged` follows (rule 12).
+    """
 
     slice: int
     participants: tuple[Participant, ...]
@@ -74,7 +77,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class StoreSeed:
-    """Write the received seeds of all slices as version 0 (rule 1)."""
+    """Write the seeds that this session sent as version 0; `Shard.seeded` follows (rule 1)."""
 
     session: int
 
@@ -101,21 +104,21 @@ class PublishHead:
 
 @dataclass(frozen=True, slots=True)
 class SetModel:
-    """The model is known: memory for the layout may be made."""
+    """The model is known: allocate memory for its layout."""
 
     model: pb.Model
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A call to the registrar (shards above 0); `Shard.answered` follows."""
+    """A call to the registrar, from the other shards; `Shard.answered` follows."""
 
     request: pb.HelloRequest | pb.MarkBegunRequest | pb.ReportFinalRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a registrar call that came with this token."""
+    """The answer to the registrar call with this token, once the entries before it are durable."""
 
     token: int
     message: Any
@@ -135,7 +138,7 @@ class WriteIndex:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """One line of the event tape (rule 29)."""
+    """One line of the event tape, with its `event` (rule 29)."""
 
     record: dict[str, Any]
 

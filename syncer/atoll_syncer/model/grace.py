@@ -1,11 +1,24 @@
-"""How long a round waits for more than its quorum (2604.21428, Eq. 3) and who is too slow."""
+"""How long a round waits for more than its quorum (2604.21428, Eq. 3), and who is too slow.
+
+Values are adopted tau ("overlap") ticks after the slice is due. What a round needs in between is
+known from moving means: xi_quorum from its start to the K-th offer, xi_sync from its close to the
+durable version. The rest of tau is slack, in which the round may wait for more learners without
+any learner noticing:
+
+    slack = tau * xi_step - (xi_quorum + xi_sync)
+    grace = min(gamma * slack, xi_step), at least 0
+
+xi_step is the step time of the slowest learner that is within a factor 2 of the fastest, so that
+one very slow learner does not stretch the grace for all. A grace of more than one step is of no
+use: a learner that needs longer offers the next capture instead.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atoll_protos.run import Sync
 
-WEIGHT = 0.2  # of a new sample in a moving average
+WEIGHT = 0.2  # of a new sample in a moving mean
 TRAINER_SPREAD_MAX = 2.0  # xi_step: the slowest within this factor of the fastest
 
 

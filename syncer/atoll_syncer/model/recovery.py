@@ -8,7 +8,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 
 WAIT_SECONDS: Final = 30.0  # for every slot that is alive at the registrar to join
 ANSWER_SECONDS: Final = 30.0  # for the first byte of what a learner was asked for
-FAILURES_MAX: Final = 3  # damaged or unanswered; a session that ends is none
+FAILURES_MAX: Final = 3  # damaged or unanswered; the end of a session does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Holder:
     session: int
     instance: str
     number: int
-    epoch: int  # 0: adopted after its Join, not known here
+    epoch: int  # 0 when it is not known: the learner adopted the version after its Join
 
 
 @dataclass(slots=True, kw_only=True)

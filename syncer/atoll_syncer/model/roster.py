@@ -1,4 +1,16 @@
-"""Slots and sessions of one shard: who is connected, and what each slot does (rules 5, 6)."""
+"""Slots and sessions of one shard: who is connected, and what each slot does (rules 5, 6).
+
+A slot's state follows from its session and its reports, on the monotonic clock; nothing sets it.
+
+    no session:  Lost, or Left when the learner said that it leaves
+    session, and the newest report says
+        not training, no step yet         Joining
+        not training, some steps          Recovering
+        training, no step for too long    Stalled: 3 mean steps and at least 2 s
+        training                          Training, also while it waits in `step()` for a Publish
+
+    Joining --> Training <--> Stalled      any --session closed--> Lost or Left --Join--> Joining
+"""
 
 from dataclasses import dataclass, field
 
@@ -33,11 +45,14 @@ class Session:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """What is known of one slot, across its incarnations."""
+    """What is known of one slot, across its incarnations. Times are monotonic seconds.
+
+    `t_m_counted` is the step count of the learner up to which its steps have moved the clock.
+    """
 
     name: str
     session: int | None = None
-    left: str = ""  # the reason of its Leave
+    left: str = ""  # the reason of its Leave, until the next session
     report: pb.Report = field(default_factory=pb.Report)
     reported_at: float = 0.0
     stepped_at: float = 0.0
@@ -81,5 +96,5 @@ class Slot:
         return steps
 
     def steps_since(self, fragment: int) -> pb.SliceProgress | None:
-        """What it has reported of a slice."""
+        """What it has reported of a slice: the version held, and counters since then."""
         return next((each for each in self.report.slices if each.slice == fragment), None)

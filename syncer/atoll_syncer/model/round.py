@@ -1,4 +1,10 @@
-"""One attempt to merge one slice, and the decision to close it (rules 10 to 12, 27)."""
+"""One attempt to merge one slice, and the decision to close it (rules 10 to 12, 27).
+
+A round is open until `decide` says close, and merging from then until its version is durable.
+`decide` is a function of the round, the slots whose offers may still come, K and the time. A
+round with fewer than K offers never closes, however long it takes: a deadline set by the
+survivors alone would never let a slow link in.
+"""
 
 from collections.abc import Set
 from dataclasses import dataclass, field
@@ -11,17 +17,17 @@ class Round:
     """A round that is open, or closed and being merged. Times are monotonic seconds."""
 
     slice: int
-    due: int
-    base: int
+    due: int  # tick
+    base: int  # number of the version that offers are differences to
     opened_at: float
     called: dict[str, float] = field(default_factory=dict)  # slot: when
-    complete: dict[str, Participant] = field(default_factory=dict)
-    quorum_at: float | None = None
-    grace_seconds: float = 0.0
+    complete: dict[str, Participant] = field(default_factory=dict)  # slot: its newest offer
+    quorum_at: float | None = None  # when the K-th offer was complete
+    grace_seconds: float = 0.0  # counted from `quorum_at`
     last: bool = False
     deadline: float | None = None  # of a last round
-    closed_at: float | None = None
-    reason: str = ""
+    closed_at: float | None = None  # None while it is open
+    reason: str = ""  # why it closed
 
     @property
     def participants(self) -> tuple[Participant, ...]:

@@ -1,4 +1,9 @@
-"""Transfers that arrived whole: verified, and read block by block as f32 (rules 12, 25)."""
+"""Transfers that arrived whole: verified, and read block by block as f32 (rules 12, 25).
+
+The payload stays in the encoding in which it came; the merge decodes it block by block. Here one
+pass looks at all values and finds three things at once: that they are finite, the norms that the
+merge needs, and, for a held version, its digest. Only after that do the rules count a transfer.
+"""
 
 import math
 from dataclasses import dataclass
@@ -12,12 +17,12 @@ from atoll_syncer.numbers.merge import Scratch, norm
 
 
 class TransferError(Exception):
-    """A transfer that must not count; ends the session that sent it, and nothing else."""
+    """A transfer that must not count. It ends the session that sent it, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """Values of one slice as they came over the wire; made by `encoded`."""
+    """Values of one slice as they came over the wire, in `element_count` elements."""
 
     data: bytearray
     encoding: pb.Encoding
@@ -38,7 +43,7 @@ class Encoded:
 
 
 def encoded(data: bytearray, encoding: pb.Encoding, element_count: int) -> Encoded:
-    """Values over `data`, whose length must fit."""
+    """Values over `data`, without a copy; its length must be that of the encoding."""
     dtype = tensors.FLOATS.get(encoding)
     floats = None if dtype is None else tensors.from_bytes(data, dtype)
     return Encoded(data=data, encoding=encoding, element_count=element_count, floats=floats)
@@ -46,9 +51,9 @@ def encoded(data: bytearray, encoding: pb.Encoding, element_count: int) -> Encod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """A transfer whose length, checksum and values are right; its base the rules have checked.
+    """A transfer whose length, checksum and values are right.
 
-    `norms` are the |v| of an offer's pieces, in the slice's order, as the merge needs them.
+    `norms` are the |v| of an offer's pieces, in the slice's order; empty for other transfers.
     """
 
     head: pb.Transfer
@@ -64,7 +69,7 @@ class Arrived:
 def examine(layout: Layout, shard: int, head: pb.Transfer, payload: bytearray) -> Arrived:
     """Verify a whole transfer; heavy, for a thread. Raises TransferError.
 
-    What the rules check (credit, size, base version) is checked before; here the values are: all
+    The rules have checked credit, size and base version before. Here the values are checked: all
     finite, and for a Held the digest of the version that it claims to be.
     """
     owned = layout.slice(shard, _slice_number(head))
@@ -96,7 +101,7 @@ def _slice_number(head: pb.Transfer) -> int:
             return head.seed.slice
         case "held":
             return head.held.version.slice
-    raise TransferError("a transfer that is neither offer, seed nor held")
+    raise TransferError("this transfer is not an offer, a seed or a held version")
 
 
 def _check_size(owned: Slice, head: pb.Transfer, payload: bytearray) -> None:

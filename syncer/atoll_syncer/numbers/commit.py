@@ -1,4 +1,13 @@
-"""The arithmetic of one commit: merge, outer step, rounding; in a shard and in a replay."""
+"""The arithmetic of one commit: merge, outer step and rounding, in a shard and in a replay.
+
+`advance` is a function of the slice's tensors, the offers and their weights alone: no time, no
+randomness, no order of arrival. So a replay of the tape gives the same bits (rule 29).
+
+All three steps run block by block, so that each block is read from memory once. With a wire of
+f32 or bf16 the new base is the master, rounded. With an integer wire it is the old base plus the
+decoded difference (rule 17): receivers that hold the old base add the difference and get exactly
+these bits, and all others get the base itself.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,14 +47,14 @@ class Recipe:
 
     @property
     def sum_elements(self) -> int:
-        """What a Scratch for this slice must hold."""
+        """Elements that a Scratch for this slice must hold: its longest RDA tensor, or a block."""
         longest = (len(s) for s, radial in zip(self.spans, self.radial, strict=True) if radial)
         return max(BLOCK_ELEMENTS, *longest, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A new base, and on an integer wire its encoded difference to the one before (rule 17)."""
+    """A new base and, on an integer wire, its encoded difference to the base before (rule 17)."""
 
     base: torch.Tensor
     difference: bytearray | None = None
@@ -74,7 +83,7 @@ def advance(
     """Merge the offers, in the order given, into the next version.
 
     One pass over the slice, block by block: merge, outer step and rounding meet in the cache.
-    Without offers (a last round that nobody could join: rule 27) nothing moves.
+    Writes to the state's master and momentum. Without offers nothing moves.
     """
     if not offers:
         return Published(base=state.base)

@@ -1,4 +1,23 @@
-"""Merging the learners' differences: weighted mean and radial-directional average (2604.21428)."""
+"""Merging the learners' differences: weighted mean and radial-directional average (2604.21428).
+
+With differences v_m and weights w_m = tokens^2 / steps, and phi(v) = v / |v|:
+
+    weighted mean                sum w v / sum w
+    radial-directional (RDA)     (sum w |v| / sum w) * phi(sum w phi(v) / sum w)
+
+The mean of vectors that point in different directions is shorter than they are, the more so the
+more learners there are. RDA averages lengths and directions apart, so the merged difference has
+the mean length. It is taken per tensor; embeddings take the weighted mean (docs/algorithm.md).
+
+Three demands shape the code:
+
+- One pass over memory: differences are decoded block by block (BLOCK_ELEMENTS) into one scratch
+  that stays in the cache. RDA needs the length of the mean direction before it can scale, so it
+  keeps the sums of one tensor and takes a second pass over those.
+- The same bits on every machine, with any number of threads: sums run in the order given (slot
+  order, rule 12), and norms over rows of fixed length, which torch never splits.
+- No value that is not finite gets through: |v| of an offer is not finite if an element is not.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,16 +29,17 @@ from atoll_protos.codecs import BLOCK_MAX
 
 BLOCK_ELEMENTS = 256 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
 ROW_ELEMENTS = 8 << 10  # of a norm: small enough that torch never splits a row over threads
-CANCELLED = 1e-3  # a mean direction shorter than this is noise: M random ones give 1/sqrt(M)
+CANCELLED = 1e-3  # a shorter mean direction is noise; M random directions give 1/sqrt(M)
 
 
 class Delta(Protocol):
-    """One learner's difference for one slice, in whatever encoding it came."""
+    """One learner's difference for one slice, in the encoding in which it came."""
 
     def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
-        """The span's elements as f32, in `scratch` (f32, long enough) or in memory of its own.
+        """The span's elements as f32[len(span)], in `scratch` or in memory of its own.
 
-        The caller only reads the result, and only until the next call with the same scratch.
+        `scratch` is f32 and holds the span and two blocks of the codec. The caller only reads the
+        result, and only until the next call with the same scratch.
         """
 
 
@@ -36,7 +56,7 @@ class Scratch:
 
 
 def mean_coefficients(weights: Sequence[float]) -> list[float]:
-    """w_m / sum w; equal shares when nobody has a weight (no tokens were counted)."""
+    """w_m / sum w; equal shares when all weights are 0 (no tokens were counted)."""
     total = math.fsum(weights)
     if total == 0:
         return [1 / len(weights)] * len(weights)

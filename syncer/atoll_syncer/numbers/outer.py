@@ -1,4 +1,18 @@
-"""The outer optimizer, in place: SGD with Nesterov momentum, f32 (2311.08105, algorithm 1)."""
+"""The outer optimizer, in place: SGD with Nesterov momentum, f32 (2311.08105, algorithm 1).
+
+With the merged difference d as gradient, learning rate eta and momentum mu:
+
+    m := mu * m + d
+    master := master - eta * (d + mu * m)
+
+The differences are `base - theta`, what the learners moved away from, so subtracting them moves
+the master towards the learners. With eta = 1 and mu = 0 the step is a plain average of models.
+
+The bits must not depend on how a slice is cut into blocks: a replay or another machine may cut
+differently. torch's fused kernel computes whole vectors with fused multiply-add and the rest
+element by element, with other roundings. So the fused kernel gets a multiple of VECTOR_ELEMENTS,
+and the rest takes the plain operations, which round as torch.optim.SGD does.
+"""
 
 from dataclasses import dataclass
 

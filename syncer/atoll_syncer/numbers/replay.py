@@ -1,4 +1,8 @@
-"""Recomputing commits bit for bit from the tape and recorded offers (rule 29)."""
+"""Recomputes commits bit for bit from the tape and recorded offers (rule 29).
+
+It runs the code of the shard itself (values, commit, merge, outer), with the tape in place of the
+rules. A digest that differs means that a commit was not what the tape says it was.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,7 +23,7 @@ class ReplayError(Exception):
 
 
 def from_tape(line: Mapping[str, Any]) -> Committed:
-    """The commit that a line of the tape with the event "commit" tells of.
+    """The commit that a line of the tape with the event "commit" describes.
 
     Raises KeyError and TypeError for any other line.
     """
@@ -36,7 +40,7 @@ def from_tape(line: Mapping[str, Any]) -> Committed:
 
 
 class Replay:
-    """One shard's versions, made anew from its seeds by the code that made them."""
+    """One shard's versions, computed again from its seeds. For one thread at a time."""
 
     def __init__(self, layout: Layout, shard: int, sync: Sync) -> None:
         self.values = Values.allocate(layout, shard, sync)

@@ -1,4 +1,45 @@
-"""The tensors of one shard: masters, momentum, bases, staged offers; their objects on disk."""
+"""All slices of one shard in memory: masters, momentum, bases, staged offers.
+
+For each slice the shard holds an f32 master and its momentum, the head (the newest durable base)
+and, while a commit is under way, the coming version. What arrives from learners waits here until
+the rules say what it is for.
+
+    arrived, verified --Stage--> staged --Merge--> merged into the coming version
+                         |                 |
+                         |                 +--Drop--> forgotten
+                         +--keep--> seed or held version --StoreSeed, StoreHeld--> coming version
+
+    coming version:   begin_* --compute--> in memory --write--> on disk --committed--> head
+                      (loop)    (thread)              (thread)            (loop)
+
+Every version goes through the same four steps, whether it comes from a merge, a seed or a held
+version:
+
+1. `begin_merge`, `begin_seed` or `begin_held` takes what the version is made from out of the
+   memory of arrivals, in the event loop, and returns a `Making`. From now on nothing else may
+   touch the slice's master and momentum; at most one Making of a slice is under way.
+2. `Making.compute`, once, in a thread: writes the new master and momentum in place, and makes the
+   new base beside the old one. The old base stays the head, which is published meanwhile.
+3. `Making.write`, in a thread, again and again while the store is full or unreachable: stores the
+   object and returns its name and the digest of the base. Nothing depends on it yet.
+4. `committed`, in the event loop, when the log's entry that names the version is durable: the
+   coming version becomes the head. Before that no receiver gets it whole (rule 19).
+
+Why this is safe:
+
+- The master is changed before the entry is durable. If the process dies in between, the next one
+  restores the head from its object and computes the round again, or another one; no receiver has
+  seen the lost version. If the process is deposed, it exits.
+- Payloads given out by `publish_payload` are views of bases, which are never written to once made.
+  So a slow receiver reads the version that it was promised, whatever is committed meanwhile.
+- The scratch of the merge is shared by all slices; a lock keeps two computations apart.
+
+Memory per element: 8 bytes for master and momentum, 2 or 4 for the head, as much again while a
+commit is under way, and the encoded size of each staged offer. Bases are allocated as they come.
+
+The event loop calls every method, but for those that say that they may run in another thread:
+`examine`, `restore`, and the two methods of `Making`.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +67,7 @@ OfferName = tuple[str, int, int, int]  # slot, incarnation, slice, capture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A base in memory, with its difference to the version before."""
+    """A base in memory and, on an integer wire, its encoded difference to the version before."""
 
     number: int
     base: torch.Tensor
@@ -35,7 +76,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What a Publish carries. `data` stays what it is, whatever is committed meanwhile."""
+    """The values of one Publish. `data` never changes, whatever is committed meanwhile."""
 
     encoding: pb.Encoding
     difference: bool
@@ -44,7 +85,7 @@ class Payload:
 
 @dataclass(slots=True, kw_only=True)
 class SliceValues:
-    """One slice's memory. `coming` is a version until its entry is durable and it is the head."""
+    """One slice's memory. `coming` becomes the head when its entry is durable."""
 
     fragment: int
     recipe: Recipe
@@ -57,8 +98,8 @@ class SliceValues:
 class Making:
     """One version in the making: `compute` once, then `write` until the store takes it.
 
-    Both are heavy and belong in a thread. The slice's masters are its own meanwhile: another
-    version of the slice begins only when this one is committed.
+    Both take long and belong in a thread. The next version of the slice begins only when this
+    one is committed.
     """
 
     def __init__(self, part: SliceValues, origin: Origin, make: Callable[[], Published]) -> None:
@@ -70,7 +111,7 @@ class Making:
         """Make the version in memory."""
         assert self._make is not None, "computed already"
         made = self._make()
-        self._make = None  # and with it the offers
+        self._make = None  # frees the offers as well
         self._part.coming = Version(
             number=self.origin.number, base=made.base, difference=made.difference
         )
@@ -95,10 +136,7 @@ class Outcome:
 
 
 class Values:
-    """All slices of one shard.
-
-    Not for several threads, but for what says so: `examine`, `Making` and payloads' data.
-    """
+    """All slices of one shard; see the module, also for what may run in a thread."""
 
     def __init__(self, layout: Layout, shard: int, slices: Mapping[int, SliceValues]) -> None:
         self.layout = layout
@@ -111,7 +149,7 @@ class Values:
 
     @classmethod
     def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "Values":
-        """Memory for every slice of the shard: 8 bytes an element here, bases as they come."""
+        """Memory for every slice of the shard: 8 bytes per element; bases come later."""
         return cls(
             layout,
             shard,
@@ -141,7 +179,7 @@ class Values:
         self._offers[name.slot, name.incarnation, name.slice, name.capture] = offer
 
     def drop(self, name: Drop) -> None:
-        """Forget an offer; one that is not there was merged."""
+        """Forget an offer; one that is not here has been merged."""
         self._offers.pop((name.slot, name.incarnation, name.slice, name.capture), None)
 
     def keep(self, session: int, slice_: int, arrived: Arrived) -> None:
@@ -154,7 +192,7 @@ class Values:
             del self._kept[key]
 
     def begin_merge(self, effect: Merge, run: str, epoch: int) -> Making:
-        """The head's successor; takes the offers that it merges."""
+        """The head's successor; takes the staged offers that it merges."""
         part = self.slices[effect.slice]
         assert part.head is not None, f"slice {effect.slice} has no version"
         assert part.coming is None, f"slice {effect.slice} has a commit under way"
@@ -194,10 +232,10 @@ class Values:
         part.head, part.coming = part.coming, None
 
     def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
-        """A version for a receiver that holds number `base` bit for bit, or nothing known.
+        """A version for a receiver that holds number `base` bit for bit, or None of any known.
 
-        `number` is the head's, or that of the version which is about to be committed (chunks may
-        leave before the entry is durable, the trailer may not). Raises KeyError for another.
+        `number` is the head's or the coming version's: chunks may leave before the entry is
+        durable, the trailer may not. Raises KeyError for any other number.
         """
         part = self.slices[slice_]
         version = next(
@@ -217,7 +255,7 @@ class Values:
         return {fragment: head.base for fragment, head in heads.items() if head is not None}
 
     def restore(self, history: History, store: Store) -> dict[int, StoreCorrupt | StoreMissing]:
-        """Read the head of every slice back, to the bit; heavy.
+        """Read the head of every slice back, to the bit. Takes long; may run in a thread.
 
         Returns the slices whose object is gone or damaged, with the trouble: committed data is
         lost there (rule 22). Raises StoreUnavailable: call again.
@@ -235,7 +273,7 @@ class Values:
         return lost
 
     def _adopting(self, part: SliceValues, arrived: Arrived) -> Callable[[], Published]:
-        """What makes a version from whole values: they are the master, the momentum is zero."""
+        """A version from whole values: they become the master, and the momentum is zero."""
 
         def make() -> Published:
             values = arrived.values

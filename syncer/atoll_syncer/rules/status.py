@@ -7,7 +7,10 @@ from atoll_syncer.rules import recovery
 
 
 def status(state: State, now: float) -> pb.StatusReply:
-    """The shard's state at `now`; the service adds the bytes that it has moved."""
+    """The shard's state at `now`; the service adds the bytes that it has moved.
+
+    The operator and `atoll status` read it, and the metrics are taken from it.
+    """
     rounds = [each for each in state.rounds.open.values() if each.closed_at is None]
     does, reason = _state(state, now)
     return pb.StatusReply(

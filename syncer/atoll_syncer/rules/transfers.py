@@ -1,7 +1,16 @@
 """Whether a transfer may come, and where it goes once it is whole (rules 10, 12 and 25).
 
-Slice, credit and encoding are checked against the layout when a transfer's head arrives, before
-any memory is allocated. What is wrong ends that session with a reason, and nothing else.
+Three kinds come from learners: an offer (a difference, to rounds), a seed (version 0, to seeding)
+and a held version (after a loss, to recovery).
+
+    head arrives --started--> Accept --all bytes, values examined--> verified
+                     |                                  |
+                     +--> the session ends              +--rejected--> the session ends
+
+Slice, permission and encoding are checked when the head arrives, before any memory is allocated;
+the number of bytes then follows from the layout alone. An offer needs the credit of a Call, a seed
+or a held version must have been asked for. What is wrong ends that session with a reason, and
+touches no other session.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -15,7 +24,7 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     """A transfer's head has come: accept it, or end its session."""
     sender = state.sessions.open.get(session)
     if sender is None or state.layout is None:
-        return _end(session, "a transfer without a welcome")
+        return _end(session, "a transfer came before the Welcome")
     kind = transfer.WhichOneof("kind")
     fragment = slice_of(transfer)
     if fragment >= state.sync.fragments:
@@ -31,7 +40,7 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
             encoding = base_encoding(state.sync.wire_down)
             reason = recovery.objection(state, session, transfer.held)
         case _:
-            reason = f"a {kind} is out of place here"
+            reason = f"a learner does not send a transfer of kind {kind}"
     if reason:
         return _end(session, reason)
     if transfer.encoding != encoding:

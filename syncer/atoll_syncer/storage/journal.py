@@ -92,7 +92,7 @@ class Journal:
         self._note(entry)
 
     def is_deposed(self) -> bool:
-        """Whether another process has appended. Call it with every heartbeat, not during `append`."""
+        """Whether another process has appended. Not to be called during `append`."""
         try:
             taken = self._store.read(entry_name(self.position + 1))
         except StoreMissing:

@@ -2,7 +2,7 @@
 
 An object holds master and momentum in f32, and the base only where it is not simply the master,
 rounded: with an integer wire the base is a sum of differences (rule 17). So a restart continues
-with exactly the same bits, and a shard needs 8 bytes of disk per element and version.
+with exactly the same bits. An object takes 8 bytes per element, 10 with an integer wire.
 
 Objects are written before the entry that names them. A process that dies in between leaves an
 object that no entry names; the Collector of a later term removes it.
