@@ -110,7 +110,7 @@ def test_large_but_finite_values_are_values() -> None:
 
 
 def test_sizes_and_kinds_are_checked() -> None:
-    with pytest.raises(TransferError, match="neither offer"):
+    with pytest.raises(TransferError, match="not an offer"):
         examine(LAYOUT, 0, pb.Transfer(publish=pb.Publish()), bytearray())
     with pytest.raises(TransferError, match="slice 0: 3 bytes, not"):
         offered(bytearray(3), pb.F32)
