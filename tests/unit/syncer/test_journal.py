@@ -182,7 +182,7 @@ def test_a_full_disk_delays_an_entry(small_disk: Path) -> None:
 )
 def test_an_entry_that_is_none_is_named_with_a_remedy(store: BrokenStore, data: bytes) -> None:
     store.create(entry_name(1), data)
-    with pytest.raises(StoreCorrupt, match=r"log/0000000000000001\.json: no entry.*restore"):
+    with pytest.raises(StoreCorrupt, match=r"log/0000000000000001\.json: not an entry.*restore"):
         list(journal(store).read())
 
 
