@@ -5,6 +5,9 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+
+from sim.loop import VirtualLoop
 
 Action = Callable[[], None]
 
@@ -20,6 +23,7 @@ class Simulation:
     events: int = 0
     lines: list[str] = field(default_factory=list)
     hash: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    failure: BaseException | None = None
     _count: int = 0
 
     def random(self, purpose: str) -> random.Random:
@@ -41,10 +45,16 @@ class Simulation:
             self.now, _, action = heapq.heappop(self.heap)
             self.events += 1
             action()
+            if self.failure is not None:
+                raise self.failure
             if stop():
                 return True
         self.now = until
         return stop()
+
+    def fails(self, error: BaseException) -> None:
+        """End the seed with this error after the present event; the first one counts."""
+        self.failure = self.failure or error
 
     def note(self, who: str, what: str) -> None:
         """One line of the trace."""
@@ -68,17 +78,18 @@ class Process:
         self.paused = False
         self.woke_at = 0.0
         self.backlog: list[Action] = []
+        self.loop = VirtualLoop(self)
 
     def after(self, seconds: float, action: Action) -> None:
         """An event of this process."""
-        self.sim.after(seconds, lambda: self.do(action))
+        self.sim.after(seconds, partial(self.do, action))
 
     def do(self, action: Action) -> None:
         """Handle an event now, later when paused, or never when dead."""
         if self.alive and self.paused:
             self.backlog.append(action)
         elif self.alive:
-            action()
+            self.loop.run(action)
 
     def pause(self, seconds: float) -> None:
         """Handle nothing for a while."""

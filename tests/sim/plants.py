@@ -1,17 +1,18 @@
 """Bugs planted in the production rules or in the simulation's edge, to prove the checkers."""
 
-import dataclasses
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.driver import Driver
 from atoll_syncer.model import log, recovery
 from atoll_syncer.model.clock import Clock
-from atoll_syncer.model.effects import Append, Drop, Effect, Merge
-from atoll_syncer.model.log import Committed, Taken
+from atoll_syncer.model.effects import Append, Drop, Effect
+from atoll_syncer.model.log import Committed, Entry, Taken
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import recovery as recovery_rules
@@ -19,10 +20,11 @@ from atoll_syncer.rules import rounds, runs, seeding, sessions
 from atoll_syncer.rules.shard import Shard
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import adoption, slices
+from atoll_worker.transport.transport import Transport
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
-from sim.shard_process import ShardProcess
-from sim.symbols import merge
+from sim.shard_values import ShardValues, Version
+from sim.symbols import Work
 from sim.world import World
 
 Patch = pytest.MonkeyPatch
@@ -136,14 +138,13 @@ def a_clock_that_forgets_its_log(patch: Patch) -> None:
 
 def offers_without_a_call(patch: Patch) -> None:
     """Rule 10."""
-    send_bulk = LearnerProcess.send_bulk
+    send_offer = Transport._send_offer
 
-    def twice(self: LearnerProcess, shard: int, transfer: Any, payload: Any) -> None:
-        send_bulk(self, shard, transfer, payload)
-        if transfer.HasField("offer"):
-            send_bulk(self, shard, transfer, payload)
+    def twice(self: Transport, shard: int, offer: pb.Offer) -> None:
+        send_offer(self, shard, offer)
+        send_offer(self, shard, offer)
 
-    patch.setattr(LearnerProcess, "send_bulk", twice)
+    patch.setattr(Transport, "_send_offer", twice)
     patch.setattr(rounds, "objection", lambda state, sender, offer: "")
 
 
@@ -158,7 +159,7 @@ def a_quorum_of_one_less(patch: Patch) -> None:
 
     def less(self: State, now: float) -> Standing:
         real = standing(self, now)
-        return dataclasses.replace(real, quorum=max(1, real.quorum - 1))
+        return replace(real, quorum=max(1, real.quorum - 1))
 
     patch.setattr(State, "standing", less)
 
@@ -185,38 +186,29 @@ def offers_in_the_order_of_arrival(patch: Patch) -> None:
 
 def offers_that_say_more_than_they_hold(patch: Patch) -> None:
     """Rule 12."""
-    send_offer = LearnerProcess.send_offer
+    send_offer = Transport._send_offer
 
-    def boast(self: LearnerProcess, shard: int, offer: pb.Offer) -> None:
+    def boast(self: Transport, shard: int, offer: pb.Offer) -> None:
         offer.capture += 1
         offer.counters.steps += 1
         send_offer(self, shard, offer)
 
-    patch.setattr(LearnerProcess, "send_offer", boast)
+    patch.setattr(Transport, "_send_offer", boast)
 
 
 def an_offer_merged_again(patch: Patch) -> None:
     """Rule 13."""
-    kept: dict[tuple[str, int], Any] = {}
-    merge_once = ShardProcess.merge
+    kept: dict[tuple[str, int], tuple[Work, ...]] = {}
+    merged = ShardValues.merged
 
-    def again(self: ShardProcess, effect: Merge) -> None:
-        merge_once(self, effect)
-        value = self.coming[effect.slice]
-        before = kept.get((self.name, effect.slice), ())
-        kept[self.name, effect.slice] = value.merged
-        if before and len(value.merged) == 1 and before[0].slot == value.merged[0].slot:
-            old, new = before[0], value.merged[0]
-            longer = type(new)(new.slot, new.incarnation, new.key, old.first, new.last)
-            self.coming[effect.slice] = merge(self.heads[effect.slice], (longer,))
+    def again(self: ShardValues, fragment: int, head: Version, works: tuple[Work, ...]) -> Version:
+        before = kept.get((self.process.name, fragment), ())
+        kept[self.process.name, fragment] = works
+        if before and len(works) == 1 and before[0].slot == works[0].slot:
+            works = (replace(works[0], first=before[0].first),)
+        return merged(self, fragment, head, works)
 
-    patch.setattr(ShardProcess, "merge", again)
-    store = ShardProcess.store_merged
-    patch.setattr(
-        ShardProcess,
-        "store_merged",
-        lambda self, fragment, value: store(self, fragment, self.coming[fragment]),
-    )
+    patch.setattr(ShardValues, "merged", again)
 
 
 def nobody_is_told_what_was_merged(patch: Patch) -> None:
@@ -247,17 +239,19 @@ def another_capture_is_told_as_merged(patch: Patch) -> None:
 
 def entries_that_count_before_they_are_durable(patch: Patch) -> None:
     """Rule 19."""
-    create = ShardProcess.create
+    append = Driver._append
 
-    def early(self: ShardProcess) -> None:
-        entry = self.queue[0]
+    async def early(self: Driver, entry: Entry) -> None:
         if not isinstance(entry, Committed):
-            create(self)
+            await append(self, entry)
             return
-        self.created(entry)
-        self.after(5.0, lambda: self.journal.append(entry))
+        assert self.values is not None
+        self.values.committed(entry.slice)
+        self.feed(self.shard.appended(entry, self.now()))
+        await asyncio.sleep(5.0)
+        self.journal.append(entry)
 
-    patch.setattr(ShardProcess, "create", early)
+    patch.setattr(Driver, "_append", early)
 
 
 def a_restart_from_the_version_before(patch: Patch) -> None:

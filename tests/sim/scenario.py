@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
+from atoll_protos.codecs import Wire
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Storage, Sync
 
@@ -76,6 +77,8 @@ def draw(seed: int) -> Scenario:
         grace=rng.random() < 0.8,
         lockstep=overlap == 0 or rng.random() < 0.1,
         blend=rng.choice((0.0, 0.0, 0.5)),
+        wire_up=random.Random(f"{seed}/up").choice(tuple(Wire)),
+        wire_down=random.Random(f"{seed}/down").choice(tuple(Wire)),
     )
     run_file = RunFile(
         job="sim",
@@ -122,7 +125,7 @@ def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
         kinds.append("lose store")
     if seed % 12 == 11:
         kinds.append("lose object")
-    return tuple(
+    drawn = tuple(
         Fault(
             at=rng.uniform(FAULTS_BEGIN, FAULTS_END),
             kind=kind,
@@ -131,3 +134,12 @@ def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
         )
         for kind in kinds
     )
+    return drawn + tuple(behind(fault) for fault in drawn if fault.kind.startswith("lose"))
+
+
+def behind(loss: Fault) -> Fault:
+    """A learner cannot be reached until just before a loss: it holds older versions than others."""
+    rng = random.Random(f"{loss.at}/behind")
+    seconds = rng.uniform(3.0, 9.9)
+    which = 3 * rng.randrange(1 << 16) + 1  # a learner, not a shard
+    return Fault(at=loss.at - seconds, kind="partition", which=which, seconds=seconds)

@@ -1,128 +1,78 @@
-"""A shard's process: the production rules and journal, with symbols in place of tensors."""
+"""A shard's process: production's `serve_shard` and all that is in it, on a simulated machine."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.model.effects import (
-    Accept,
-    Append,
-    Ask,
-    Drop,
-    Effect,
-    EndSession,
-    Exit,
-    Merge,
-    PublishHead,
-    Reply,
-    Send,
-    Stage,
-    StoreHeld,
-    StoreSeed,
-    WriteIndex,
-    WritePart,
-)
-from atoll_syncer.model.log import Entry, History, TermBegun
+from atoll_protos.exits import ExitCode
+from atoll_protos.layout import Layout
+from atoll_protos.names import REGISTRAR_SHARD
+from atoll_protos.run import Sync
+from atoll_syncer.background import Thread
+from atoll_syncer.metrics import Metrics
+from atoll_syncer.model.effects import Accept, Append, Effect, EndSession, Send
+from atoll_syncer.model.log import Entry
+from atoll_syncer.outside import Machine
+from atoll_syncer.registrar_client import RegistrarClient
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage.journal import Heartbeat
-from atoll_syncer.storage.store import StoreUnavailable
-from atoll_syncer.storage.takeover import PATIENCE_SECONDS, Action, View, decide
+from atoll_syncer.serving import serve_shard
+from atoll_syncer.storage.export import Part
+from atoll_syncer.storage.journal import Journal
+from sim.clock import Process
+from sim.loop import VirtualThread
 from sim.memory_store import MemoryStore
-from sim.network import Connection
-from sim.shard_storage import RETRY_SECONDS, ShardStorage
+from sim.rpc import Channel, Server
+from sim.shard_values import ShardValues
 from sim.symbols import Difference, Value
 
 if TYPE_CHECKING:
     from sim.learner_process import LearnerProcess
     from sim.world import World
 
-HEARTBEAT_SECONDS = 1.0
-
 
 @dataclass(slots=True, kw_only=True)
-class Port:
-    """One session as the shard's edge has it."""
+class Peer:
+    """One session as seen from the edge: who it is, and what it has been told."""
 
-    connection: Connection
     learner: "LearnerProcess"
     incarnation: int = 0  # as welcomed
-    lacking: dict[int, None] = field(default_factory=dict)
-    sending: bool = False
-    accepted: bool = False  # the transfer that has begun may come
     ended: bool = False
 
 
-class ShardProcess(ShardStorage):
-    """One process start of one pod. It reads the log, waits for its turn, and reigns."""
+class ShardProcess(Process):
+    """One process start of one pod. It waits for its turn, restores, and serves."""
 
     def __init__(
         self, world: "World", number: int, pod: str, instance: str, store: MemoryStore
     ) -> None:
-        super().__init__(world, number, pod, instance, store)
-        self.entries: list[Entry] = []
-        self.ports: dict[int, Port] = {}
-        self.sessions = 0
-        self.seeds: dict[tuple[int, int], Value] = {}
-        self.judged: Difference | None = None
-        self.token = 0
-        self.timer_at = float("inf")
-        self.exit: Exit | None = None
-        self.beats = 0
-        self.looked_at: tuple[Heartbeat | None, float] = (None, world.sim.now)
+        super().__init__(world.sim, f"{pod}/{instance.rpartition('-')[2]}")
+        self.world, self.number, self.pod, self.instance = world, number, pod, instance
+        self.store = store
+        self.server = Server(self)
+        self.shard: Shard | None = None  # once it reigns
+        self.began_at = 0.0
+        self.values: ShardValues | None = None  # once a model is known
+        self.peers: dict[int, Peer] = {}  # by session
+        self.exit_code: ExitCode | None = None
 
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Look whether it is this process's turn, and again until it is."""
-        now = self.sim.now
-        try:
-            self.entries += self.journal.read()
-            beat = self.journal.last_beat()
-        except StoreUnavailable:
-            self.after(RETRY_SECONDS, self.start)
-            return
-        if beat != self.looked_at[0]:  # another count
-            self.looked_at = beat, now
-        terms = [each for each in self.entries if isinstance(each, TermBegun)]
-        view = View(
-            pod=self.pod,
-            terms=terms,
-            beat=beat,
-            beat_seen_at=self.looked_at[1],
-        )
-        decision = decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
-        if decision.action is Action.TAKE_OVER:
-            self.reign()
-        elif decision.action is Action.WAIT:
-            self.after(0.5, self.start)
-        else:
-            self.exited(Exit(77, decision.reason))
+        """Run until its end."""
+        self._main = asyncio.get_running_loop().create_task(self._serve())
 
-    def reign(self) -> None:
-        """Take the shard over: restore the values, and begin."""
-        history = History.of(self.entries)
+    async def _serve(self) -> None:
         try:
-            lost = self.restore(history)
-        except StoreUnavailable:
-            self.after(RETRY_SECONDS, self.start)
+            self.exit_code = await serve_shard(self._machine(), asyncio.Event())
+        except Exception as error:
+            self.sim.fails(error)
             return
-        self.live = history.live_objects()
-        self.shard = Shard(
-            run_file=self.world.run_file,
-            shard=self.number,
-            pod=self.pod,
-            instance=self.instance,
-            history=history,
-            fresh=self.world.scenario.fresh and not self.world.restarted[self.number],
-            new_run=f"run-{self.instance}",
-            now=self.sim.now,
-        )
-        self.world.restarted[self.number] = True
-        self.sim.note(self.name, f"reigns after epoch {history.epoch}")
-        self.feed(self.shard.start(self.sim.now))
-        self.feed(self.shard.lost(lost, self.sim.now))
-        self.beat()
+        if self.exit_code == ExitCode.BUG:
+            self.sim.fails(AssertionError(f"a bug ends {self.name}"))
+        self.kill(f"exit {int(self.exit_code)}")
+        self.world.shard_exited(self)
 
     def died(self) -> None:
         """Sessions break; the store stays."""
@@ -130,233 +80,193 @@ class ShardProcess(ShardStorage):
             if connection.ends[1].process is self:
                 connection.end_died(1)
 
-    def exited(self, exit_: Exit) -> None:
-        """End by itself."""
-        self.exit = exit_
-        self.kill(f"exit {int(exit_.code)}: {exit_.reason}")
-        self.world.shard_exited(self)
+    def _machine(self) -> Machine:
+        world, rng = self.world, self.sim.random(f"shard {self.instance}")
+        disk, merge = world.scenario.disk_seconds, world.scenario.merge_seconds
 
-    def beat(self) -> None:
-        """Renew the heartbeat and read the log's end (rule 20)."""
-        assert self.shard is not None
-        self.beats += 1
-        beat = Heartbeat(
+        def drawn(seconds: float) -> Callable[[], float]:
+            return lambda: seconds * rng.uniform(0.1, 1.0)
+
+        executors: Any = {
+            Thread.LOG: VirtualThread(self, drawn(2 * disk), drawn(0.01)),
+            Thread.MERGE: VirtualThread(self, drawn(merge), drawn(0.01)),
+            Thread.EXAMINE: VirtualThread(self, drawn(0.02), drawn(0.001)),
+        }
+        fresh = world.scenario.fresh and not world.restarted[self.number]
+        world.restarted[self.number] = True
+        return Machine(
+            run_file=world.run_file,
+            shard=self.number,
             pod=self.pod,
             instance=self.instance,
-            epoch=self.shard.history.epoch,
-            count=self.beats,
-            learners=tuple(sorted(port.learner.instance for port in self.ports.values())),
+            new_run=f"run-{self.instance}",
+            fresh=fresh,
+            store=self.store,
+            journal=Journal(self.store, self.time),
+            tape=NoTape(),
+            exporter=NoExport(),
+            ask=RegistrarClient(self._registrar).ask if self.number else None,
+            metrics=cast(Metrics, Nothing()),
+            executors=executors,
+            make_values=self._make_values,
+            clock=self.time,
+            server=self.server,
+            watch=self._watch,
         )
-        try:
-            if not self.writing and self.journal.is_deposed():
-                self.feed(self.shard.deposed(self.sim.now))
-                return
-            self.journal.beat(beat)
-        except StoreUnavailable:
-            pass
-        self.after(HEARTBEAT_SECONDS, self.beat)
 
-    # ------------------------------------------------------------ effects
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self.sim.now
 
-    def feed(self, effects: list[Effect]) -> None:
-        """Perform effects in order, and look after the time."""
-        self.world.watchers.tell("shard_did", self, effects)
+    def _registrar(self) -> Any:
+        return Channel(self.world, self, f"shard{self.number}", REGISTRAR_SHARD)
+
+    def _make_values(self, layout: Layout, number: int, sync: Sync) -> ShardValues:
+        self.values = ShardValues(self, layout, sync)
+        return self.values
+
+    # ------------------------------------------------------------ what checkers look at
+
+    @property
+    def heads(self) -> Mapping[int, Value]:
+        """The value of every slice's head, as this process holds it."""
+        return {} if self.values is None else self.values.heads
+
+    @property
+    def staged(self) -> Mapping[tuple[str, int, int, int], Difference]:
+        """Offers by slot, incarnation, slice and capture."""
+        return {} if self.values is None else self.values.staged
+
+    def _watch(self, shard: Shard) -> Shard:
+        self.began_at = self.sim.now
+        self.sim.note(self.name, f"reigns after epoch {shard.history.epoch}")
+        self.shard = cast(Shard, WatchedShard(self, shard))
+        return self.shard
+
+
+class WatchedShard:
+    """A shard's rules, whose inputs and effects the watchers are told of."""
+
+    def __init__(self, process: ShardProcess, shard: Shard) -> None:
+        self._process, self._shard = process, shard
+        self._tell = process.world.watchers.tell
+
+    def __getattr__(self, name: str) -> Any:
+        """The rules' own; an input's effects are looked at first."""
+        member = getattr(self._shard, name)
+        if name in READ or not callable(member):
+            return member
+
+        def asked(*arguments: Any) -> list[Effect]:
+            effects: list[Effect] = member(*arguments)
+            self._did(effects)
+            return effects
+
+        setattr(self, name, asked)
+        return asked
+
+    def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
+        """See Shard."""
+        process = self._process
+        process.peers[session] = Peer(learner=process.world.instances[join.instance])
+        self._tell("shard_joined", process, session, join)
+        effects = self._shard.session_opened(session, join, now)
+        self._did(effects)
+        return effects
+
+    def session_closed(self, session: int, now: float) -> list[Effect]:
+        """See Shard."""
+        self._process.peers.pop(session, None)
+        effects = self._shard.session_closed(session, now)
+        self._did(effects)
+        return effects
+
+    def message(self, session: int, message: pb.ToShard, now: float) -> list[Effect]:
+        """See Shard."""
+        self._tell("shard_heard", self._process, session, message)
+        effects = self._shard.message(session, message, now)
+        self._did(effects)
+        return effects
+
+    def transfer_started(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
+        """See Shard."""
+        offer = transfer.HasField("offer")
+        if offer:
+            self._tell("offer_began", self._process, session, transfer)
+        effects = self._shard.transfer_started(session, transfer, now)
+        self._did(effects)
+        if offer and any(isinstance(effect, Accept) for effect in effects):
+            self._tell("offer_accepted", self._process, session, transfer)
+        return effects
+
+    def appended(self, entry: Entry, now: float) -> list[Effect]:
+        """See Shard."""
+        process = self._process
+        process.sim.note(process.name, f"durable: {type(entry).__name__}")
+        effects = self._shard.appended(entry, now)
+        self._did(effects)
+        return effects
+
+    def _did(self, effects: list[Effect]) -> None:
+        process = self._process
+        self._tell("shard_did", process, effects)
         for effect in effects:
-            if self.alive:
-                self.perform(effect)
-        if self.alive and self.shard is not None:
-            when = self.shard.deadline()
-            if when < self.timer_at:
-                self.timer_at = when
-                self.sim.at(when, lambda: self.do(lambda: self.time_passed(when)))
+            match effect:
+                case Send(session, message) if session in process.peers:
+                    peer, kind = process.peers[session], message.WhichOneof("kind")
+                    if kind == "welcome":
+                        peer.incarnation = message.welcome.incarnation
+                    if kind != "tick":
+                        process.sim.note(process.name, f"{kind} to {peer.learner.name}")
+                case EndSession(session, end) if session in process.peers:
+                    peer = process.peers[session]
+                    peer.ended = True
+                    process.sim.note(process.name, f"ends {peer.learner.name}: {end.reason}")
+                case Append(entry):
+                    process.sim.note(process.name, f"appends {type(entry).__name__}")
 
-    def time_passed(self, when: float) -> None:
-        """A timer rings; one that an earlier one has replaced says nothing."""
-        assert self.shard is not None
-        if when != self.timer_at:
-            return
-        self.timer_at = float("inf")
-        self.feed(self.shard.tick_time(self.sim.now))
 
-    def perform(self, effect: Effect) -> None:
-        """As driver.py does."""
-        match effect:
-            case Send(session, message) if session in self.ports:
-                self.send(self.ports[session], message)
-            case PublishHead(session, fragment) if session in self.ports:
-                self.ports[session].lacking[fragment] = None
-                self.publish(session)
-            case EndSession(session, end) if session in self.ports:
-                self.end_session(session, end)
-            case Accept(session, _, _) if session in self.ports:
-                self.ports[session].accepted = True
-            case Append(entry):
-                self.queue.append(entry)
-                self.write()
-            case Reply():
-                self.queue.append(effect)
-                self.write()
-            case Ask(request):
-                self.ask(request)
-            case Exit():
-                self.exited(effect)
-            case WritePart():
-                self.after(self.rng.uniform(0.01, 0.2), self.part_written)
-            case WriteIndex():
-                self.after(self.rng.uniform(0.01, 0.2), self.exported)
-            case _:
-                self.perform_on_values(effect)
+READ = frozenset({"deadline", "publish", "held_by"})  # methods that answer with no effects
 
-    def perform_on_values(self, effect: Effect) -> None:
-        """Stage, drop, merge, seed."""
-        match effect:
-            case Stage(slot, incarnation, fragment, capture):
-                assert self.judged is not None, "an offer is staged as it is judged"
-                self.staged[slot, incarnation, fragment, capture] = self.judged
-            case Drop(slot, incarnation, fragment, capture):
-                self.staged.pop((slot, incarnation, fragment, capture), None)
-            case Merge():
-                self.merge(effect)
-            case StoreSeed(session):
-                self.coming = {
-                    fragment: self.seeds.pop((session, fragment))
-                    for fragment in range(self.world.run_file.sync.fragments)
-                }
-                self.after(self.rng.uniform(0.01, 0.3), self.store_seed)
 
-            case StoreHeld(fragment, session, number):
-                value = self.seeds.pop((session, fragment))
-                self.coming[fragment] = value
-                seconds = self.rng.uniform(0.01, 0.3)
-                self.after(seconds, lambda: self.store_merged(fragment, value, number))
+class NoTape:
+    """A tape that nobody reads."""
 
-    # ------------------------------------------------------------ the registrar
+    dropped_lines = 0
 
-    def ask(self, request: Any) -> None:
-        """A call to the registrar, again until it answers (a Hello comes again by itself)."""
+    def write(self, run: str, record: Mapping[str, object]) -> None:
+        """See Tape."""
 
-        def answered(reply: Any) -> None:
-            assert self.shard is not None
-            if reply is not None:
-                self.feed(self.shard.answered(reply, self.sim.now))
-            elif not isinstance(request, pb.HelloRequest):
-                self.after(RETRY_SECONDS, lambda: self.ask(request))
+    def close(self) -> None:
+        """See Tape."""
 
-        self.world.call_registrar(self, request, answered)
 
-    def called(self, request: Any, reply: Callable[[Any], None]) -> None:
-        """A call of another shard arrives."""
-        if self.shard is None:
-            reply(None)
-            return
-        self.token += 1
-        self.replies[self.token] = reply
-        self.feed(self.shard.registrar_request(self.token, request, self.sim.now))
+class NoExport:
+    """Parts and index of a model of symbols."""
 
-    # ------------------------------------------------------------ sessions
+    def write_part(self, run: str, shard: int, bases: Mapping[int, Any]) -> Part:
+        """See Export."""
+        assert bases, "a part of nothing"
+        return Part(file=f"part-{shard}", digest="digest")
 
-    def joined(self, connection: Connection, learner: "LearnerProcess", join: pb.Join) -> int:
-        """The first message of a session; returns its number."""
-        assert self.shard is not None
-        self.sessions += 1
-        number = self.sessions
-        self.ports[number] = Port(connection=connection, learner=learner)
-        self.world.watchers.tell("shard_joined", self, number, join)
-        self.feed(self.shard.session_opened(number, join, self.sim.now))
-        return number
+    def assemble(self, run: str, layout: Layout, parts: Sequence[Part]) -> None:
+        """See Export."""
 
-    def closed(self, session: int) -> None:
-        """Both streams are gone."""
-        if self.ports.pop(session, None) is not None:
-            assert self.shard is not None
-            self.feed(self.shard.session_closed(session, self.sim.now))
 
-    def send(self, port: Port, message: pb.ToLearner) -> None:
-        """A control message."""
-        if message.HasField("welcome"):
-            port.incarnation = message.welcome.incarnation
-        kind = message.WhichOneof("kind")
-        if kind != "tick":
-            self.sim.note(self.name, f"{kind} to {port.learner.name}")
-        learner, number = port.learner, self.number
-        port.connection.send(1, "control", lambda: learner.heard(number, message))
+class Nothing:
+    """Metrics that count nothing: all of its members are callable and it is a context."""
 
-    def end_session(self, session: int, end: pb.End) -> None:
-        """Say End, and close."""
-        port = self.ports[session]
-        self.sim.note(self.name, f"ends {port.learner.name}: {end.reason}")
-        if not port.ended:
-            port.ended = True
-            self.send(port, pb.ToLearner(end=end))
-            port.connection.hang_up(1)
-            self.after(0.001, lambda: self.closed(session))
+    def __getattr__(self, name: str) -> "Nothing":
+        """Itself."""
+        return self
 
-    def heard(self, session: int, message: pb.ToShard) -> None:
-        """A control message of a session."""
-        if session in self.ports and self.shard is not None:
-            self.world.watchers.tell("shard_heard", self, session, message)
-            self.feed(self.shard.message(session, message, self.sim.now))
+    def __call__(self, *arguments: Any) -> "Nothing":
+        """Itself."""
+        return self
 
-    def transfer_began(self, session: int, transfer: pb.Transfer) -> None:
-        """A transfer's head: may it come?"""
-        if session not in self.ports or self.shard is None:
-            return
-        port = self.ports[session]
-        port.accepted = False
-        if transfer.HasField("offer"):
-            self.world.watchers.tell("offer_began", self, session, transfer)
-        self.feed(self.shard.transfer_started(session, transfer, self.sim.now))
-        if transfer.HasField("offer") and port.accepted:
-            self.world.watchers.tell("offer_accepted", self, session, transfer)
+    def __enter__(self) -> "Nothing":
+        """See contextlib."""
+        return self
 
-    def transferred(self, session: int, transfer: pb.Transfer, payload: Any) -> None:
-        """A transfer is whole, or its checksum is wrong (no payload)."""
-        port = self.ports.get(session)
-        if port is None or self.shard is None or not port.accepted:
-            return
-        port.accepted = False
-        if payload is None or self.is_another(transfer, payload):
-            rejected = self.shard.transfer_rejected(session, "checksum", self.sim.now)
-            self.feed(rejected)
-            return
-        if transfer.HasField("seed"):
-            self.seeds[session, transfer.seed.slice] = payload
-        elif transfer.HasField("held"):
-            self.seeds[session, transfer.held.version.slice] = payload
-        else:
-            self.judged = payload
-            self.sim.note(self.name, f"offer {payload.theta.work}")
-        self.feed(self.shard.transfer_verified(session, transfer, self.sim.now))
-        self.judged = None
-
-    def is_another(self, transfer: pb.Transfer, payload: Any) -> bool:
-        """As arrivals.examine: a held value has the digest of its version."""
-        held = transfer.held.version.version
-        return transfer.HasField("held") and payload.digest != held.digest
-
-    def publish(self, session: int) -> None:
-        """One transfer at a time; what it holds is looked up when it leaves."""
-        port = self.ports.get(session)
-        if port is None or port.sending or not port.lacking or self.shard is None:
-            return
-        fragment = next(iter(port.lacking))
-        del port.lacking[fragment]
-        publish = self.shard.publish(session, fragment)
-        if publish is None:
-            self.publish(session)
-            return
-        port.sending = True
-        value, learner, number = self.heads[fragment], port.learner, self.number
-        head = pb.Transfer(publish=publish)
-        port.connection.send(1, "bulk", lambda: learner.publish_began(number, head))
-        arrival = port.connection.send(
-            1, "bulk", lambda: learner.published(number, head, value), whole_slice=True
-        )
-        self.sim.at(arrival, lambda: self.do(lambda: self.sent(session)))
-
-    def sent(self, session: int) -> None:
-        """The next one may leave."""
-        port = self.ports.get(session)
-        if port is not None:
-            port.sending = False
-            self.publish(session)
+    def __exit__(self, *error: object) -> None:
+        """See contextlib."""

@@ -1,13 +1,20 @@
 """One seed from its first event to Final: `python -m sim.simulate SEED` prints its trace."""
 
+import logging
 import sys
+import traceback
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import structlog
 
 from sim import faults
 from sim.checkers.every import ALL
 from sim.scenario import FAULTS_END, draw
 from sim.shard_process import ShardProcess
-from sim.watch import ViolationError, Watcher
+from sim.watch import Watcher
 from sim.world import World
 
 
@@ -30,15 +37,43 @@ def simulate(
     seed: int, checkers: tuple[type[Watcher], ...] = ALL, *, trace: list[str] | None = None
 ) -> Outcome:
     """Run one seed with faults, then without; raises AssertionErrors of all kinds."""
-    world = World(draw(seed), checkers, keep_trace=trace is not None)
-    try:
-        return run(world)
-    except AssertionError as error:
-        error.add_note(f"seed {seed}; its trace: PYTHONPATH=tests python -m sim.simulate {seed}")
-        raise
-    finally:
+    with logs_into(trace):
+        world = World(draw(seed), checkers, keep_trace=trace is not None)
         if trace is not None:
-            trace += world.sim.lines
+            world.sim.lines = trace
+        try:
+            return run(world)
+        except Exception as error:
+            error.add_note(f"seed {seed}; trace: PYTHONPATH=tests python -m sim.simulate {seed}")
+            raise
+        finally:
+            world.close()
+
+
+@contextmanager
+def logs_into(trace: list[str] | None) -> Iterator[None]:
+    """Production's log lines stand in a trace that is kept (not in its digest), else nowhere."""
+
+    def keep(logger: Any, level: str, line: MutableMapping[str, Any]) -> str:
+        if trace is not None:
+            error = line.pop("exc_info", None)
+            told = " ".join(f"{key}={value}" for key, value in line.items() if key != "event")
+            trace.append(f"{'log':26s} {line['event']} {told}")
+            if isinstance(error, BaseException):
+                trace.extend(traceback.format_exception(error))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    level = logging.INFO if trace is not None else logging.CRITICAL
+    structlog.configure(
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def run(world: World) -> Outcome:
@@ -103,8 +138,8 @@ def main() -> None:
     seed, lines = int(sys.argv[1]), list[str]()
     try:
         ending = str(simulate(seed, trace=lines))
-    except (AssertionError, ViolationError) as error:
-        ending = f"{type(error).__name__}: {error}"
+    except Exception as error:
+        ending = "".join(traceback.format_exception(error))
     sys.stdout.write("\n".join([str(draw(seed)), *lines, ending, ""]))
 
 

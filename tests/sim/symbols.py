@@ -70,8 +70,19 @@ class Theta:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What a Publish carries on a wire of differences: only the holder of `before` can add it."""
+
+    before: Value
+    after: Value
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """An offer's payload as the edge formed it: the base it holds less the captured value."""
 
     base: Value
     theta: Theta
+
+
+Symbol: TypeAlias = Value | Change | Difference

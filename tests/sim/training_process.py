@@ -69,8 +69,8 @@ class TrainingProcess(Process, abc.ABC):
         """As the registrar gave it."""
 
     @abc.abstractmethod
-    def hear_boundary(self, boundary: Boundary) -> None:
-        """The transport process: the training process has finished a step, or more work."""
+    def say_boundary(self, boundary: Boundary) -> None:
+        """Tell the transport process that a step is finished, or more work."""
 
     @abc.abstractmethod
     def leave(self, reason: str) -> None:
@@ -98,7 +98,7 @@ class TrainingProcess(Process, abc.ABC):
         """More work at the same boundary."""
         adopted, captured = self.drain()
         if adopted or captured:
-            self.say_boundary(adopted, captured, again=True)
+            self.tell_boundary(adopted, captured, again=True)
 
     def begin_step(self) -> None:
         """The next step, with noise."""
@@ -117,7 +117,7 @@ class TrainingProcess(Process, abc.ABC):
         training.proceed = False
         self.world.watchers.tell("stepped", self)
         adopted, captured = self.drain()
-        self.say_boundary(adopted, captured, again=False)
+        self.tell_boundary(adopted, captured, again=False)
         if self.world.run_file.sync.lockstep:
             training.waits_since = self.sim.now
             self.go_on()
@@ -177,7 +177,7 @@ class TrainingProcess(Process, abc.ABC):
             self.regions[key].counter += 2
         return adopted, list(captures)
 
-    def say_boundary(
+    def tell_boundary(
         self, adopted: list[tuple[int, int, int]], captured: list[Key], *, again: bool
     ) -> None:
         """Tell the transport process, over the link."""
@@ -193,4 +193,4 @@ class TrainingProcess(Process, abc.ABC):
             captured=tuple(captured),
             again=again,
         )
-        self.after(LINK_SECONDS, lambda: self.hear_boundary(boundary))
+        self.say_boundary(boundary)

@@ -36,7 +36,9 @@ class Watcher:
     def require(self, holds: bool, what: str) -> None:
         """Say that the rule is broken."""
         if not holds:
-            raise ViolationError(self.rule, f"at {self.world.sim.now:.3f} s: {what}")
+            error = ViolationError(self.rule, f"at {self.world.sim.now:.3f} s: {what}")
+            self.world.sim.fails(error)  # production code may catch what is raised here
+            raise error
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         """A shard's store has this entry, whoever wrote it and whether or not it heard of it."""

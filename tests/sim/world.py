@@ -1,24 +1,25 @@
 """The whole job in virtual time: processes, network, stores, and who is started again."""
 
 import json
-from collections.abc import Callable
-from typing import Any
+import warnings
+from functools import partial
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.log import from_document
 from atoll_syncer.storage.store import LOG, OBJECTS
 from sim.clock import Simulation
-from sim.learner_process import LearnerProcess, Line
+from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
-from sim.network import KEEPALIVE_SECONDS, Connection, End, Weather
+from sim.network import KEEPALIVE_SECONDS, Connection, Weather
 from sim.scenario import Scenario
 from sim.shard_process import ShardProcess
-from sim.symbols import Value
+from sim.symbols import Symbol, Value
 from sim.watch import Watcher, Watchers
 
 OPERATOR_SECONDS = 5.0
-CALL_SECONDS_MAX = 10.0  # of a call to the registrar
+SET_OWNER = "/atoll_protos.v1.Registrar/SetOwner"
+SYMBOL_BYTES = 4
 
 
 class World:
@@ -33,7 +34,9 @@ class World:
         self.weather = Weather(
             delay_seconds=scenario.delay_seconds, slice_seconds=scenario.slice_seconds
         )
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}  # by digest
+        self.symbols: list[Symbol] = []  # all that were ever sent
+        self.instances: dict[str, LearnerProcess] = {}
         self.damaged_share = 0.0
         self.connections: list[Connection] = []
         self._closed = False
@@ -86,6 +89,7 @@ class World:
         self.starts += 1
         process = LearnerProcess(self, slot, uid, f"{uid}-{self.starts}")
         self.all_learners.append(process)
+        self.instances[process.instance] = process
         process.after(after + self.rng.uniform(0.0, 0.5), process.start)
         return process
 
@@ -101,99 +105,39 @@ class World:
         if self.learners[slot] is process:
             self.learners[slot] = self.start_learner(slot, process.uid, after=1.0)
 
+    def payload(self, symbol: Symbol, byte_count: int) -> bytes:
+        """Bytes that stand for a symbol on the wire."""
+        self.symbols.append(symbol)
+        return (len(self.symbols) - 1).to_bytes(SYMBOL_BYTES, "little").ljust(byte_count, b"\0")
+
+    def symbol(self, payload: bytes | bytearray) -> Symbol:
+        """What a payload stands for."""
+        return self.symbols[int.from_bytes(payload[:SYMBOL_BYTES], "little")]
+
     def seed_name(self, learner: LearnerProcess) -> str:
         """What the first values are a function of."""
         return f"seed {self.run_file.seed}"
 
     # ------------------------------------------------------------ network
 
-    def dial(self, learner: LearnerProcess, shard: int) -> None:
-        """Open both streams, or fail to. A shard's address leads to every pod of it."""
-        delay = self.weather.delay_seconds * self.rng.uniform(1.0, 4.0)
-        machines = (learner.slot, f"shard{shard}")
-        blocked = self.weather.opens_at(*machines) > self.sim.now
-        process = self.serving(shard)
-
-        def answer() -> None:
-            served = process.alive and process.shard is not None
-            if not learner.alive:
-                return
-            if not served or blocked:
-                learner.after(0.5, lambda: learner.closed(shard, None, "nobody answers"))
-                return
-            self.connect(learner, process)
-
-        learner.after(delay, answer)
-
-    def connect(self, learner: LearnerProcess, process: ShardProcess) -> None:
-        """A connection whose both ends know it."""
-        number, line = process.number, Line()
-
-        def learner_closed() -> None:
-            learner.closed(number, line, "connection lost")
-
-        def shard_closed() -> None:
-            if line.session is not None:
-                process.closed(line.session)
-
-        ends = (
-            End(process=learner, machine=learner.slot, closed=learner_closed),
-            End(process=process, machine=f"shard{number}", closed=shard_closed),
-        )
-        line.connection = Connection(self.sim, self.rng, self.weather, ends)
-        self.connections.append(line.connection)
-        learner.connected(number, line)
-
-    def peer(self, connection: Connection) -> ShardProcess:
-        """The shard's process at the other end."""
-        process = connection.ends[1].process
-        assert isinstance(process, ShardProcess)
-        return process
-
-    def call_registrar(
-        self, caller: ShardProcess, request: Any, answered: Callable[[Any], None]
-    ) -> None:
-        """A call with a time limit; None when nobody answers."""
-        open_: list[bool] = [True]
-
-        def finish(reply: Any) -> None:
-            if open_[0]:
-                open_[0] = False
-                answered(reply)
-
-        def deliver() -> None:
-            process = self.serving(REGISTRAR_SHARD)
-            delay = self.weather.delay_seconds * self.rng.uniform(0.5, 2.0)
-            if not process.alive:
-                caller.after(delay, lambda: finish(None))
-                return
-            process.do(
-                lambda: process.called(
-                    request, lambda reply: caller.after(delay, lambda: finish(reply))
-                )
-            )
-
-        opens = self.weather.opens_at("shard0", f"shard{caller.number}")
-        start = max(opens, self.sim.now) + self.weather.delay_seconds * self.rng.uniform(0.5, 2.0)
-        self.sim.at(start, deliver)
-        caller.after(CALL_SECONDS_MAX, lambda: finish(None))
-
     def serving(self, number: int) -> ShardProcess:
         """The newest process that answers, else the newest."""
         answering = [
             p
             for p in self.all_shards
-            if p.number == number and p.alive and not p.paused and p.shard is not None
+            if p.number == number and p.alive and not p.paused and p.server.serving
         ]
         return answering[-1] if answering else self.shards[number]
 
     def set_owner(self, slot: str, uid: str) -> None:
         """The operator's word, with the number that Status shows now."""
         process = self.shards[REGISTRAR_SHARD]
-        if process.alive and not process.paused and process.shard is not None:
+        if process.alive and not process.paused and process.server.serving:
+            assert process.shard is not None
             owned = process.shard.history.owned.get(slot)
             request = pb.SetOwnerRequest(slot=slot, uid=uid, word=owned.word if owned else 0)
-            process.called(request, lambda reply: None)
+            handler = process.server.handler(SET_OWNER)
+            process.do(partial(process.server.serve, handler.unary_unary(request, None)))
 
     def operate(self) -> None:
         """The operator's loop: a slot that it has spoken of follows its newest pod."""
@@ -238,3 +182,12 @@ class World:
     def failed(self) -> bool:
         """A shard has said that the job has failed (rule 22)."""
         return any(p.shard is not None and p.shard.state.failed for p in self.shards if p.alive)
+
+    def close(self) -> None:
+        """Let go of all processes, without another event."""
+        for process in (*self.all_shards, *self.all_learners):
+            process.alive = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of tasks that have not begun
+            for process in (*self.all_shards, *self.all_learners):
+                process.loop.close()

@@ -134,9 +134,9 @@ class AdmissionChecker(Watcher):
     def _admits(self, shard: "ShardProcess", entry: Taken) -> None:
         if self.owners.get(entry.slot) == entry.uid:
             return
-        for port in shard.ports.values():
-            other = port.learner
-            live = port.incarnation > 0 and not port.ended and other.slot == entry.slot
+        for peer in shard.peers.values():
+            other = peer.learner
+            live = peer.incarnation > 0 and not peer.ended and other.slot == entry.slot
             self.require(
                 not live or other.instance == entry.instance,
                 f"{entry.instance} is admitted while {other.instance} has a session",

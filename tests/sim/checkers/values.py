@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Unit = tuple[str, int, int, int, int]
 SETTLING_SECONDS = 10.0
+WAIT_SECONDS = 30.0  # that a shard waits for learners which may hold more than those who came
 
 
 class MergedOnceChecker(Watcher):
@@ -235,11 +236,23 @@ class LossChecker(Watcher):
         for effect in effects:
             if isinstance(effect, Send) and effect.message.HasField("send_held"):
                 wanted = effect.message.send_held.version
-                for session, port in shard.ports.items():
-                    if port.incarnation > 0 and not port.ended:
+                for session, peer in shard.peers.items():
+                    if peer.incarnation > 0 and not peer.ended:
                         held = self._held(shard, session, wanted.slice)
                         fits = held <= wanted.version.number
                         self.require(fits, f"{shard.name} asks for {wanted}, {held} is held")
+                self._waits_for_all(shard, wanted)
+
+    def _waits_for_all(self, shard: "ShardProcess", wanted: pb.SliceVersion) -> None:
+        """Who lives and could have joined by now holds no higher version."""
+        if self.world.sim.now - shard.began_at >= WAIT_SECONDS:
+            return
+        for learner in self.world.learners.values():
+            held = learner.exchange.slices[shard.number, wanted.slice].held
+            if held is None or not learner.alive or held.run != wanted.version.run:
+                continue
+            fits = held.number <= wanted.version.number
+            self.require(fits, f"{shard.name} asks for {wanted}, {learner.name} has {held.number}")
 
     def _held(self, shard: "ShardProcess", session: int, fragment: int) -> int:
         """What a session's Join named of this run."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,12 +23,11 @@ from atoll_protos.frames import Assembler, Buffer, FrameError, transfer_frames
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CONNECT_SECONDS_MAX = 10.0
-NEW_TASK_SECONDS = 0.5  # how soon a wait notices the bulk stream's task
 
 log = structlog.get_logger()
 
 OpenChannel = Callable[[str, Options], grpc.aio.Channel]
-Payload = Callable[[], Awaitable[tuple[pb.Transfer, Buffer] | None]]
+Payload = Callable[[], Awaitable[tuple[pb.Transfer, Buffer]]]
 
 
 class Listener(Protocol):
@@ -146,42 +145,29 @@ class ShardClient:
         """Until any of the streams ends; the first error is raised."""
         call = SyncerStub(channel).Session()
         self.listener.connected(self.shard)
-        tasks = {asyncio.create_task(self._write_control(call))}
-        reader = asyncio.create_task(self._read_control(call, tasks))
-        tasks.add(reader)
-        try:
-            while True:
-                done, _ = await asyncio.wait(
-                    tasks, return_when=asyncio.FIRST_COMPLETED, timeout=NEW_TASK_SECONDS
-                )
-                for task in done:
-                    task.result()
-                if done:
-                    return
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        session = asyncio.get_running_loop().create_future()
+        await first_to_end(
+            self._read_control(call, session), self._write_control(call), self._bulk_stream(session)
+        )
 
-    async def _read_control(self, call: Any, tasks: set[asyncio.Task[None]]) -> None:
+    async def _read_control(self, call: Any, session: "asyncio.Future[int]") -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
-            if message.WhichOneof("kind") == "welcome":
-                tasks.add(asyncio.create_task(self._bulk_stream(message.welcome.session)))
+            if message.WhichOneof("kind") == "welcome" and not session.done():
+                session.set_result(message.welcome.session)
             self.listener.message(self.shard, message)
 
     async def _write_control(self, call: Any) -> None:
-        while True:
-            await call.write(await self._outbox.take())
+        with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
+            while True:
+                await call.write(await self._outbox.take())
 
-    async def _bulk_stream(self, session: int) -> None:
+    async def _bulk_stream(self, session: "asyncio.Future[int]") -> None:
+        """Opened once the shard has said the session's number in its Welcome."""
+        metadata = ((SESSION_METADATA, str(await session)),)
         async with self._open_channel(self.endpoint, bulk_options()) as channel:
             method: Any = channel.stream_stream(BULK_METHOD)
-            call = method(metadata=((SESSION_METADATA, str(session)),))
-            writer = asyncio.create_task(self._write_bulk(call))
-            try:
-                await self._read_bulk(call)
-            finally:
-                writer.cancel()
+            call = method(metadata=metadata)
+            await first_to_end(self._read_bulk(call), self._write_bulk(call))
 
     async def _read_bulk(self, call: Any) -> None:
         assembler = Assembler(lambda head: self.listener.publish_started(self.shard, head))
@@ -193,11 +179,24 @@ class ShardClient:
 
     async def _write_bulk(self, call: Any) -> None:
         number = 0
-        while True:
-            ready = await (await self._bulk.get())()
-            if ready is None:
-                continue
-            number += 1
-            for frame in transfer_frames(number, *ready):
-                await call.write(frame)
-                self.bytes_sent += len(frame)
+        with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
+            while True:
+                head, data = await (await self._bulk.get())()
+                number += 1
+                for frame in transfer_frames(number, head, data):
+                    await call.write(frame)
+                    self.bytes_sent += len(frame)
+
+
+async def first_to_end(*works: Coroutine[Any, Any, None]) -> None:
+    """Run all until one returns or raises, then cancel the others; raises what it raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

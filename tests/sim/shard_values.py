@@ -1,0 +1,179 @@
+"""Symbols in place of a shard's tensors: `outside.Values` for the simulation.
+
+A payload on the wire is real bytes of the right length; in it stands the number of a symbol, which
+the world keeps (`World.symbols`). So frames, checksums and sizes are production's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import codecs
+from atoll_protos.codecs import BY_WIRE
+from atoll_protos.layout import Layout
+from atoll_protos.run import Sync
+from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
+from atoll_syncer.model.log import History
+from atoll_syncer.numbers.arrivals import TransferError
+from atoll_syncer.numbers.values import Outcome, Payload
+from atoll_syncer.storage.objects import decode_header, encode_header
+from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
+from sim.symbols import Change, Difference, Symbol, Value, Work, merge
+
+if TYPE_CHECKING:
+    from sim.shard_process import ShardProcess
+
+OfferName = tuple[str, int, int, int]  # slot, incarnation, slice, capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A value under its number; `before` is the value that it was made from."""
+
+    number: int
+    value: Value
+    before: Value | None = None
+
+
+class ShardValues:
+    """See numbers.values.Values."""
+
+    def __init__(self, process: "ShardProcess", layout: Layout, sync: Sync) -> None:
+        self.process, self.world, self.layout, self.sync = process, process.world, layout, sync
+        self.versions: dict[int, Version] = {}
+        self.coming: dict[int, Version] = {}
+        self.staged: dict[OfferName, Difference] = {}
+        self.kept: dict[tuple[int, int], Value] = {}  # session, slice
+
+    @property
+    def heads(self) -> Mapping[int, Value]:
+        """By slice."""
+        return {fragment: version.value for fragment, version in self.versions.items()}
+
+    @property
+    def staged_bytes(self) -> int:
+        """See Values."""
+        return len(self.staged) + len(self.kept)
+
+    def examine(self, head: pb.Transfer, payload: bytearray) -> Symbol:
+        """See Values: a held value has the digest of its version."""
+        symbol = self.world.symbol(payload)
+        if head.HasField("held"):
+            claimed = head.held.version.version.digest
+            if not isinstance(symbol, Value) or symbol.digest != claimed:
+                raise TransferError("another value than the version")
+        return symbol
+
+    def stage(self, name: Stage, offer: Symbol) -> None:
+        """See Values."""
+        assert isinstance(offer, Difference), f"{name} is {offer}"
+        self.process.sim.note(self.process.name, f"offer {offer.theta.work}")
+        self.staged[name.slot, name.incarnation, name.slice, name.capture] = offer
+
+    def drop(self, name: Drop) -> None:
+        """See Values."""
+        self.staged.pop((name.slot, name.incarnation, name.slice, name.capture), None)
+
+    def keep(self, session: int, slice_: int, arrived: Symbol) -> None:
+        """See Values."""
+        assert isinstance(arrived, Value), f"a whole value was to come, not {arrived}"
+        self.kept[session, slice_] = arrived
+
+    def forget(self, session: int) -> None:
+        """See Values."""
+        self.kept = {key: value for key, value in self.kept.items() if key[0] != session}
+
+    def begin_merge(self, effect: Merge, run: str, epoch: int) -> "Making":
+        """See Values."""
+        fragment, head = effect.slice, self.versions[effect.slice]
+        assert fragment not in self.coming, f"slice {fragment} has a commit under way"
+        names = [(p.slot, p.incarnation, fragment, p.capture) for p in effect.participants]
+        offers = tuple(self.staged.pop(name, None) for name in names)
+        self.world.watchers.tell("merging", self.process, effect, offers)
+        works = tuple(each.theta.work for each in offers if each and each.theta.work)
+        merged = [(*name[:2], name[3]) for name in names]
+        self.process.sim.note(self.process.name, f"merges slice {fragment}: {merged}")
+        version = self.merged(fragment, head, works)
+        return Making(self, fragment, version, epoch)
+
+    def merged(self, fragment: int, head: Version, works: tuple[Work, ...]) -> Version:
+        """The version after `head`."""
+        value = merge(head.value, works)
+        return Version(number=head.number + 1, value=value, before=head.value)
+
+    def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> Sequence["Making"]:
+        """See Values."""
+        seeds = {
+            fragment: self.kept.pop((effect.session, fragment))
+            for fragment in range(self.sync.fragments)
+        }
+        return [
+            Making(self, fragment, Version(number=0, value=value), epoch)
+            for fragment, value in seeds.items()
+        ]
+
+    def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> "Making":
+        """See Values."""
+        value = self.kept.pop((effect.session, effect.slice))
+        return Making(self, effect.slice, Version(number=effect.number, value=value), epoch)
+
+    def committed(self, slice_: int) -> None:
+        """See Values."""
+        self.versions[slice_] = self.coming.pop(slice_)
+
+    def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
+        """See Values."""
+        found = (self.coming.get(slice_), self.versions.get(slice_))
+        version = next(v for v in found if v is not None and v.number == number)
+        codec = BY_WIRE[self.sync.wire_down]
+        symbol: Symbol = version.value
+        encoding, difference = codec.base, False
+        if codec.scaled and version.before is not None and base == number - 1:
+            symbol, encoding = Change(version.before, version.value), codec.encoding
+            difference = True
+        count = self.layout.slice(self.process.number, slice_).element_count
+        data = self.world.payload(symbol, codecs.encoded_size(count, encoding))
+        return Payload(encoding=encoding, difference=difference, data=data)
+
+    def bases(self) -> Mapping[int, Value]:
+        """See Values."""
+        return self.heads
+
+    def restore(self, history: History, store: Store) -> Mapping[int, StoreCorrupt | StoreMissing]:
+        """See Values."""
+        lost: dict[int, StoreCorrupt | StoreMissing] = {}
+        for fragment, head in history.heads.items():
+            try:
+                digest = decode_header(store.read(head.object)).metadata["digest"]
+            except StoreMissing as trouble:
+                lost[fragment] = trouble
+            else:
+                value = self.world.values[digest]
+                self.versions[fragment] = Version(number=head.number, value=value)
+        return lost
+
+
+class Making:
+    """See numbers.values.Making: an object of its own for each version."""
+
+    def __init__(self, values: ShardValues, fragment: int, version: Version, epoch: int) -> None:
+        self.values, self.fragment, self.version, self.epoch = values, fragment, version, epoch
+
+    def compute(self) -> None:
+        """Make it."""
+        self.values.coming[self.fragment] = self.version
+        self.values.world.values[self.version.value.digest] = self.version.value
+
+    def write(self, store: Store) -> Outcome:
+        """Make it durable."""
+        version, digest = self.version, self.version.value.digest
+        origin = {
+            "shard": self.values.process.number,
+            "slice": self.fragment,
+            "number": version.number,
+            "epoch": self.epoch,
+            "digest": digest,
+        }
+        name = store.put([encode_header({}, {key: str(each) for key, each in origin.items()})])
+        return Outcome(slice=self.fragment, number=version.number, digest=digest, object=name)
