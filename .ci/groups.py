@@ -18,9 +18,9 @@ CHECKS = (
     ["mypy"],
     ["lint-imports"],
 )
-# `tests` is the command of the README, with the selection that pyproject.toml gives it.
+# `tests` is the command of the README and the many seeds of tests/sim.
 GROUPS = {
-    "tests": [],
+    "tests": ["-m", "not local and not cluster and not long"],
     "local": ["-m", "local and not long"],
     "cluster": ["-m", "cluster and not long"],
     "long": ["-m", "long"],
