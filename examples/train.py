@@ -1,4 +1,15 @@
-"""A PyTorch loop of one's own as a learner of a job; the lines with `learner` are Atoll's."""
+"""Your own PyTorch loop as a learner of a job: only the lines with `learner` are Atoll's.
+
+`atoll run examples/script.yaml` starts one process of this file per learner, and the operator one
+pod; the environment tells each which slot of which job it is. A script must do three things:
+
+1. Every learner begins with the same values (a fixed seed). On entering the `with`, the model takes
+   the job's values, so a learner that joins late begins where the others are.
+2. A batch is a function of (seed, slot, cursor), and the job keeps the cursor. A learner that is
+   started again goes on with its next batch.
+3. `learner.step` comes after every optimizer step, with the tokens trained in it. Between two of
+   these calls nothing but this loop changes the model.
+"""
 
 import os
 import zlib
@@ -11,7 +22,7 @@ from torch.nn import functional
 from atoll import Learner
 
 WIDTH, BATCH = int(os.environ.get("WIDTH", "64")), int(os.environ.get("BATCH", "16"))
-CONTEXT = 48
+CONTEXT = 48  # bytes that a prediction may look back on
 
 
 class NextByte(nn.Module):
@@ -42,6 +53,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with Learner(model, optimizer) as learner:
         files = sorted(Path(os.__file__).parent.glob("*.py"))
+        # Every slot reads its own files, so that no two learners train on the same text.
         mine = files[learner.run_file.slots.index(learner.slot) :: len(learner.run_file.slots)]
         content = bytearray().join(file.read_bytes() for file in mine)
         text = torch.frombuffer(content, dtype=torch.uint8)

@@ -1,4 +1,18 @@
-"""Bytes of files as training data: shards by slot, a held-out part, batches by cursor."""
+"""Files as training data: a part for every slot, a held-out part, batches by cursor.
+
+The data of a distributed job must fulfil three promises, and here is how this module keeps them:
+
+1. *No two learners train on the same text, and none on the held-out text.* Files become documents.
+   Whether a document is held out is a function of its content alone (the first byte of its
+   digest), so adding a file moves no other one between the parts. The others are dealt to the
+   slots in the order of their digests.
+2. *A learner that is started again goes on where it was.* `Batches.at(cursor)` is a function of
+   (seed, slot, cursor) and nothing else: there is no iterator whose position could be lost.
+3. *Every window is seen once per pass.* A pass is a shuffled list of all windows, each pass in a
+   new order and with new cuts. Orders are computed when they are needed, from the pass's number.
+
+Text is bytes: a token is a byte, there is no tokenizer.
+"""
 
 import glob
 import hashlib
@@ -13,7 +27,7 @@ from torch import Tensor
 
 from atoll import SpecError
 
-HELDOUT_ONE_IN = 20
+HELDOUT_ONE_IN = 20  # documents
 FILE_BYTES_MAX = 1 << 20  # a longer file is cut
 DOCUMENT_BYTES = 16 << 10
 FILES_MIN = 64  # with fewer, every file is cut, else a split by whole files would be lopsided
@@ -22,7 +36,7 @@ TEST_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "dist-p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A file or a part of one: what a split or a shard moves as a whole."""
+    """A file or a part of one; it goes to one slot, or is held out, as a whole."""
 
     digest: bytes = field(repr=False)
     content: bytes = field(repr=False)
@@ -35,7 +49,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """All documents of one data set, in the order of their digests."""
+    """All documents of a data set, in the order of their digests, each content once."""
 
     documents: tuple[Document, ...]
 
@@ -74,7 +88,7 @@ class Batches:
 
     @property
     def windows(self) -> int:
-        """Windows of one pass, whatever its cut."""
+        """How many windows a pass has, whatever its cut."""
         return (len(self.text) - 1) // self.context - 1
 
     def at(self, cursor: int) -> Tensor:
@@ -84,7 +98,10 @@ class Batches:
         return self.text[starts[:, None] + torch.arange(self.context + 1)].long()
 
     def start(self, position: int) -> Tensor:
-        """Where the window at `position` of this slot's endless order begins: int64 scalar."""
+        """Where the window at `position` of this slot's endless order begins: int64 scalar.
+
+        The orders of the last two passes are kept, since a batch may span both.
+        """
         number, place = divmod(position, self.windows)
         if number not in self.orders:
             if len(self.orders) > 1:
@@ -102,7 +119,11 @@ class Batches:
 
 
 def windows(text: Tensor, *, context: int, byte_count_max: int) -> Tensor:
-    """Windows for an evaluation, evenly spread over `text`: int64 [k, context + 1]."""
+    """Windows for an evaluation, evenly spread over `text`: int64 [k, context + 1].
+
+    At most `byte_count_max` bytes are predicted. Raises SpecError if `text` is shorter than one
+    window.
+    """
     whole = (len(text) - 1) // context
     if whole < 1:
         raise SpecError(
@@ -171,7 +192,7 @@ def content_of(path: Path) -> bytes:
 
 
 def cut(content: bytes, *, cut_all: bool) -> Iterable[Document]:
-    """One document, or several of a long file."""
+    """One document of a file, or several parts of DOCUMENT_BYTES if it is long or `cut_all`."""
     step = DOCUMENT_BYTES if cut_all or len(content) > FILE_BYTES_MAX else FILE_BYTES_MAX
     for start in range(0, len(content), step):
         part = content[start : start + step]
@@ -179,7 +200,7 @@ def cut(content: bytes, *, cut_all: bool) -> Iterable[Document]:
 
 
 def joined(documents: Iterable[Document], trouble: str) -> Tensor:
-    """The documents' bytes as one tensor, uint8 [n]."""
+    """The documents' bytes as one tensor, uint8 [n]; SpecError with `trouble` if there are none."""
     content = bytearray().join(each.content for each in documents)
     if not content:
         raise SpecError("data", f"too little of it: {trouble}", "name more or larger files")

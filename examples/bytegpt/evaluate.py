@@ -1,4 +1,10 @@
-"""Held-out loss of a byte model: of one in memory, and of an exported one as a command."""
+"""`python -m bytegpt.evaluate`: the held-out loss of an exported byte model; also `atoll eval`.
+
+It reads what a finished job has exported, safetensors in the layout of Hugging Face, and prints one
+line of JSON: {"loss": nats per byte, "bytes": how many were predicted}. The held-out text is the
+same that no learner has trained on (data.py). `heldout_loss` serves the evaluator of a running job
+too.
+"""
 
 import json
 import os
@@ -23,7 +29,7 @@ BATCH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A mean cross entropy in nats per byte, and over how many predicted bytes."""
+    """A mean cross entropy in nats per byte, and the number of bytes that were predicted."""
 
     loss: float
     bytes: int
@@ -40,7 +46,7 @@ class EvaluateOptions(Size):
 
 @torch.no_grad()
 def heldout_loss(model: ByteGPT, windows: Tensor) -> Measured:
-    """The loss on windows [k, context + 1], int64; the model's mode is left as it was."""
+    """The mean loss on windows, int64 [k, context + 1]; the model stays in the mode it was in."""
     was_training = model.training
     model.eval()
     device = model.embedding.weight.device
@@ -72,7 +78,7 @@ def load(model: torch.nn.Module, export: Path) -> None:
 
 
 def files_of(export: Path) -> list[Path]:
-    """The safetensors files of an export."""
+    """The safetensors files that an export's index names; SpecError if there is no index."""
     if export.is_file():
         return [export]
     index = export / INDEX
@@ -84,7 +90,7 @@ def files_of(export: Path) -> list[Path]:
 
 
 def unreadable(path: Path, error: Exception) -> SpecError:
-    """What to say of a file that is missing or no export."""
+    """The error for a file that is missing or is not part of an export."""
     return SpecError(
         "export", f"{path} cannot be read: {error}", "give the folder of a finished job's export"
     )

@@ -1,4 +1,12 @@
-"""A byte-level GPT for the examples: rotary positions, pre-norm, tied embedding, any size."""
+"""A byte-level GPT for the examples: rotary positions, pre-norm, tied embedding, any size.
+
+It is small and ordinary on purpose. Two things are chosen for training by many learners:
+
+- The initial value is a function of (size, seed) alone, and the same bits on every processor, so
+  that it does not matter which learner of a job seeds the shared parameters.
+- The output of each block starts at zero, so that the untrained model is a plain lookup of bytes
+  at any depth.
+"""
 
 import math
 from dataclasses import dataclass
@@ -37,7 +45,7 @@ class Size:
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron of four times the width, each behind a LayerNorm."""
+    """Attention, then a perceptron of four times the width, each behind a LayerNorm (pre-norm)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -50,7 +58,10 @@ class Block(nn.Module):
         self.perceptron_out = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, stream: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """Stream [batch, length, width] -> the same shape."""
+        """Stream [batch, length, width] -> the same shape.
+
+        `cosine` and `sine` are those of the positions' angles: [length, head size / 2].
+        """
         batch, length, width = stream.shape
         joint: Tensor = self.attention_in(self.attention_norm(stream))
         query, key, value = (
@@ -105,16 +116,17 @@ class ByteGPT(nn.Module):
 
 
 def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions (arXiv 2104.09864) on [..., length, head size]."""
+    """Rotary positions (arXiv 2104.09864): rotate pairs of [..., length, head size] by angle."""
     left, right = heads.chunk(2, dim=-1)
     return torch.cat((left * cosine - right * sine, left * sine + right * cosine), dim=-1)
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Matrices uniform with deviation 1/sqrt(columns), embeddings half, outputs of blocks zero.
+    """Draw matrices uniformly with standard deviation 1/sqrt(columns); outputs of blocks are zero.
 
-    Uniform, because its bits are the same on every processor; a normal draw's are not.
+    The embedding gets EMBEDDING_GAIN of that. The draw is uniform because its bits are the same on
+    every processor, which those of a normal draw are not.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

@@ -1,4 +1,8 @@
-"""A command line from a dataclass of options; wrong ones are SpecErrors, not exit code 2."""
+"""Command-line options from a dataclass; wrong ones raise SpecError, as wrong manifests do.
+
+A process of a job says by its exit code why it ended. argparse would exit with 2, which means
+nothing there; SpecError becomes 64, "bad input: do not start it again".
+"""
 
 import argparse
 import dataclasses
@@ -11,7 +15,7 @@ Options = TypeVar("Options")
 
 
 def option(default: Any, description: str) -> Any:
-    """A field of an options dataclass with its line of help."""
+    """A field of an options dataclass, with its default and its line of help."""
     return dataclasses.field(default=default, metadata={"help": description})
 
 
@@ -19,7 +23,7 @@ def parse(kind: type[Options], arguments: Sequence[str], program: str) -> Option
     """An instance of the dataclass `kind`; `batch_size: int` is `--batch-size N`.
 
     Fields are int, float, str or tuple[str, ...] (one or more words); one without a default is a
-    positional argument. Raises SpecError.
+    positional argument. Raises SpecError, with `program` as the field, for anything else.
     """
     parser = Parser(prog=program, description=(kind.__doc__ or "").split("\n", maxsplit=1)[0])
     hints = get_type_hints(kind)
@@ -40,8 +44,8 @@ def parse(kind: type[Options], arguments: Sequence[str], program: str) -> Option
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises instead of exiting."""
+    """An ArgumentParser that raises SpecError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """What was wrong, as a SpecError."""
+        """Raise what was wrong as a SpecError; argparse calls it."""
         raise SpecError(self.prog, message, f"see {self.prog} --help")

@@ -30,7 +30,7 @@ BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 GRADIENT_NORM_MAX = 1.0
 WARMUP_SHARE, WARMUP_TICKS_MAX = 0.1, 50
-RATE_FLOOR = 0.1  # where the cosine ends
+RATE_FLOOR = 0.1  # where the cosine ends, as a share of the peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class TrainOptions(Size):
 
     @property
     def tokens(self) -> int:
-        """Of one step."""
+        """The tokens of one optimizer step."""
         return self.batch * self.accumulate * self.context
 
 
@@ -118,7 +118,10 @@ def length(run_file: RunFile, tokens_per_step: int) -> int:
 
 
 def warmup_then_cosine(ticks: int) -> Callable[[int], float]:
-    """The share of the peak learning rate at a tick: linear up, then half a cosine down."""
+    """The share of the peak learning rate at a tick: linear warm-up, then half a cosine down.
+
+    It ends at RATE_FLOOR and stays there: a job may pass its length by a few ticks.
+    """
     warmup = max(1, min(WARMUP_TICKS_MAX, int(WARMUP_SHARE * ticks)))
 
     def share(tick: int) -> float:
@@ -135,7 +138,7 @@ def precision(dtype: str, device: torch.device) -> AbstractContextManager[object
 
 
 def pace(begun: float, seconds_min: float) -> None:
-    """Sleep until a step that began then (monotonic) has taken that long."""
+    """Sleep until a step that began at `begun` (monotonic seconds) has taken `seconds_min`."""
     left = seconds_min - (time.monotonic() - begun)
     if left > 0:
         time.sleep(left)

@@ -1,4 +1,14 @@
-"""`atoll-worker module:function [arguments]`: runs a training function with a process' duties."""
+"""`atoll-worker MODULE:FUNCTION [arguments]`: runs a training function as a process of a job.
+
+A script needs no runner: it may call Learner itself. What the runner adds is what every process of
+a job should do, and what is easy to forget:
+
+- the memory allocator is tuned before torch is imported (page faults cost more than the copies);
+- logs are lines of JSON on standard output, as those of the syncer and the operator;
+- the exit code says why the process ended, so that whatever started it knows whether to start it
+  again: 0 when the function returns, 64 for bad input (SpecError), the error's own code for a
+  LearnerError (65, 75, 77), 70 for any other exception.
+"""
 
 import importlib
 import os
@@ -15,10 +25,12 @@ USAGE = "atoll-worker MODULE:FUNCTION [arguments of the function]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tune, log, import, call; returns what the process should exit with (exits.ExitCode).
+    """Run the function that the arguments name; return what the process should exit with.
 
-    The function finds its arguments in `sys.argv` and may return an exit code. In a job, the
-    transport process starts first, so that it is ready when the module has imported torch.
+    `arguments` are the command line's by default: MODULE:FUNCTION, then those of the function,
+    which finds them in `sys.argv[1:]`. If the function returns an int, that is the exit code.
+    In a job, the transport process starts first, so that it is ready when the module has imported
+    torch.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     allocator.tune()  # before torch is imported
@@ -36,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("bad input", field=error.field, problem=error.problem, remedy=error.remedy)
         return ExitCode.BAD_INPUT
     except Exception as error:
-        code = getattr(error, "exit_code", None)  # errors.LearnerError: not imported, for torch
+        # A LearnerError has an exit code. The class is not imported here: it would import torch,
+        # also for a function that never uses it.
+        code = getattr(error, "exit_code", None)
         if isinstance(code, int):
             log.error("ended", exit_code=code, reason=str(error))
             return code
@@ -47,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def target(given: Sequence[str]) -> Callable[[], object]:
-    """The function that MODULE:FUNCTION names; modules of the working folder are found first."""
+    """The function that MODULE:FUNCTION names; modules of the working folder are found first.
+
+    Raises SpecError if there is no such module or function. An error inside the module's own
+    imports is not bad input of ours, and passes through.
+    """
     module_name, colon, function_name = given[0].partition(":") if given else ("", "", "")
     if not (module_name and colon and function_name):
         raise SpecError("command", "names no function", f"use {USAGE}")
@@ -56,7 +74,7 @@ def target(given: Sequence[str]) -> Callable[[], object]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module's own import
+            raise  # a module that the named one imports is missing
         raise SpecError(
             "command",
             f"there is no module {module_name}",
@@ -69,7 +87,7 @@ def target(given: Sequence[str]) -> Callable[[], object]:
 
 
 def as_exit_code(returned: object) -> int:
-    """None and what is no number mean that all went well."""
+    """The exit code for what the function returned: an int as it is, 0 for anything else."""
     return returned if type(returned) is int else ExitCode.FINAL
 
 

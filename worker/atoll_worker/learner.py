@@ -235,6 +235,7 @@ class Learner:
         return self._replica
 
     def _begin(self, replica: Replica) -> None:
+        """Wait until the transport says Start: the model then has the job's values."""
         log.info("joining", job=self._job.run_file.job, slot=self.slot)
         self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
@@ -286,6 +287,7 @@ class Learner:
             self._loss = self._losses.popleft().host.item()
 
     def _checked(self, tokens: int, cursor: int | None) -> tuple[int, int]:
+        """The arguments of step() as plain integers; SpecError if they are not whole or go back."""
         try:
             tokens = operator.index(tokens)
             cursor = self._cursor + 1 if cursor is None else operator.index(cursor)
@@ -300,6 +302,7 @@ class Learner:
         return tokens, cursor
 
     def _check_optimizer(self) -> None:
+        """Refuse an optimizer of another model, with which training would silently do nothing."""
         stepped = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         if stepped.isdisjoint(id(each) for each in self.model.parameters()):
             raise SpecError(
@@ -309,6 +312,7 @@ class Learner:
             )
 
     def _leave(self, reason: str) -> None:
+        """Leave once, also when `with` ends by a signal, an exception or a failed entry."""
         with self._termination.leaving():
             if self._replica is not None and self._open:
                 self._open = False

@@ -145,6 +145,7 @@ class Observer:
         return self._replica
 
     def _taken(self, replica: Replica, *, final: bool) -> Snapshot:
+        """The model as it is now; nothing changes it before the caller asks for the next one."""
         self._snapshot = Snapshot(tick=replica.tick, final=final, model=self.model)
         self._snapshot_at = time.monotonic()
         return self._snapshot
@@ -167,6 +168,7 @@ class Observer:
             replica.report(boundary, work, wait=True)
 
     def _leave(self, reason: str) -> None:
+        """Leave once, for whatever reason."""
         with self._termination.leaving():
             replica, self._replica = self._replica, None
             if replica is not None:

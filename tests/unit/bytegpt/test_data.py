@@ -102,7 +102,7 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
         data.read([str(tmp_path / "nothing-*")])
 
 
-def test_too_little_data_is_said(tmp_path: Path) -> None:
+def test_too_little_data_is_an_error_that_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "small.txt").write_text("x" * 20)
     text = data.read([str(tmp_path)])
     with pytest.raises(SpecError, match="too little"):

@@ -56,7 +56,7 @@ def test_a_loaded_model_is_the_exported_one(tmp_path: Path) -> None:
         assert torch.equal(value, after.state_dict()[name])
 
 
-def test_a_missing_export_and_another_size_are_said_with_the_remedy(
+def test_a_missing_export_and_another_size_are_errors_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate.main([*OPTIONS, "--export", str(tmp_path / "no")]) == 64

@@ -20,7 +20,7 @@ def digest(shard: int, fragment: int, number: int, epoch: int) -> str:
 
 @dataclass
 class LearnerSide:
-    """Feeds inputs, keeps effects until they are taken, obeys commands at step boundaries."""
+    """Feeds inputs, keeps effects until they are taken, carries out commands at step boundaries."""
 
     run_file: RunFile
     exchange: Exchange
@@ -64,14 +64,14 @@ class LearnerSide:
     def welcome(self, shard: int, **fields: Any) -> None:
         self.feed(self.exchange.connected(shard, self.now))
         known: dict[str, Any] = {"run": RUN, "incarnation": 3, "epoch": 1, "session": 1}
-        self.hear(shard, welcome=pb.Welcome(**{**known, **fields}))
+        self.receive(shard, welcome=pb.Welcome(**{**known, **fields}))
 
-    def hear(self, shard: int, **message: Any) -> None:
+    def receive(self, shard: int, **message: Any) -> None:
         self.feed(self.exchange.message(shard, pb.ToLearner(**message), self.now))
 
     def end(self, shard: int, code: pb.Code, *, retry: bool = False) -> None:
         end = pb.End(code=code, reason="because", remedy="do this", retry=retry)
-        self.hear(shard, end=end)
+        self.receive(shard, end=end)
 
     def lose(self, shard: int) -> None:
         self.feed(self.exchange.disconnected(shard, "lost", self.now))
@@ -93,11 +93,11 @@ class LearnerSide:
         self.feed(self.exchange.published(shard, publish, self.now))
 
     def call(self, shard: int, fragment: int, base: int) -> None:
-        self.hear(shard, call=pb.Call(slice=fragment, base=base, due=8))
+        self.receive(shard, call=pb.Call(slice=fragment, base=base, due=8))
 
     def ticks(self, tick: int) -> None:
         for shard in range(self.run_file.shards):
-            self.hear(shard, tick=pb.Tick(tick=tick))
+            self.receive(shard, tick=pb.Tick(tick=tick))
 
     def heads(self, shard: int, number: int, epoch: int = 1) -> list[pb.SliceVersion]:
         fragments = range(self.run_file.sync.fragments)

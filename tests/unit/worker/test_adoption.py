@@ -128,7 +128,7 @@ def test_a_waiting_value_replaced_under_its_own_number_is_kept_once_rule_22() ->
 
 def test_a_candidate_replaced_under_its_own_number_does_not_become_the_base_rule_22() -> None:
     side = learner_side().begin(number=4)
-    side.value(0, 0, 5)  # committed, adopted by nobody, lost with its store
+    side.value(0, 0, 5)  # committed, adopted by no learner, lost with its store
     side.value(0, 0, 5, epoch=2)
     assert side.take(Discard) == []
     side.step()

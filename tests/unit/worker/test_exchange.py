@@ -31,14 +31,14 @@ def test_an_observer_adopts_values_and_sends_nothing() -> None:
     assert [*side.take(Start), *side.take(Capture), *side.take(Proceed)] == []
 
 
-def test_an_observer_sends_no_model_and_hears_the_end() -> None:
+def test_an_observer_sends_no_model_and_receives_the_end() -> None:
     side = learner_side(observer=True, shards=1)
     side.feed(side.exchange.start(side.now))
     side.welcome(0, needs_model=True, incarnation=0)
     assert side.messages("model") == []
     side.value(0, 0, 1)
     side.value(0, 1, 1)
-    side.hear(0, final=pb.Final(versions=side.heads(0, 1)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
     assert side.take(Finished) == []
     side.again()
     assert side.take(Finished) == [Finished()]

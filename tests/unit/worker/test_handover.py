@@ -140,7 +140,7 @@ def test_a_capture_lost_after_its_base_was_replaced_is_owed_no_more() -> None:
 
 def test_captures_stop_when_the_learner_has_finished() -> None:
     side = learner_side(shards=1).begin()
-    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
     side.seen.clear()
     side.step()
     side.call(0, 0, base=0)
@@ -267,7 +267,7 @@ def test_learners_at_one_position_hand_over_the_same_slices_however_they_came_th
 def test_one_that_was_away_for_a_round_goes_on_from_the_tick() -> None:
     side = diloco().begin()
     pace(side, 1)
-    side.hear(0, tick=pb.Tick(tick=21))
+    side.receive(0, tick=pb.Tick(tick=21))
     pace(side, 1)
     assert {report.t_m for _, report in side.messages("report")} >= {21}
 
@@ -321,7 +321,7 @@ def test_at_the_end_every_slice_is_handed_over_and_step_waits_for_final_rule_27(
     side.value(0, 1, 1)
     side.again()
     assert side.take(Proceed) == []
-    side.hear(0, final=pb.Final(versions=side.heads(0, 1)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
     assert side.take(Finished) == [Finished()]
 
 
@@ -335,7 +335,7 @@ def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
     side.value(0, 0, 1)
     assert len(side.take(Adopt)) == 1
     side.again()
-    side.hear(0, final=pb.Final(versions=side.heads(0, 1)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
     assert side.take(Finished) == [Finished()]
 
 

@@ -25,7 +25,7 @@ def test_the_registrar_is_dialled_first_and_the_others_with_its_incarnation_rule
 def test_a_join_says_who_asks_and_what_it_holds_and_has_seen_rule_3() -> None:
     side = learner_side().begin()
     side.step()
-    side.hear(0, tick=pb.Tick(tick=9))
+    side.receive(0, tick=pb.Tick(tick=9))
     side.lose(1)
     side.seen.clear()
     side.feed(side.exchange.connected(1, side.now))
@@ -92,13 +92,13 @@ def test_a_later_welcome_does_not_move_the_cursor_of_one_that_trains_rule_28() -
     assert {report.cursor for _, report in side.messages("report")} == {1}
 
 
-def test_whoever_is_asked_sends_the_model_and_its_seed_rule_1() -> None:
+def test_a_learner_that_is_asked_sends_the_model_and_its_seed_rule_1() -> None:
     side = learner_side()
     side.feed(side.exchange.start(side.now))
     side.welcome(0, needs_model=True)
     ((shard, model),) = side.messages("model")
     assert (shard, len(model.tensors)) == (0, 4)
-    side.hear(0, send_seed=pb.SendSeed())
+    side.receive(0, send_seed=pb.SendSeed())
     assert side.take(SendSeed) == [SendSeed(0)]
     assert side.take(Start) == []
     assert side.take(Adopt) == []  # its own seed too comes back as a Publish
@@ -109,7 +109,7 @@ def test_a_seed_is_not_taken_from_regions_that_hold_later_values_rule_1() -> Non
     side.step()
     side.call(0, 0, base=0)
     side.seen.clear()
-    side.hear(0, send_seed=pb.SendSeed())
+    side.receive(0, send_seed=pb.SendSeed())
     assert side.take(SendSeed) == []
     assert [fail.exit_code for fail in side.take(Fail)] == [ExitCode.TRY_AGAIN]
 
@@ -134,7 +134,7 @@ def test_an_older_reign_than_one_already_seen_is_left_rule_20() -> None:
     side.seen.clear()
     side.welcome(0, epoch=4)
     assert side.take(HangUp) == [HangUp(0)]
-    side.hear(0, send_seed=pb.SendSeed())
+    side.receive(0, send_seed=pb.SendSeed())
     assert side.take(SendSeed) == []
     side.lose(0)
     side.welcome(0, epoch=6)
@@ -162,7 +162,7 @@ def test_a_permanent_refusal_ends_the_process_with_its_code_and_the_remedy_rule_
     if word == "end":
         side.end(0, code)
     else:
-        side.hear(0, end=pb.End(code=code, reason="because", remedy="do this"))
+        side.receive(0, end=pb.End(code=code, reason="because", remedy="do this"))
     (fail,) = side.take(Fail)
     assert fail.exit_code == exit_code
     assert fail.reason == "shard 0: because; remedy: do this"
@@ -252,10 +252,10 @@ def test_what_is_held_is_sent_by_its_own_whole_name_if_it_is_not_older_rule_22()
     side = learner_side().begin(number=4)
     held = side.publish(0, 1, 4).version
     for asked in (held, side.publish(0, 1, 3, epoch=0).version):
-        side.hear(0, send_held=pb.SendHeld(version=asked))
+        side.receive(0, send_held=pb.SendHeld(version=asked))
         assert side.take(SendHeld) == [SendHeld(0, pb.Held(version=held))]
     for other in (side.publish(0, 1, 5), side.publish(0, 7, 4)):
-        side.hear(0, send_held=pb.SendHeld(version=other.version))
+        side.receive(0, send_held=pb.SendHeld(version=other.version))
     assert side.take(SendHeld) == []
 
 
@@ -266,7 +266,7 @@ def test_what_is_held_brings_its_lineage_along_rule_22() -> None:
     publish.lineage.extend(lineage)
     side.feed(side.exchange.published(0, publish, side.now))
     side.step()
-    side.hear(0, send_held=pb.SendHeld(version=publish.version))
+    side.receive(0, send_held=pb.SendHeld(version=publish.version))
     assert side.take(SendHeld) == [SendHeld(0, pb.Held(version=publish.version, lineage=lineage))]
 
 
@@ -275,7 +275,7 @@ def test_nothing_but_a_welcome_counts_before_the_welcome() -> None:
     side.feed(side.exchange.start(side.now))
     side.feed(side.exchange.connected(0, side.now))
     side.seen.clear()
-    side.hear(0, tick=pb.Tick(tick=5))
-    side.hear(0, send_seed=pb.SendSeed())
-    side.hear(0, final=pb.Final())
+    side.receive(0, tick=pb.Tick(tick=5))
+    side.receive(0, send_seed=pb.SendSeed())
+    side.receive(0, final=pb.Final())
     assert side.seen == []

@@ -37,7 +37,7 @@ def test_a_transport_that_has_not_read_for_very_long_is_given_up(
         done.open()
 
 
-def test_the_transports_death_is_said_clearly_and_asks_for_a_new_start() -> None:
+def test_the_death_of_the_transport_is_an_error_that_asks_for_a_new_start() -> None:
     def script(fake: FakeTransport) -> None:
         fake.begin()
 

@@ -70,7 +70,7 @@ def test_snapshots_are_the_first_values_then_at_multiples_and_the_final_one_alwa
     assert seen == [(0, False, 1.0), (25, False, 1.0), (29, True, 3.0)]
 
 
-def test_a_part_of_the_model_is_no_snapshot() -> None:
+def test_a_snapshot_waits_for_every_part_of_the_model() -> None:
     def script(fake: FakeTransport) -> None:
         fake.send(Tick(tick=50))
         fake.offer_values(1.0)
@@ -102,7 +102,7 @@ def test_sigterm_ends_the_wait_for_a_snapshot() -> None:
     assert caught.value.code == 0
 
 
-def test_what_is_out_of_order_is_said() -> None:
+def test_a_call_out_of_order_is_an_error_that_names_the_remedy() -> None:
     def script(fake: FakeTransport) -> None:
         fake.until_leaving()
 

@@ -39,7 +39,7 @@ def test_a_learner_without_boundaries_reports_every_two_seconds_rule_6() -> None
 
 def test_a_report_says_the_highest_tick_and_epochs_seen_rules_14_and_23() -> None:
     side = learner_side().begin()
-    side.hear(1, tick=pb.Tick(tick=9))
+    side.receive(1, tick=pb.Tick(tick=9))
     side.lose(1)
     side.welcome(1, epoch=4)
     side.seen.clear()
@@ -50,23 +50,23 @@ def test_a_report_says_the_highest_tick_and_epochs_seen_rules_14_and_23() -> Non
 
 def test_the_jobs_step_is_the_lowest_tick_over_the_shards_and_never_goes_back_rule_8() -> None:
     side = learner_side().begin()
-    side.hear(0, tick=pb.Tick(tick=7))
+    side.receive(0, tick=pb.Tick(tick=7))
     assert side.take(Tick) == []
-    side.hear(1, tick=pb.Tick(tick=5))
+    side.receive(1, tick=pb.Tick(tick=5))
     assert side.take(Tick) == [Tick(tick=5)]
-    side.hear(1, tick=pb.Tick(tick=3))
+    side.receive(1, tick=pb.Tick(tick=3))
     side.lose(1)
     side.welcome(1, tick=0, epoch=2)
-    side.hear(0, tick=pb.Tick(tick=8))
+    side.receive(0, tick=pb.Tick(tick=8))
     assert side.take(Tick) == []
-    side.hear(1, tick=pb.Tick(tick=9))
+    side.receive(1, tick=pb.Tick(tick=9))
     assert side.take(Tick) == [Tick(tick=8)]
 
 
 def test_a_learner_finishes_when_every_shard_is_final_and_the_finals_are_adopted_rule_27() -> None:
     side = learner_side().begin()
-    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
-    side.hear(1, final=pb.Final(versions=side.heads(1, 1)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
+    side.receive(1, final=pb.Final(versions=side.heads(1, 1)))
     side.step()  # it goes on training until then
     assert side.take(Finished) == []
     side.value(1, 0, 1)
@@ -77,13 +77,13 @@ def test_a_learner_finishes_when_every_shard_is_final_and_the_finals_are_adopted
     side.step()
     assert side.take(Finished) == [Finished()]
     assert {report.finished for _, report in side.messages("report")} == {True}
-    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
     assert side.take(Finished) == []  # said once
 
 
 def test_finishing_at_a_final_is_reported_at_once_rule_27() -> None:
     side = learner_side(shards=1).begin()
-    side.hear(0, final=pb.Final(versions=side.heads(0, 0)))
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
     assert [report.finished for _, report in side.messages("report")] == [True]
 
 

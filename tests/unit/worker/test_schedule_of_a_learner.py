@@ -45,7 +45,7 @@ def test_what_comes_due_between_the_next_two_boundaries_is_captured_ahead(
         assert {p for p in range(sync.fragments) if next_due(sync, p, tick) <= until} <= {*asked}
 
 
-def test_a_tick_that_was_not_heard_of_yet_is_allowed_for() -> None:
+def test_a_tick_that_has_not_been_received_yet_is_allowed_for() -> None:
     sync = Sync(fragments=24, period=24)
     assert ahead(sync, 0, 1.0, 1.0) == [1, 2, 3]
     assert ahead(sync, 0, 0.0, 1.0) == [1]  # the rate is unknown at first

@@ -46,7 +46,7 @@ def test_what_an_earlier_incarnation_had_merged_is_not_this_ones() -> None:
     base=st.integers(6, 8),
     incarnation=st.integers(ME - 1, ME + 1),
 )
-def test_every_token_is_told_exactly_once(
+def test_every_token_has_exactly_one_outcome(
     steps: list[int], offered: set[int], capture: int, base: int, incarnation: int
 ) -> None:
     captures = {n: sum(steps[:n]) for n in offered if n <= len(steps)}

@@ -203,6 +203,7 @@ class Exchange:
     # ------------------------------------------------------------ steps
 
     def _count(self, boundary: Boundary) -> None:
+        """Count the step for this learner and for every slice, before anything else happens."""
         state = self._state
         state.progress.count(boundary)
         if state.run_file.sync.lockstep:
@@ -211,6 +212,7 @@ class Exchange:
             each.count(boundary.tokens)
 
     def _hand_over(self, boundary: Boundary) -> list[Effect]:
+        """After counting and adoptions: offer what is captured, and ask for what is due."""
         state = self._state
         if state.observer:
             return []
@@ -221,12 +223,14 @@ class Exchange:
         return [*effects, *adoption.adopt_all(state), *handover.proceed(state)]
 
     def _report(self, now: float) -> list[Effect]:
+        """Report to every shard; the next one is due REPORT_SECONDS from now at the latest."""
         self._reported_at = now
         return reports.report(self._state)
 
     # ------------------------------------------------------------ messages
 
     def _welcomed_message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
+        """Messages of an open session. Kinds that are not known are ignored: they may be newer."""
         match message.WhichOneof("kind"):
             case "call" if not self._state.run_file.sync.lockstep:
                 return handover.called(self._state, shard, message.call)
@@ -241,6 +245,7 @@ class Exchange:
         return []
 
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
+        """A session begins; what died with the last one is sent again."""
         state = self._state
         effects = joining.welcomed(state, shard, welcome, now)
         if state.shards[shard].connection is not Connection.WELCOMED:
@@ -254,6 +259,7 @@ class Exchange:
         return [*effects, *joining.start(state), *self._report(now)]
 
     def _tick(self, shard: int, tick: int, now: float) -> list[Effect]:
+        """Move the job's clock if the slowest shard has moved (rule 8)."""
         state = self._state
         known = state.shards[shard]
         known.tick = max(known.tick, tick)
@@ -279,6 +285,7 @@ class Exchange:
         return [SendHeld(shard, pb.Held(version=version, lineage=each.lineage))]
 
     def _final(self, shard: int, final: pb.Final, now: float) -> list[Effect]:
+        """A shard's last versions are known; they may have arrived already, or may still come."""
         numbers = {each.slice: each.version.number for each in final.versions}
         self._state.shards[shard].final = numbers
         effects = self._finish()

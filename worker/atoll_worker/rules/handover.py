@@ -3,8 +3,8 @@
 An offer is formed from a *capture*, a copy of the slice at one step boundary; the training process
 makes it on command. Who decides that an offer is due differs between two families of modes.
 
-**Where nobody waits** (Decoupled DiLoCo, arXiv 2604.21428), a shard sends a Call when a slice is
-due. The Call is the credit for exactly one offer. It is answered from the last finished step: if
+**Where no learner waits** (Decoupled DiLoCo, arXiv 2604.21428), a shard sends a Call when a slice
+is due. The Call is the credit for exactly one offer. It is answered from the last finished step: if
 the slice was captured at the newest boundary the offer leaves at once, otherwise the next boundary
 brings the capture. Because a slow learner would then answer a whole step late, slices that come due
 before its next boundary are captured ahead (`captures`).
@@ -85,7 +85,7 @@ def lost(state: State, shard: int, fragment: int, base: int) -> list[Effect]:
     return ask(state, [each])
 
 
-# ---------------------------------------------------------------- modes in which nobody waits
+# ---------------------------------------------------------------- modes in which no learner waits
 
 
 def called(state: State, shard: int, call: pb.Call) -> list[Effect]:

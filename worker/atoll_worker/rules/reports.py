@@ -4,6 +4,9 @@ A report is the whole truth of one moment, not a change, so a shard loses nothin
 the newest: the transport replaces an unsent report by a newer one. Reports are also sent when no
 boundary comes, so that a shard can tell a learner whose training thread is stuck (it reports, but
 its steps do not grow) from one that is gone.
+
+`t_m` on the wire is the learner's *position*: the tick at which it entered the schedule, plus one
+for each step since. An observer reports nothing, so no shard waits for it or counts it.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb

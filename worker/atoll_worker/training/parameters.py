@@ -3,6 +3,13 @@
 A tensor *travels* if the learners exchange it: it is part of offers and is overwritten by published
 values. All processes of a job derive the same list from the same model, in the order of the names,
 and from it the layout of fragments and slices (atoll_protos.layout).
+
+    trainable parameter                travels; merged as spec.sync.merge says
+    embedding, or a head tied to it    travels; plain mean, as published (arXiv 2604.21428)
+    floating-point buffer              travels; plain mean (running statistics of norms)
+    frozen parameter                   stays: it is the same everywhere already
+    integer or unsaved buffer          stays: a mean of counters has no meaning
+    tied parameter                     travels once, under its first name
 """
 
 from collections.abc import Iterator, Sequence

@@ -18,9 +18,9 @@ when it is done. A boundary therefore passes through these states:
    ------------------> work -------------> pending ---------------------------------> sent
 
 A Boundary message is sent only when everything that it names is done, and never before an older
-one. Thus the transport may read a capture region as soon as it is told of the capture, and may
-write an adopt region again as soon as it is told of the adoption. On a CPU each copy is done at
-once, so that every Boundary leaves in `report` itself.
+one. Thus the transport may read a capture region as soon as it receives a Boundary that names it,
+and may write an adopt region again in the same way. On a CPU each copy is done at once, so that
+every Boundary leaves in `report` itself.
 
 Invariants:
 1. The counter of a capture region is odd from the moment a copy is put in line until the last copy
