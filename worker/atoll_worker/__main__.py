@@ -4,6 +4,7 @@ A script needs no runner: it may call Learner itself. What the runner adds is wh
 a job should do, and what is easy to forget:
 
 - the memory allocator is tuned before torch is imported (page faults cost more than the copies);
+- the transport process is started before the module is imported, so that both start side by side;
 - logs are lines of JSON on standard output, as those of the syncer and the operator;
 - the exit code says why the process ended, so that whatever started it knows whether to start it
   again: 0 when the function returns, 64 for bad input (SpecError), the error's own code for a
@@ -29,8 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` are the command line's by default: MODULE:FUNCTION, then those of the function,
     which finds them in `sys.argv[1:]`. If the function returns an int, that is the exit code.
-    In a job, the transport process starts first, so that it is ready when the module has imported
-    torch.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     allocator.tune()  # before torch is imported
