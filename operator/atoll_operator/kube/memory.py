@@ -33,7 +33,7 @@ class Reply:
 class Memory:
     """Of one job, until it is deleted or made again under another UID."""
 
-    uid: str
+    uid: str  # of the job's object: one made again under the same name is another job
 
     # the API server's objects as last read
     dirty: bool = True  # something may have changed since then

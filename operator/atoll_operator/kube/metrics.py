@@ -1,4 +1,16 @@
-"""The operator's own metrics, in Prometheus' format on /metrics."""
+"""The operator's own metrics, in Prometheus' format on /metrics.
+
+    atoll_operator_pass_seconds                     slow: the API server or the shards are slow
+    atoll_operator_pass_failures_total              grows: see "pass failed" in the log
+    atoll_operator_api_writes_total{kind}           a job at rest writes nothing
+    atoll_operator_node_replacements_total{role}    pods deleted for lost nodes
+    atoll_operator_node_loss_deletion_seconds       how soon a lost pod is deleted
+    atoll_operator_node_replacement_seconds         how soon its successor works
+    atoll_operator_jobs_held                        above 0: a person has to decide (NodeLossHeld)
+    atoll_operator_owner_words_total                SetOwner calls to registrars
+
+Progress and health of a job are metrics of its shards, not of the operator.
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

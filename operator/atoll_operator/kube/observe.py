@@ -5,6 +5,13 @@ an event of theirs, after a write of this operator (`Memory.dirty`), or when the
 older than OBSERVE_SECONDS, so that a lost event delays a change but never loses it. Shards are
 asked in every pass, because nothing tells the operator when their answer changes. Nodes and
 Leases come from `edges.watches`, which follows them all the time.
+
+The order matters. The job is read before its children, so that a child is never judged by a
+manifest older than itself. `dirty` is cleared before the listing: an event that arrives during it
+is not lost, at the price of one more listing. Addresses of shards come from the pods just read,
+and the ages are taken when the shards have answered, which may be two seconds after the listing.
+
+A job that is not ours, or whose manifest is invalid, is not observed further: no shard is asked.
 """
 
 import time

@@ -1,8 +1,13 @@
 """The last phase of a pass: writes the status and its Events, and measures replacements.
 
-At most one status write per pass, and none when nothing is new; Events are written only after the
-status that they announce, so that an operator that dies between the two says too little rather
-than something twice.
+At most one status write per pass, and none when nothing is new (`plan.status` decides). Events
+are written only after the status that they announce, so that an operator that dies between the two
+says too little rather than something twice: its successor finds the status written and the
+condition unchanged. Each change of a condition is logged with its reason as well, because Events
+are gone after an hour.
+
+Replacements are measured here, after the effects of the pass, and not in the plan, because one that
+began in this very pass is measured from now on.
 """
 
 import time

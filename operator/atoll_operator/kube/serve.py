@@ -8,6 +8,13 @@
 
 These parts run until one of them ends. None of them may end by itself, so an end of one is raised
 and the process exits; Kubernetes starts it again, and it begins with a listing of everything.
+
+Everything but kopf runs in one event loop, so no part needs a lock: a pass that awaits an answer
+lets the others run, and the queue sees to it that no two passes share a job's memory.
+
+Only one replica may run at a time (the chart's Deployment has the strategy Recreate). Two would
+not break a job, since every write is idempotent and every owner's word numbered, but they would
+write the same statuses twice and delay one another's.
 """
 
 import asyncio

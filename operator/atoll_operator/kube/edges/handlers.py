@@ -53,7 +53,11 @@ class EventTimes:
 
 
 def registry(feed: Callable[[Key], None], times: EventTimes) -> kopf.OperatorRegistry:
-    """kopf's registry with handlers that feed the key of the job that an object belongs to."""
+    """kopf's registry with handlers that feed the key of the job that an object belongs to.
+
+    Posting of Events, scanning of CRDs and finalizers are switched off: kopf only watches. The
+    children's watches are filtered on the server by the label that every child carries.
+    """
     found = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=found)
@@ -87,7 +91,11 @@ def registry(feed: Callable[[Key], None], times: EventTimes) -> kopf.OperatorReg
 
 
 async def run(feed: Callable[[Key], None], settings: Settings, times: EventTimes) -> None:
-    """Feed keys until cancelled; returns if kopf ends by itself. `feed` is called in this loop."""
+    """Feed keys until cancelled; returns if kopf ends by itself.
+
+    `feed` is called in the caller's event loop, never in kopf's thread. On cancellation kopf is
+    asked to stop and not waited for: its thread is a daemon and ends with the process.
+    """
     loop, stop = asyncio.get_running_loop(), threading.Event()
 
     def hand_over(key: Key) -> None:

@@ -92,6 +92,10 @@ class JobChildren:
             found += self._region(region)
         return [with_applied_hash(each) for each in found]
 
+    # Each builder below returns plain objects as the API server takes them. They carry neither
+    # defaults that the API server would fill in nor status: server-side apply then owns exactly
+    # the fields that are written here, and a user may set any other field of a child.
+
     def _labels(self, role: str, **more: str) -> dict[str, str]:
         return {
             "app.kubernetes.io/name": "atoll",
@@ -106,6 +110,7 @@ class JobChildren:
     def _object(
         self, kind: str, api: str, name: str, labels: Mapping[str, str], **body: Any
     ) -> Object:
+        """An object of the job's namespace that is deleted with the job."""
         owner = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -123,6 +128,10 @@ class JobChildren:
         return {"apiVersion": api, "kind": kind, "metadata": metadata, **body}
 
     def _account(self, role: str) -> Object:
+        """The identity of a role's pods. It has no rights: pods of a job never call the API server.
+
+        There is one per role, so that a cloud's identity can be given to shards alone.
+        """
         name = account_name(self.owner.name, role)
         labels = self._labels(role)
         return self._object(
@@ -130,11 +139,13 @@ class JobChildren:
         )
 
     def _run_config(self, file: RunFile) -> Object:
+        """A run file for pods to mount; immutable, so that a running pod never sees another one."""
         labels = self._labels("run")
         data = {RUN_FILE: file.to_json()}
         return self._object("ConfigMap", "v1", config_name(file), labels, data=data, immutable=True)
 
     def _budget(self, name: str, selector: Mapping[str, str]) -> Object:
+        """Lets a drain evict one pod of a group at a time."""
         match = {Label.JOB: self.owner.name, **selector}
         spec = {"maxUnavailable": 1, "selector": {"matchLabels": match}}
         labels = self._labels("budget")
@@ -162,6 +173,12 @@ class JobChildren:
         )
 
     def _region(self, region: RegionSpec) -> list[Object]:
+        """The learners of one region.
+
+        Parallel, because learners do not wait for one another to start. OnDelete, because the
+        operator decides which pods restart for a new template and when (`rollout`). The template's
+        hash leaves the run file's name out, which changes with the number of learners.
+        """
         job, name = self.job, learner_set(self.owner.name, region.name)
         labels = self._labels(LEARNER_ROLE, **{Label.REGION: region.name})
         context = self._context(
@@ -200,6 +217,12 @@ class JobChildren:
         return [service, budget, workload]
 
     def _shard(self, number: int) -> list[Object]:
+        """One shard: a Deployment of one pod behind a Service of its own.
+
+        Recreate, so that in a rollout the old pod has ended before the new one starts. Should two
+        pods of a shard run all the same, because the older one's node is cut off, the shard's
+        store refuses the older one's commits.
+        """
         job, name = self.job, shard_name(self.owner.name, number)
         labels = self._labels(SHARD_ROLE, **{Label.SHARD: str(number)})
         selector = {
@@ -222,6 +245,7 @@ class JobChildren:
         return found
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
+        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`)."""
         storage = self.job.spec.syncer.storage
         spec: Object = {
             "accessModes": ["ReadWriteOnce"],
@@ -235,6 +259,7 @@ class JobChildren:
         return claim
 
     def _evaluator(self) -> Object:
+        """The evaluator, which lives where the shards live and reads their outer parameters."""
         job, name = self.job, evaluator_name(self.owner.name)
         labels = self._labels(EVALUATOR_ROLE)
         context = self._context(

@@ -10,6 +10,19 @@ and returns a frozen value, so the same observation always gives the same plan. 
 The plan says *what*, in the order in which `apply` does it. Where the answer to one effect decides
 the next (an owner's word that may be refused, a pod that may be gone), the plan carries all that
 the sequence needs and `repair` walks through it.
+
+Why one plan for everything. The parts depend on each other: a pod that is being replaced must not
+be named owner, a shard that moves must not be held back by a rollout, a job that is over must
+report before it is deleted. Decided in one place from one observation, these rules are plain
+conditions; spread over the calls that they guard, each would see another moment.
+
+What is not decided here: whether a call succeeds, and the last look at a Lease or a pod before a
+delete (`repair`). Nor is anything remembered here: the plan says what is to be remembered (storms)
+and `apply` notes it.
+
+To add a decision: a function of values in one of the modules of this package, its inputs as fields
+of `Observation`, its result as a field of `Plan`, a line in `apply` that does it, and a test in
+tests/unit/kube/test_planner.py.
 """
 
 from collections.abc import Sequence
@@ -191,7 +204,12 @@ def place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Plac
 def _replacements(
     seen: Observation, job: Job, placement: Placement, now: float
 ) -> tuple[tuple[PodReplacement, ...], bool]:
-    """Pods that may be deleted now, and whether another waits for its controller."""
+    """Pods that may be deleted now, and whether another waits for its controller.
+
+    Of each: a silent Lease must still be unchanged when the pod is deleted, but a Node that is
+    NotReady or gone needs no last look; a learner's slot must have no owner, as far as the
+    registrar can be reached, but shards and evaluators have no slots.
+    """
     found, waits = [], False
     for each in placement.replace:
         pod, state = each.pod, placement.lost.get(each.node)
@@ -218,7 +236,10 @@ def _replacements(
 
 
 def _deletions(seen: Observation, placement: Placement) -> tuple[Deletion, ...]:
-    """Pods that cannot go on as they are: stranded, or superseded at the registrar."""
+    """Pods that cannot go on as they are: stranded, or superseded at the registrar.
+
+    Both are deleted with their usual grace, and their controllers make them again.
+    """
     found = []
     for pod in seen.pods:
         if nodes.stranded(pod, placement.lost):
@@ -250,7 +271,12 @@ def _children(
     placement: Placement,
     settings: Settings,
 ) -> tuple[tuple[Object, ...], tuple[Deletion, ...]]:
-    """Children to apply because they differ, and children to delete."""
+    """Children to apply because they differ, and children to delete.
+
+    A child differs when the hash that it carries is not the hash of what would be applied. That is
+    a comparison with what was last applied, not with the live object: fields that others have
+    changed are noticed only when this operator has something to change, too.
+    """
     if phase.kind is Kind.REJECTED:
         return (), ()
     if phase.kind is Kind.SUSPENDED and not seen.workloads:
@@ -339,7 +365,12 @@ def _pruned(seen: Observation, asked_for: set[tuple[str, str]]) -> tuple[Deletio
 def _restarts(
     seen: Observation, job: Job, phase: Phase, placement: Placement, settings: Settings
 ) -> tuple[Deletion, ...]:
-    """Learners' pods of an old template that may go now (`rollout`)."""
+    """Learners' pods of an old template that may go now (`rollout`).
+
+    Left out are regions whose StatefulSet has not been observed by its controller (it would make
+    the pod from the old template again), pods on lost nodes (they are replaced, not restarted) and
+    pods beyond the wanted number of learners (they are about to be scaled away).
+    """
     if phase.kind is not Kind.RUNNING or seen.registrar is None:
         return ()
     own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]

@@ -1,9 +1,27 @@
 """Pod templates: the user's, completed with what every pod of a role needs.
 
-The user's template comes first: a field that it sets is kept (`setdefault`), except those that
-the job cannot do without (labels, the run file's mount, tolerations, excluded nodes). Whatever
-this module writes goes into the hash of the role's template, so a change of its output restarts
-running pods at the next upgrade of the operator: change it only for a reason.
+The user's template comes first. What this module does with a field:
+
+    kept if the user sets it   image, command, pull policy, service account, security contexts,
+                               grace period, ports, probes, and volumes at our mount paths
+    merged, the user's last    environment variables: a variable of the template or of
+                               podOverrides replaces one of the same name
+    added to the user's        labels, annotations, tolerations, node affinity, node selector
+    always set                 no service account token, no service links
+
+The first container of the template runs Atoll's process; others are sidecars and stay as they
+are. A template without containers gets one, so `template: {}` is a complete manifest.
+
+Every pod is admitted under the "restricted" pod security standard: it runs as USER_ID, without
+privileges and capabilities, with the runtime's seccomp profile. `/tmp` and `/dev/shm` are folders
+of the pod; the latter is memory, and the two processes of a learner share theirs through it.
+
+A pod is bound to its region by node affinity on `Settings.region_label`, where the cluster spans
+regions and the user has not selected nodes. Lost nodes are excluded by `matchFields` on the node's
+name, which every node has, rather than by its hostname label, which may differ from the name.
+
+Whatever this module writes goes into the hash of the role's template, so a change of its output
+restarts running pods at the next upgrade of the operator: change it only for a reason.
 """
 
 import copy
@@ -124,6 +142,9 @@ def _pod(
     spec["tolerations"] = [*spec.get("tolerations", []), *_tolerations()]
     _place(context, spec)
     return pod
+
+
+# The functions below change `spec`, which `_pod` has copied from the user's template.
 
 
 def _container(

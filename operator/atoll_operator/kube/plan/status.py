@@ -1,9 +1,22 @@
 """What the status of a job says after a pass, and whether that is worth a write.
 
 A status has two parts: ten conditions (`api.conditions` decides them from facts) and counts and
-progress (`api.status`). This module collects the facts of a cluster, and compares the result with
-what the API server has: nothing new is not written, and mere progress only every WRITE_SECONDS,
-so that a job at rest costs no writes and a training one few.
+progress (`api.status`). Both are the same for `atoll run`; this module collects what they are made
+from on a cluster:
+
+    from the shards' answers   states, slots in training, tick, loss, evaluation
+    from pods                  what is wrong with each of them, ready pods by region
+    from workloads             replacements so far
+    from the placement         storms that are held, lost nodes
+    from earlier statuses      startTime, completionTime, and all counts of a job that is over
+
+Promise: what cannot be seen is Unknown or absent, never the last value. An answer older than
+REPLY_SECONDS_MAX (`memory`) counts as none. The one exception is a job that is over: its pods and
+shards are gone by intent, so the last counts stay.
+
+The result is compared with what the API server has. Nothing new is not written; a change of a
+condition or a count is written at once; mere progress (tick, tokens, loss) at most every
+WRITE_SECONDS. So a job at rest costs no writes, and a training one six a minute.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
