@@ -122,7 +122,7 @@ class Observation:
 
     at: float  # monotonic seconds; what is remembered of this pass is dated by it
     raw: Object  # the job's object as the API server has it
-    job: Job | None = None  # None: the manifest is invalid, or the job is not ours to run
+    job: Job | None = None  # None: the manifest is invalid, or another controller runs the job
     error: str = ""  # what is wrong with the manifest
     children: tuple[Object, ...] = ()  # raw, of every kind that the operator makes
     pods: tuple[Pod, ...] = ()

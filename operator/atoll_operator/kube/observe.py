@@ -11,7 +11,7 @@ manifest older than itself. `dirty` is cleared before the listing: an event that
 is not lost, at the price of one more listing. Addresses of shards come from the pods just read,
 and the ages are taken when the shards have answered, which may be two seconds after the listing.
 
-A job that is not ours, or whose manifest is invalid, is not observed further: no shard is asked.
+A job that another controller manages, or whose manifest is invalid, is not observed further.
 """
 
 import time
@@ -26,7 +26,7 @@ from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import LONG_AGO, Memory
 from atoll_operator.kube.observation import Object, Observation, Pod, Remembered, rfc3339
-from atoll_operator.kube.plan.planner import is_ours
+from atoll_operator.kube.plan.planner import is_managed_here
 from atoll_operator.kube.plan.sessions import shard_addresses
 from atoll_operator.kube.settings import Settings
 from atoll_protos.errors import SpecError
@@ -53,7 +53,7 @@ class Observer:
         if memory is None:
             return None
         raw, at = memory.job, time.monotonic()
-        if not is_ours(raw):
+        if not is_managed_here(raw):
             return Observation(at=at, raw=raw)
         try:
             job = from_object(raw)

@@ -13,12 +13,13 @@ where it is, and a pass that fails half-way is simply run again: every effect is
 When a pass runs. `edges.queue` runs one pass per job at a time, on an event of the job, of its
 children or of any node, and after the time that the last pass asked for: a second while a job
 runs (its shards send no events), a third of a second while a controller or the registrar is
-waited for, minutes while nothing runs, never again for a job that is invalid or not ours until
-it changes. Passes of one job are at least 0.3 s apart, however many events come.
+waited for, minutes while nothing runs, never again for a job that is invalid or managed by
+another controller until it changes. Passes of one job are at least 0.3 s apart, however many
+events come.
 
 When a pass fails. Any exception ends the pass, is counted (`atoll_operator_pass_failures_total`)
 and logged with its traceback by the queue, and the pass is tried again after 1 to 60 s, doubling
-with each failure and spread at random, so that a restarted API server is not met by all jobs at
+with each failure and spread at random, so that a restarted API server does not get all jobs at
 once. "Not found" and "conflict" are no failures: a delete carries a UID and means "be gone", and
 both answers say that it is.
 

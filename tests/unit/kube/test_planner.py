@@ -201,11 +201,11 @@ def test_a_manifest_that_cannot_be_read_gets_a_status_and_no_next_pass() -> None
 
 
 def test_a_job_of_another_manager_or_on_its_way_out_gets_an_empty_plan() -> None:
-    assert planner.is_ours(raw())
-    assert not planner.is_ours(raw(deletionTimestamp="now"))
+    assert planner.is_managed_here(raw())
+    assert not planner.is_managed_here(raw(deletionTimestamp="now"))
     foreign = raw()
     foreign["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
-    assert not planner.is_ours(foreign)
+    assert not planner.is_managed_here(foreign)
     assert planned(Observation(at=0.0, raw=foreign)).status is None
 
 

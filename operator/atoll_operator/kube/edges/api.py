@@ -23,7 +23,7 @@ from kubernetes.aio.dynamic.exceptions import DynamicApiError
 from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.names import CHILDREN_MANAGER, GROUP, PLURAL, STATUS_MANAGER, VERSION
 
-CALL_SECONDS_MAX = 20.0
+CALL_SECONDS_MAX = 20.0  # of any call but a watch
 APPLY = "application/apply-patch+yaml"
 KINDS = {
     "ConfigMap": ("v1", "configmaps"),
@@ -201,6 +201,9 @@ class Api:
                         yield json.loads(line)
         finally:
             response.close()
+
+
+# The client's own models are not used: they would drop fields that this version does not know.
 
 
 def _message(error: Any) -> str:

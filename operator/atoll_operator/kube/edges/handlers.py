@@ -36,7 +36,7 @@ INACTIVE_SECONDS = 75.0  # the API server sends a bookmark every minute
 
 
 class EventTimes:
-    """When the last event of each watched kind came; written in kopf's thread, read in ours."""
+    """When the last event of each watched kind came; written by kopf's thread, read by probes."""
 
     def __init__(self) -> None:
         # Every key from the start: a dict that never grows may be read while it is written.

@@ -1,4 +1,4 @@
-"""Nodes and their Leases, followed by list and watch; the clock of their silence is ours.
+"""Nodes and their Leases, followed by list and watch; with a clock of their silence.
 
 kopf follows jobs and their children (`handlers`). Nodes and Leases are followed here, because a
 decision about a lost node rests on them and on *when* they were seen, which kopf does not tell.

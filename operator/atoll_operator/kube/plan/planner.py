@@ -123,7 +123,11 @@ class Plan:
 
 
 def plan(seen: Observation, settings: Settings, now: float) -> Plan:
-    """Decide everything about one job; `now` is wall time in UNIX seconds."""
+    """Decide everything about one job in one pass.
+
+    `now` is wall time in UNIX seconds; it dates statuses and Events, and measures deadlines, which
+    outlive this process. All shorter times are ages in the observation.
+    """
     if seen.job is None:
         found = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
@@ -162,7 +166,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     )
 
 
-def is_ours(raw: Object) -> bool:
+def is_managed_here(raw: Object) -> bool:
     """Whether this operator runs the job: it is not being deleted and has no other manager."""
     managed_by = raw["spec"].get("managedBy")
     return "deletionTimestamp" not in raw["metadata"] and managed_by in (None, MANAGED_BY)

@@ -2,7 +2,7 @@
 
 A learner's *slot* (`us-east-0`) outlives its pods. Its *session* is one incarnation of the slot at
 the registrar, which is shard 0. Two processes must never act for one slot at a time, but a pod on
-a cut-off node goes on running where nobody can stop it. The registrar solves this (rule 4 of
+a cut-off node goes on running where nothing can stop it. The registrar solves this (rule 4 of
 docs/protocol.md): it admits an instance to a slot only when the slot's session is dead, or when
 the slot's *owner* is that instance's pod, and it refuses whatever has been superseded for ever.
 
