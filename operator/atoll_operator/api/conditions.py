@@ -40,7 +40,7 @@ the table, made by `atoll_operator.api.docs`. A new condition takes its entries 
 function here and the facts that it needs from both executors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -266,10 +266,10 @@ class Phase:
 
 
 class Shown(BaseModel):
-    """A part of a status: camelCase outside, and what a reader does not know is ignored."""
+    """A part of a status: camelCase outside, and fields of a newer version are kept as they are."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+        alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True
     )
 
     def to_object(self) -> dict[str, Any]:
@@ -482,27 +482,25 @@ def _over(facts: Facts, kind: str, phase: Kind) -> Condition:
 
 
 def merged(
-    old: Sequence[Mapping[str, Any]], new: Sequence[Condition], generation: int, now: str
-) -> list[dict[str, Any]]:
-    """With times: lastTransitionTime moves only when the status does.
+    old: Sequence[Condition], new: Sequence[Condition], generation: int, now: str
+) -> list[Condition]:
+    """The new ones with times: lastTransitionTime moves only when the status does.
 
     `old` are the conditions that the object has, `now` is in RFC 3339.
     """
-    before = {each.type: each for each in map(Condition.model_validate, old)}
+    before = {each.type: each for each in old}
     found = []
     for each in new:
         known = before.get(each.type)
         since = known.last_transition_time if known and known.status == each.status else None
         times = {"observed_generation": generation, "last_transition_time": since or now}
-        found.append(each.model_copy(update=times).to_object())
+        found.append(each.model_copy(update=times))
     return found
 
 
-def transitions(
-    old: Sequence[Mapping[str, Any]], new: Sequence[Condition]
-) -> tuple[Condition, ...]:
+def transitions(old: Sequence[Condition], new: Sequence[Condition]) -> tuple[Condition, ...]:
     """Those whose status has changed; a first False is not worth an Event."""
-    before = {each["type"]: each["status"] for each in old}
+    before = {each.type: each.status for each in old}
     return tuple(
         each
         for each in new

@@ -32,7 +32,7 @@ read, since the shards that could say more are gone.
 
 `to_object()` leaves out what is None and keeps the order of the fields below. A field that is
 added must be optional, because an older operator may have written the object; a field that this
-version does not know is ignored when it is read.
+version does not know is kept when a status is read and written again.
 """
 
 import math
@@ -43,7 +43,7 @@ from typing import Any, Self
 from pydantic import Field
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import SERVING, Condition, Shown
+from atoll_operator.api.conditions import SERVING, TRUE, Condition, Shown
 from atoll_operator.api.spec import Job
 from atoll_protos.names import split_slot
 
@@ -187,7 +187,7 @@ class Status(Shown):
     def true_condition(self, kind: str) -> Condition | None:
         """The condition of a type, when it is True."""
         for each in self.conditions or []:
-            if each.type == kind and each.status == "True":
+            if each.type == kind and each.status == TRUE:
                 return each
         return None
 
@@ -240,11 +240,6 @@ def of(view: View) -> Status:
         learners_live=None if live is None else len(live),
         progress=progress,
     )
-
-
-def body(view: View) -> dict[str, Any]:
-    """`of` as the object that is written."""
-    return of(view).to_object()
 
 
 def _region(

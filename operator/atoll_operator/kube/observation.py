@@ -17,6 +17,7 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
+from atoll_operator.api.status import Status
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
     LEARNER_ROLE,
@@ -152,9 +153,9 @@ class Observation:
         return str(self.raw["metadata"]["uid"])
 
     @property
-    def status(self) -> Raw:
+    def status(self) -> Status:
         """The status as earlier passes wrote it; empty before the first."""
-        return self.raw.get("status") or {}
+        return Status.read(self.raw.get("status"))
 
 
 # ---------------------------------------------------------------- reading raw objects

@@ -91,10 +91,10 @@ def test_a_suspended_job_is_suspended_once_its_learners_are_gone() -> None:
 def test_a_transition_time_moves_only_with_the_status() -> None:
     old = merged([], decide(FACTS), 1, THEN)
     new = merged(old, decide(replace(FACTS, live=2)), 2, NOW)
-    times = {each["type"]: each["lastTransitionTime"] for each in new}
+    times = {each.type: each.last_transition_time for each in new}
     assert times["Degraded"] == NOW
     assert times["LearnersAvailable"] == THEN
-    assert {each["observedGeneration"] for each in new} == {2}
+    assert {each.observed_generation for each in new} == {2}
 
 
 def test_only_changes_of_status_are_news_and_a_first_false_is_none() -> None:
@@ -115,7 +115,7 @@ def body(*replies: pb.StatusReply | None) -> dict[str, Any]:
         job=job(), replies=replies, asked_at=NOW,
         ready={"us-east": 1, "eu-west": 0}, replaced={"us-east": 1},
     )  # fmt: skip
-    return status.body(view)
+    return status.of(view).to_object()
 
 
 def test_progress_is_the_lowest_step_and_the_mean_loss() -> None:

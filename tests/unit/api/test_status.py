@@ -68,8 +68,9 @@ def test_what_is_written_is_read_back() -> None:
         assert Status.read(json.loads(text)) == status
 
 
-def test_a_reader_ignores_what_it_does_not_know_and_misses_nothing_that_is_absent() -> None:
-    assert Status.read({"quorum": 2, "phase": "new"}) == Status(quorum=2)
+def test_a_field_of_a_newer_version_is_kept_and_an_absent_one_stays_absent() -> None:
+    newer = {"quorum": 2, "phase": "new", "syncer": {"shards": 1, "ready": 1, "epochs": [], "x": 3}}
+    assert Status.read(newer).to_object() == newer
     assert Status.read(None).to_object() == {}
 
 

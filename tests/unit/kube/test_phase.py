@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.plan import phase
 from atoll_operator.kube.plan.phase import Before
@@ -47,9 +47,10 @@ def test_complete_comes_from_the_registrar_after_the_last_evaluation() -> None:
 
 
 def test_complete_and_failed_stay() -> None:
-    written = {"reason": "Trained", "message": "to step 600"}
-    assert decided(Before(complete=written)).kind is Kind.COMPLETE
-    assert decided(Before(failed=written)).kind is Kind.FAILED
+    complete = Condition(type="Complete", status="True", reason="Trained", message="to step 600")
+    failed = Condition(type="Failed", status="True", reason="OfALaterVersion")
+    assert decided(Before(complete=complete)).kind is Kind.COMPLETE
+    assert decided(Before(failed=failed)).kind is Kind.FAILED
 
 
 def test_the_deadline_does_not_run_while_suspended() -> None:

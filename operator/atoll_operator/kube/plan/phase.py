@@ -12,15 +12,16 @@ shards that they came from.
     else ─────────────────────────────────────────────────> RUNNING
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import support
-from atoll_operator.api.conditions import STORE_LOST, TRUE, Kind, Phase
+from atoll_operator.api.conditions import STORE_LOST, Condition, Kind, Phase
 from atoll_operator.api.spec import Job, StorageType
+from atoll_operator.api.status import Status
 from atoll_operator.kube.names import EVALUATOR_ROLE
-from atoll_operator.kube.observation import Pod, Raw, seconds_of
+from atoll_operator.kube.observation import Pod, seconds_of
 from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
@@ -36,8 +37,8 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 class Before:
     """What earlier passes have written: Complete and Failed stay."""
 
-    complete: Mapping[str, str] | None = None  # the condition, when True
-    failed: Mapping[str, str] | None = None
+    complete: Condition | None = None  # the condition, when True
+    failed: Condition | None = None
     running_seconds: float | None = None  # since startTime
 
     @property
@@ -46,13 +47,12 @@ class Before:
         return bool(self.complete or self.failed)
 
 
-def before(status: Raw, now: float) -> Before:
+def before(status: Status, now: float) -> Before:
     """Read what earlier passes have written; `now` is in UNIX seconds."""
-    true = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == TRUE}
-    started = status.get("startTime")
+    started = status.start_time
     return Before(
-        complete=true.get("Complete"),
-        failed=true.get("Failed"),
+        complete=status.true_condition("Complete"),
+        failed=status.true_condition("Failed"),
         running_seconds=now - seconds_of(started) if started else None,
     )
 
@@ -122,8 +122,8 @@ def running(phase: Phase, before: Before, *, keeps_shards: bool) -> Running:
     )
 
 
-def _kept(kind: Kind, condition: Mapping[str, str]) -> Phase:
-    return Phase(kind=kind, reason=condition["reason"], message=condition.get("message", ""))
+def _kept(kind: Kind, condition: Condition) -> Phase:
+    return Phase(kind=kind, reason=condition.reason, message=condition.message)
 
 
 def _complete(

@@ -416,7 +416,7 @@ def _pause(seen: Observation, job: Job, phase: Phase, before: Before, now: float
 def _seconds_left(seen: Observation, job: Job, before: Before, now: float) -> float | None:
     """Until a finished job has lived for its ttlSecondsAfterFinished; None: it has."""
     ttl = job.spec.ttl_seconds_after_finished
-    completed = seen.status.get("completionTime")
+    completed = seen.status.completion_time
     if not completed or not before.over:
         return POLL_SECONDS
     if any(not pod.terminating for pod in seen.pods):

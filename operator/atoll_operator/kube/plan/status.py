@@ -21,14 +21,14 @@ WRITE_SECONDS. So a job at rest costs no writes, and a training one six a minute
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.spec import Job, StorageType
+from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set
-from atoll_operator.kube.observation import Object, Observation, Pod, Raw, Workload, rfc3339
+from atoll_operator.kube.observation import Object, Observation, Pod, Workload, rfc3339
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import Before, export_url
@@ -50,7 +50,7 @@ class StatusWrite:
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
     """The status of a manifest that cannot be read."""
-    return _write(seen, conditions.rejected(INVALID, seen.error), {}, now)
+    return _write(seen, conditions.rejected(INVALID, seen.error), Status(), now)
 
 
 def of_job(
@@ -66,41 +66,36 @@ def of_job(
     found = conditions.decide(_facts(seen, job, phase, placement))
     if phase.kind.over and before.over:
         # Pods and shards are gone: what was written while they were there stays.
-        kept = {k: v for k, v in seen.status.items() if k not in _WRITTEN_ALWAYS}
-        body = kept
+        status = seen.status
     else:
-        body = _body(seen, job, phase, settings, now) | _times(seen.status, phase, now)
+        status = statuses.of(_view(seen, job, phase, settings, now))
+        status = status.model_copy(update=_times(seen.status, phase, now))
     if phase.kind is Kind.COMPLETE and export_url(job):
-        body["exportURL"] = export_url(job)
-    return _write(seen, found, body, now)
+        status = status.model_copy(update={"export_url": export_url(job)})
+    return _write(seen, found, status, now)
 
 
-_WRITTEN_ALWAYS = ("conditions", "observedGeneration")
-
-
-def _body(
+def _view(
     seen: Observation, job: Job, phase: Phase, settings: Settings, now: float
-) -> dict[str, Any]:
+) -> statuses.View:
     served = [region.name for region in job.spec.regions if settings.serves(region.name)]
-    return statuses.body(
-        statuses.View(
-            job=job,
-            replies=seen.replies,
-            asked_at=seen.remembered.asked_at or rfc3339(now),
-            ready=ready_by_region(seen.pods, served),
-            replaced=replaced_by_region(job, seen.workloads),
-            idle=phase.kind is not Kind.RUNNING and not seen.pods,
-        )
+    return statuses.View(
+        job=job,
+        replies=seen.replies,
+        asked_at=seen.remembered.asked_at or rfc3339(now),
+        ready=ready_by_region(seen.pods, served),
+        replaced=replaced_by_region(job, seen.workloads),
+        idle=phase.kind is not Kind.RUNNING and not seen.pods,
     )
 
 
-def _times(old: Raw, phase: Phase, now: float) -> dict[str, str]:
+def _times(old: Status, phase: Phase, now: float) -> dict[str, str]:
     """startTime as of the last resume, completionTime once."""
     found = {}
     if phase.kind is not Kind.SUSPENDED:
-        found["startTime"] = old.get("startTime", rfc3339(now))
+        found["start_time"] = old.start_time or rfc3339(now)
     if phase.kind.over:
-        found["completionTime"] = old.get("completionTime", rfc3339(now))
+        found["completion_time"] = old.completion_time or rfc3339(now)
     return found
 
 
@@ -170,14 +165,14 @@ def replaced_by_region(job: Job, workloads: Mapping[str, Workload]) -> dict[str,
 
 
 def _write(
-    seen: Observation, found: Sequence[Condition], body: Mapping[str, Any], now: float
+    seen: Observation, found: Sequence[Condition], status: Status, now: float
 ) -> StatusWrite | None:
     """The write, or None when nothing is new, or only progress a moment after the last write."""
     old = seen.status
-    known = old.get("conditions") or []
+    known = old.conditions or []
     generation = seen.raw["metadata"]["generation"]
     merged = conditions.merged(known, found, generation, rfc3339(now))
-    new = {**body, "observedGeneration": generation, "conditions": merged}
+    new = status.model_copy(update={"observed_generation": generation, "conditions": merged})
     if new == old:
         return None
     urgent = known != merged or _lasting(new) != _lasting(old)
@@ -185,14 +180,14 @@ def _write(
         return None
     changed = conditions.transitions(known, found)
     return StatusWrite(
-        status=new,
+        status=new.to_object(),
         changed=changed,
         events=tuple(events.of_transition(seen.raw, each, rfc3339(now)) for each in changed),
     )
 
 
-def _lasting(status: Raw) -> dict[str, Any]:
+def _lasting(status: Status) -> Status:
     """A status without what moves all the time, and without its conditions."""
-    kept = {k: v for k, v in status.items() if k not in ("progress", "columns", "conditions")}
-    columns = status.get("columns") or {}
-    return {**kept, "columns": {k: v for k, v in columns.items() if k != "progress"}}
+    columns = status.columns.model_copy(update={"progress": None}) if status.columns else None
+    moving = {"progress": None, "conditions": None, "columns": columns}
+    return status.model_copy(update=moving)
