@@ -1,27 +1,21 @@
 """docs/spec.md and the table of conditions in docs/operating.md, made from the models.
 
     python -m atoll_operator.api.docs > docs/spec.md
-    python -m atoll_operator.api.docs docs/operating.md    # the part between the markers
 
 Everything comes from the structural schema (`crd.py`), the presets, the rules and the table of
 reasons, so a field, preset or reason is described in one place only. Tests check that both files
-are current.
+are current; tests/unit/docs/tables.py puts the table of conditions into its page.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from atoll_operator.api import conditions, crd, presets, rules
+from atoll_operator.api import crd, presets, reasons, rules
 from atoll_operator.api.spec import API_VERSION, KIND
 
 Node = Mapping[str, Any]
-CONDITIONS_BEGIN = (
-    "<!-- Made by `python -m atoll_operator.api.docs docs/operating.md`; do not edit. -->"
-)
-CONDITIONS_END = "<!-- end of what is made -->"
 
 HEAD = f"""# The manifest
 
@@ -68,18 +62,11 @@ def objects(path: str, node: Node) -> Iterator[tuple[str, Node]]:
 def conditions_table() -> str:
     """Every condition, status and reason, with meaning and remedy, as a table."""
     rows = []
-    for kind, reasons in groupby(conditions.REASONS, key=lambda each: each.type):
-        for number, each in enumerate(reasons):
+    for kind, given in groupby(reasons.REASONS, key=lambda each: each.type):
+        for number, each in enumerate(given):
             name = f"`{kind}`" if number == 0 else ""
             rows.append((name, f"{each.status} `{each.reason}`", each.meaning, each.remedy))
     return table(("condition", "status and reason", "what it means", "remedy"), rows)
-
-
-def with_conditions(page: str) -> str:
-    """A page with the table of conditions between its markers made again."""
-    before, _, rest = page.partition(CONDITIONS_BEGIN)
-    _, _, after = rest.partition(CONDITIONS_END)
-    return f"{before}{CONDITIONS_BEGIN}\n{conditions_table()}{CONDITIONS_END}{after}"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -181,8 +168,4 @@ def _cell(content: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:  # a page with the markers: it is changed in place
-        file = Path(sys.argv[1])
-        file.write_text(with_conditions(file.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        sys.stdout.write(text())
+    sys.stdout.write(text())

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import presets
-from atoll_operator.api.spec import NAME_CHARACTERS_MAX, Job, SyncSpec
+from atoll_operator.api.spec import NAME_CHARACTERS_MAX, Job
+from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
 

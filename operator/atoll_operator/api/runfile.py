@@ -5,7 +5,8 @@ The run file is derived from the manifest alone, so the operators of several clu
 """
 
 from atoll_operator.api import presets
-from atoll_operator.api.spec import AdoptMode, Job
+from atoll_operator.api.spec import Job
+from atoll_operator.api.sync import AdoptMode
 from atoll_protos.run import Region, RunFile, Storage, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.

@@ -2,7 +2,8 @@
 
 Theory of operation: how a manifest becomes a job
 -------------------------------------------------
-Each field is defined here once, by pydantic's `Field`: its type, default, range and description.
+Each field is defined once, by pydantic's `Field`: its type, default, range and description. The
+fields of `spec.sync` stand in `sync.py`, all others here.
 Everything else that knows about a field derives from this definition:
 
     crd.py       the OpenAPI schema with which the API server fills defaults and checks ranges
@@ -17,7 +18,7 @@ A manifest takes one of two ways to become a `Job`, and both end in `manifest.fr
     kubectl apply                API server: defaults, ranges, CEL -> stored object -----+
                                                                                          v
             1. preset       fields of spec.sync that are absent get the preset's value
-            2. models       types, ranges, defaults, unknown fields (this module)
+            2. models       types, ranges, defaults, unknown fields
             3. rules        conditions over several fields, in the order of rules.RULES
                                                                                          v
                                                         Job (frozen), or SpecError
@@ -46,36 +47,21 @@ To add a field: add it here with a description, use it, and regenerate the CRD a
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from atoll_operator.api import presets
-from atoll_operator.api.presets import Preset
-from atoll_protos.codecs import Wire
+from atoll_operator.api.model import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
+from atoll_operator.api.sync import SyncSpec
 from atoll_protos.names import REGION_PATTERN
-from atoll_protos.run import Merge
 
 API_VERSION: Final = "atoll.dev/v1alpha1"
 KIND: Final = "DecoupledTrainingJob"
 NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
-LEARNERS_MAX: Final = 1000  # of a region
-REGIONS_MAX: Final = 64
 SHARDS_MAX: Final = 64
-PERIOD_MAX: Final = 1_000_000  # ticks
 COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
 SECONDS_MAX: Final = 10 * 365 * 24 * 3600
-
-ShortText = Annotated[str, Field(max_length=253)]
-
-
-class Model(BaseModel):
-    """Fields in camelCase; unknown fields are errors, and a value cannot change."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
 
 
 class EnvVar(BaseModel):
@@ -286,165 +272,6 @@ class Syncer(Model):
         description=(
             "Pod template of the shards; what is left out is filled in. Mount the volume of"
             " spec.export here."
-        ),
-    )
-
-
-class AdoptMode(StrEnum):
-    """How a learner takes a new value."""
-
-    OVERWRITE = "Overwrite"
-    BLEND = "Blend"
-
-
-class GraceSpec(Model):
-    """Waiting for more than the quorum."""
-
-    enabled: bool = Field(
-        default=True,
-        description=(
-            "Whether a merge that has its quorum waits a little for more learners. It waits only"
-            " as long as the overlap hides, so no learner has to wait for the merged value."
-        ),
-    )
-    safety_percent: int = Field(
-        default=80,
-        ge=1,
-        le=99,
-        description=(
-            "Percent of the time hidden by the overlap that this wait may use (gamma in arXiv"
-            " 2604.21428, equation 3)."
-        ),
-    )
-
-
-class Adopt(Model):
-    """How a learner takes a merged value."""
-
-    mode: AdoptMode = Field(
-        default=AdoptMode.OVERWRITE,
-        strict=False,
-        description=(
-            "Overwrite: the merged value replaces the learner's own. Blend: the learner keeps a"
-            " share of its own value."
-        ),
-    )
-    blend_percent: int = Field(
-        default=50,
-        ge=1,
-        le=99,
-        description="Percent of its own value that a learner keeps; only with mode Blend.",
-    )
-
-
-class Outer(Model):
-    """The outer optimizer; decimal strings, as the API conventions forbid floats."""
-
-    learning_rate: str = Field(
-        default="0.7",
-        pattern=r"^[0-9]+(\.[0-9]+)?$",
-        max_length=32,
-        description="Learning rate of the outer optimizer, as a decimal number in quotes.",
-    )
-    momentum: str = Field(
-        default="0.9",
-        pattern=r"^0(\.[0-9]+)?$",
-        max_length=32,
-        description=(
-            "Nesterov momentum of the outer optimizer, as a decimal number in quotes. 0.5 is"
-            " better for runs of some tens of merges per fragment."
-        ),
-    )
-
-
-class WireSpec(Model):
-    """Number formats between learners and shards."""
-
-    up: Wire = Field(
-        default=Wire.BF16,
-        strict=False,
-        description="Number format of what learners send: the change since the last merged value.",
-    )
-    down: Wire = Field(
-        default=Wire.BF16,
-        strict=False,
-        description="Number format of what shards send: the merged value or its change.",
-    )
-
-
-class SyncSpec(Model):
-    """What is computed; the preset fills what is not given."""
-
-    preset: Preset = Field(
-        default=presets.DEFAULT,
-        strict=False,
-        description=(
-            "The published system whose settings fill the fields of spec.sync that are not given. "
-            + "; ".join(f"{name}: {each.about}" for name, each in presets.PRESETS.items())
-            + "."
-        ),
-    )
-    fragments: int = Field(
-        default=24,
-        ge=1,
-        le=PERIOD_MAX,
-        description=(
-            "Number of parts into which the model is cut (P). Each is merged by itself, in turn."
-            " At most the period; a small model wants few, such as 4."
-        ),
-    )
-    period: int = Field(
-        default=24,
-        ge=1,
-        le=PERIOD_MAX,
-        description="Steps between two merges of the same fragment (H).",
-    )
-    overlap: int = Field(
-        default=2,
-        ge=0,
-        le=PERIOD_MAX,
-        description=(
-            "Steps between a learner's hand-over of a fragment and its adoption of the merged"
-            " value (tau). With 1 or more, training goes on while values travel; with 0, learners"
-            " wait. Less than the period."
-        ),
-    )
-    quorum: int = Field(
-        default=1,
-        ge=1,
-        le=LEARNERS_MAX * REGIONS_MAX,
-        description=(
-            "Number of learners whose work a merge must contain (K). Training waits while fewer"
-            " are there. At most the number of learners."
-        ),
-    )
-    grace: GraceSpec = Field(
-        default=GraceSpec(), description="Waiting for more learners than the quorum."
-    )
-    merge: Merge = Field(
-        default=Merge.RADIAL_DIRECTIONAL,
-        strict=False,
-        description=(
-            "How the learners' changes become one. RadialDirectional averages their lengths and"
-            " their directions separately, per tensor, so that the result does not shrink with"
-            " the number of learners. Mean is the plain weighted mean. Embeddings, and tensors"
-            " that meanPatterns name, are always merged by Mean."
-        ),
-    )
-    adopt: Adopt = Field(default=Adopt(), description="How a learner takes a merged value.")
-    outer: Outer = Field(
-        default=Outer(),
-        description="The outer optimizer (SGD with Nesterov momentum) that the shards apply.",
-    )
-    wire: WireSpec = Field(
-        default=WireSpec(), description="Number formats between learners and shards."
-    )
-    mean_patterns: list[ShortText] = Field(
-        default=[],
-        max_length=64,
-        description=(
-            "Names of tensors that are merged by Mean whatever spec.sync.merge says, with * and ?"
-            " as in file names: `*.router.weight`."
         ),
     )
 

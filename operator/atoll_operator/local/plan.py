@@ -1,4 +1,9 @@
-"""The processes that local mode starts in place of pods; pure."""
+"""The processes of a job on this machine, in place of pods; pure.
+
+`processes` is to local mode what `kube.plan.children` is to a cluster. A learner's process gets
+the command, arguments, variables and folder that its container would have, so a manifest that
+trains here trains in a cluster too.
+"""
 
 import re
 import sys
@@ -14,7 +19,7 @@ from atoll_protos.names import slot_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One process: `name` is its slot, shard-N or evaluator."""
+    """One process. `name` is its slot, shard-N or evaluator; `folder` empty: the current one."""
 
     role: str
     name: str
@@ -24,7 +29,10 @@ class Planned:
 
 
 def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list[Planned]:
-    """Shards first, then learners, then the evaluator."""
+    """Shards first, then learners, then the evaluator.
+
+    `ports` are by shard. With `new`, no process of this run can have run before.
+    """
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {
         **of_process(run_file=str(out / "run.json"), endpoints=endpoints),

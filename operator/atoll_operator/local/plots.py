@@ -1,4 +1,4 @@
-"""loss.png and goodput.png of a run folder."""
+"""loss.png and goodput.png of a run folder, from its other files."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from atoll_operator.local.summary import read_lines
 
 
 def draw(out: Path, tokens: dict[str, int]) -> None:
-    """Both pictures, from the folder's own files."""
+    """Write both pictures; `tokens` is that part of the summary."""
     import matplotlib as mpl  # noqa: PLC0415 - only local mode has it, and it is slow to import
 
     mpl.use("Agg")
@@ -21,8 +21,9 @@ def draw(out: Path, tokens: dict[str, int]) -> None:
     if evaluations:
         ticks, losses = [e["tick"] for e in evaluations], [e["loss"] for e in evaluations]
         axes.plot(ticks, losses, "k.-", label="held out, outer parameters")
-    axes.set(xlabel="tick", ylabel="nats per byte")
-    axes.legend()
+    axes.set(xlabel="tick", ylabel="loss")
+    if axes.lines:
+        axes.legend()
     figure.savefig(out / "loss.png", dpi=120)
     plt.close(figure)
     figure, axes = plt.subplots(figsize=(6, 3), constrained_layout=True)
@@ -35,7 +36,7 @@ def draw(out: Path, tokens: dict[str, int]) -> None:
 
 
 def smooth(values: list[float], weight: float = 0.05) -> list[Any]:
-    """A moving average, so that curves can be told apart."""
+    """An exponential moving average, which keeps noisy curves apart."""
     smoothed: list[Any] = []
     for value in values:
         smoothed.append(value if not smoothed else smoothed[-1] + weight * (value - smoothed[-1]))

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import STORE_LOST, Facts, Kind, Phase, decide, troubles
+from atoll_operator.api.conditions import Facts, Kind, Phase, decide, troubles
+from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, View, of, training
 

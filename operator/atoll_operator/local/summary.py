@@ -24,7 +24,7 @@ class Exit(IntEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Tokens:
-    """trained = merged + overlap + late + lost + pending."""
+    """What became of the tokens of one learner: trained = the sum of all others."""
 
     trained: int = 0
     merged: int = 0
@@ -35,7 +35,7 @@ class Tokens:
 
     @property
     def balanced(self) -> bool:
-        """Whether the law holds."""
+        """Whether every trained token is in exactly one of the other counts."""
         return self.trained == self.merged + self.overlap + self.late + self.lost + self.pending
 
 
@@ -43,7 +43,7 @@ Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole JSON lines of a file; a last line cut short by a kill is left out."""
+    """The JSON lines of a file; a line that a kill has cut short is left out."""
     if not path.exists():
         return []
     lines = []
@@ -58,10 +58,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def conserve(
     learner_lines: Iterable[dict[str, Any]], tape_lines: Iterable[dict[str, Any]]
 ) -> dict[Key, Tokens]:
-    """The law for every incarnation of every slot and slice.
+    """The counts for every incarnation of every slot, and every slice.
 
-    Merged tokens come from the tape, the rest from the learners' lines; what a dead incarnation
-    had trained since its last adoption and no commit names is lost, a live one's is pending.
+    Merged tokens come from the tape, all others from the learners' lines. What was trained since
+    the last adoption and is in no commit is pending if the learner ended with an end line, and
+    lost if it died without one.
     """
     merged: dict[Key, dict[int, int]] = defaultdict(dict)  # base: tokens
     for line in tape_lines:
@@ -163,7 +164,7 @@ def moved(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, int]:
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """A summary in a few words."""
+    """A summary in one sentence."""
     loss = found["outer_loss"]
     change = ""
     if loss["end"] is not None:

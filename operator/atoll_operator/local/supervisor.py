@@ -1,4 +1,40 @@
-"""Local mode: supervised processes in place of pods (the second executor)."""
+"""Starts the processes of a local run, starts them again when they end, and stops them all.
+
+Theory of operation
+-------------------
+The supervisor does for processes what Kubernetes does for a job's pods: a process that ends is
+started again, whatever its exit code, for the same slot or shard and as a new instance. So shards
+and learners behave the same under both executors. It decides nothing about the job.
+
+A child is in one of these states; every arrow is taken by `supervise`, which the run calls every
+0.5 s:
+
+    planned --> running --> waiting (until start_at) --> running ...
+                   |
+                   +--> given up   exit code of bad input or of another job, or 5 failures in a row
+                   +--> done       exit code 0 once the job is final
+
+* Back-off: 0.5, 1, 2, ... 30 s after an end, and 0.5 s again after a start that lasted a minute.
+* Failures in a row count towards giving up; they are exits that `atoll_protos.exits` calls
+  failures. A kill is none, so chaos never gives a process up. "Try again" is none either.
+* Giving up stops no other process. The run decides whether the job can go on without it
+  (run.Training), and shows the reason, which is the last line of the process's log.
+* Until the job is final, exit code 0 of a learner says only that it was told to stop: its slot
+  still has work, so it is started again.
+
+Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the
+random name of each start. Here a learner gets a new UID at every start, as a pod that was made again. A shard
+keeps its UID, because its folder stays: to the log in that folder the next process is the same
+shard, and it may take over at once (docs/protocol.md, rule 20). Only the first start of a new run
+has `--new`.
+
+Stopping. SIGTERM goes to learners first, so that their last messages reach shards that
+still listen; then to the evaluator and the shards. What has not ended after 8 s is killed. Children run
+in sessions of their own, so Ctrl-C reaches `atoll run` alone and it keeps this order. Where the
+system has `setpriv`, children also end when `atoll run` itself is killed.
+
+The files that it writes: processes.json, as a whole after every change, and logs/NAME.log.
+"""
 
 import contextlib
 import json
@@ -21,7 +57,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode, is_failure, is_permanent
 
 BACKOFF_SECONDS = (0.5, 30.0)
-STEADY_SECONDS = 60.0  # a process that ran so long starts its back-off afresh
+STEADY_SECONDS = 60.0  # after a start that lasted so long, back-off begins again
 STOP_SECONDS = 8.0
 FAILURES_MAX = 5  # exits with an error in a row, not kills, before it is given up
 
@@ -44,12 +80,12 @@ class Child:
 
     @property
     def done(self) -> bool:
-        """Ended well, or given up."""
+        """It ended with exit code 0, or was given up."""
         return self.process is None and (bool(self.given_up) or self.exit_code == ExitCode.FINAL)
 
 
 class Supervisor:
-    """Starts what is planned, again with back-off when it ends, and stops it all."""
+    """The children of one run; `report` shows one line to the user."""
 
     def __init__(
         self, planned: Iterable[Planned], out: Path, report: Callable[[str], None]
@@ -100,7 +136,7 @@ class Supervisor:
             child.process.kill()
 
     def stop(self) -> None:
-        """SIGTERM to learners first, then to shards; SIGKILL to what does not end in time."""
+        """Stop all: SIGTERM to learners first and shards last, SIGKILL to what does not end."""
         for role in ("learner", "evaluator", "shard"):
             running = [child.process for child in self.in_roles(role) if child.process is not None]
             for process in running:
@@ -120,14 +156,14 @@ class Supervisor:
     def _start(self, child: Child, now: float) -> None:
         planned = child.planned
         child.restarts += 1
-        # A shard's pod is the run folder: its next process is no stranger to its log (rule 20).
+        # To a shard's log its next process is the same pod, since the folder stays (rule 20).
         pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
         child.instance = f"{pod}-{os.urandom(4).hex()}"
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
             child.process = subprocess.Popen(
-                [*_ended_with_us(), *command],
+                [*_ends_with_parent(), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -166,29 +202,29 @@ class Supervisor:
 
 
 def environment(planned: Planned) -> dict[str, str]:
-    """Its variables; this environment comes first in PATH: `python` has Atoll, as in an image."""
+    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll."""
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     return {**os.environ, "PATH": path, **planned.env}
 
 
 def check_startable(planned: Iterable[Planned]) -> None:
-    """SpecError for a template's folder or command that is not there: no restart mends it."""
+    """Raise SpecError for a template's folder or command that does not exist."""
     for each in planned:
         word, folder = each.command[0], Path(each.folder or ".")
         field = f"spec.{each.role}.template"
         if not folder.is_dir():
-            raise SpecError(field, f"workingDir {folder} is no folder", "mend workingDir")
+            raise SpecError(field, f"workingDir {folder} is not a folder", "fix workingDir")
         found = folder / word if os.path.dirname(word) else word
         if shutil.which(found, path=environment(each)["PATH"]) is None:
-            raise SpecError(field, f"there is no command {word}", "mend command, or install it")
+            raise SpecError(field, f"there is no command {word}", "fix command, or install it")
 
 
 def _exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def _ended_with_us() -> list[str]:
-    """Where the system can: SIGTERM for a child whose parent dies, so that none is left over."""
+def _ends_with_parent() -> list[str]:
+    """The start of a command whose process gets SIGTERM when `atoll run` dies; else empty."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
 
@@ -200,7 +236,7 @@ def _name(planned: Planned) -> str | int:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Loopback ports that nobody has at the moment."""
+    """Ports of the loopback interface that are free at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -209,7 +245,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def reason_in(path: Path) -> str:
-    """Why a process ended, from the last line of its log."""
+    """Why a process ended, in one line: the last line of its log, read as JSON if it is that."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
@@ -228,7 +264,7 @@ def reason_in(path: Path) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file at once."""
+    """Write a JSON file as a whole: a reader sees the old one or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)

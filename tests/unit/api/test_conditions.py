@@ -8,10 +8,6 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status
 from atoll_operator.api.conditions import (
-    REASONS,
-    STATUSES,
-    TYPES,
-    WARNINGS,
     Condition,
     Facts,
     Kind,
@@ -22,6 +18,7 @@ from atoll_operator.api.conditions import (
     transitions,
     troubles,
 )
+from atoll_operator.api.reasons import REASONS, STATUSES, TYPES, WARNINGS
 from unit.kube.cluster_values import job, reply
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")

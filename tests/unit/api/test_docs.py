@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from atoll_operator.api import conditions, docs, presets
+from atoll_operator.api import docs, presets, reasons
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -10,14 +10,6 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 def test_spec_md_is_current() -> None:
     remedy = "run python -m atoll_operator.api.docs > docs/spec.md"
     assert (DOCS / "spec.md").read_text() == docs.text(), remedy
-
-
-def test_the_table_of_conditions_in_operating_md_is_current() -> None:
-    page = (DOCS / "operating.md").read_text()
-    assert docs.CONDITIONS_BEGIN in page
-    assert docs.CONDITIONS_END in page
-    remedy = "run python -m atoll_operator.api.docs docs/operating.md"
-    assert page == docs.with_conditions(page), remedy
 
 
 def test_every_object_that_a_table_links_to_has_a_section() -> None:
@@ -35,7 +27,7 @@ def test_every_object_that_a_table_links_to_has_a_section() -> None:
 def test_every_preset_and_every_reason_is_there() -> None:
     for name in presets.Preset:
         assert f"| `{name}` |" in docs.text()
-    for each in conditions.REASONS:
+    for each in reasons.REASONS:
         assert f"{each.status} `{each.reason}` | {each.meaning}" in docs.conditions_table()
 
 

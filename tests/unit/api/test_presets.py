@@ -7,7 +7,7 @@ import pytest
 from atoll_operator.api import presets, rules
 from atoll_operator.api.manifest import parse
 from atoll_operator.api.presets import PRESETS, Preset
-from atoll_operator.api.spec import SyncSpec
+from atoll_operator.api.sync import SyncSpec
 from unit.kube.cluster_values import MANIFEST
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics import MetricWrapperBase
 
+from atoll_operator.api.docs import conditions_table
 from atoll_operator.kube.metrics import Metrics as OperatorMetrics
 from atoll_protos.environment import VARIABLES, Role
 from atoll_protos.exits import EXITS
@@ -70,6 +71,7 @@ def of(program: object) -> Rows:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "conditions": conditions_table,
     "exit-codes": exit_codes,
     "metrics": metrics,
     "variables-of-a-job": lambda: variables(Role.LEARNER, Role.EVALUATOR, Role.SHARD),

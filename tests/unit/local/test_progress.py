@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import TYPES
 from atoll_operator.api.manifest import parse
+from atoll_operator.api.reasons import TYPES
 from atoll_operator.api.spec import Job
 from atoll_operator.local import live, progress
 

@@ -84,7 +84,7 @@ def test_a_command_that_is_there_may_start() -> None:
     [
         (learner("no-such-command"), "no command no-such-command"),
         (learner("./train"), "no command ./train"),
-        (learner("python", folder="no-such-folder"), "no-such-folder is no folder"),
+        (learner("python", folder="no-such-folder"), "no-such-folder is not a folder"),
     ],
 )
 def test_a_command_or_folder_that_is_not_there_is_named(planned: Planned, problem: str) -> None:
@@ -92,7 +92,7 @@ def test_a_command_or_folder_that_is_not_there_is_named(planned: Planned, proble
         check_startable([planned])
 
 
-def test_a_process_that_ended_well_before_the_job_is_final_was_only_told_to_stop(
+def test_a_process_that_ends_with_0_before_the_job_is_final_is_started_again(
     run_of: Start,
 ) -> None:
     run = run_of(exiting(0))

@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from atoll_operator.api.model import LEARNERS_MAX
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import (
     API_VERSION,
     KIND,
-    LEARNERS_MAX,
     Job,
     Reclaim,
     RegionSpec,

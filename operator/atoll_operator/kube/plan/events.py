@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from atoll_operator.api.conditions import FALSE, TRUE, WARNINGS, Condition
+from atoll_operator.api.conditions import Condition
+from atoll_operator.api.reasons import FALSE, TRUE, WARNINGS
 from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.names import COMPONENT
 

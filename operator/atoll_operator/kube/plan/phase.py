@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import support
-from atoll_operator.api.conditions import STORE_LOST, Condition, Kind, Phase
+from atoll_operator.api.conditions import Condition, Kind, Phase
+from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import EVALUATOR_ROLE

@@ -1,0 +1,194 @@
+"""The table of what conditions can say: every reason with its status, meaning and remedy.
+
+`conditions.py` takes the status of a condition from here, so a reason without an entry cannot be
+used. docs/operating.md contains the table, made by `docs.py`. The order of the types is the order
+of the conditions in a status. The reasons of exit codes come from `atoll_protos.exits`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from atoll_protos.exits import EXITS
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed"})
+STALLED_SECONDS: Final = 120.0
+STORE_LOST: Final = "StoreLost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One thing that a condition can say. `remedy` is empty where there is nothing to do."""
+
+    type: str
+    status: str
+    reason: str
+    meaning: str
+    remedy: str = ""
+
+
+def _reasons(kind: str, status: str, *rows: tuple[str, str, str]) -> tuple[Reason, ...]:
+    return tuple(
+        Reason(type=kind, status=status, reason=reason, meaning=meaning, remedy=remedy)
+        for reason, meaning, remedy in rows
+    )
+
+
+_SILENT = "see the pod and the log of shard 0"
+REASONS: Final[tuple[Reason, ...]] = (
+    *_reasons("Accepted", TRUE, ("Valid", "the manifest is right and supported", "")),
+    *_reasons(
+        "Accepted",
+        FALSE,
+        (
+            "Invalid",
+            "a field is wrong",
+            "fix the field that the message names; `atoll validate` says the same",
+        ),
+        (
+            "NotSupported",
+            "this version cannot do what a field asks for",
+            "change or remove the field that the message names",
+        ),
+    ),
+    *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),
+    *_reasons(
+        "SyncerReady",
+        FALSE,
+        (
+            "Starting",
+            "a shard starts, waits for its first values or restores its state",
+            "wait; if it stays, see the log of the shard that the message names",
+        ),
+        (
+            "PodsNotReady",
+            "a shard's pod does not run",
+            "see the pod that the message names: its image, volume, resources and log",
+        ),
+    ),
+    *_reasons(
+        "SyncerReady",
+        UNKNOWN,
+        ("NoAnswer", "a shard does not answer", "see the pod and the log of that shard"),
+    ),
+    *_reasons(
+        "LearnersAvailable",
+        TRUE,
+        ("Quorum", "at least as many learners as the quorum are in training", ""),
+        ("TrainingOver", "every slice has had its last round, so learners may leave", ""),
+    ),
+    *_reasons(
+        "LearnersAvailable",
+        FALSE,
+        (
+            "TooFew",
+            "fewer learners than the quorum are in training",
+            "see the pods that the message names: events, logs, capacity of their region",
+        ),
+    ),
+    *_reasons("LearnersAvailable", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "Progressing",
+        TRUE,
+        ("Training", "the job's step moves", ""),
+        ("Exporting", "the training is over and the model is being written", ""),
+        ("Evaluating", "the model is written and the last evaluation runs", ""),
+    ),
+    *_reasons(
+        "Progressing",
+        FALSE,
+        ("WaitingForSyncer", "a shard does not serve", "see SyncerReady"),
+        (
+            "WaitingForLearners",
+            "fewer learners than the quorum are in training",
+            "see LearnersAvailable",
+        ),
+        (
+            "Stalled",
+            f"the step has not moved for {STALLED_SECONDS:.0f} s",
+            "see the learners' logs",
+        ),
+    ),
+    *_reasons("Progressing", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "Degraded",
+        TRUE,
+        (
+            "PodsMissing",
+            "a pod waits, or its node is lost",
+            "nothing while replacements come; else give the region more capacity",
+        ),
+        (
+            "StoreTrouble",
+            "a shard cannot write to its volume and tries again; nothing is lost meanwhile",
+            "make room on the volume that the message names, or repair it",
+        ),
+        (
+            "LearnersMissing",
+            "some learners are not in training",
+            "nothing while they start; else see their pods and logs",
+        ),
+    ),
+    *_reasons("Degraded", FALSE, ("AllWell", "everything that the job asks for is there", "")),
+    *_reasons("Degraded", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "NodeLossHeld",
+        TRUE,
+        (
+            "Storm",
+            "so many nodes were lost at once that nothing is replaced",
+            "bring the nodes back, delete them, or annotate the job with `atoll.dev/release-hold`",
+        ),
+    ),
+    *_reasons("NodeLossHeld", FALSE, ("NoStorm", "lost nodes are replaced", "")),
+    *_reasons(
+        "SpecDrift",
+        TRUE,
+        ("Differs", "processes run with another manifest", "apply one manifest everywhere"),
+    ),
+    *_reasons("SpecDrift", FALSE, ("InStep", "all processes run with this manifest", "")),
+    *_reasons(
+        "Suspended",
+        TRUE,
+        ("Suspended", "nothing runs, the run is kept", "`spec.suspend: false` resumes it"),
+    ),
+    *_reasons(
+        "Suspended",
+        FALSE,
+        ("Suspending", "learners' pods are still ending", ""),
+        ("NotSuspended", "the job is not suspended", ""),
+    ),
+    *_reasons(
+        "Complete",
+        TRUE,
+        ("Trained", "the training is over", "`.status.exportURL` says where the model is"),
+    ),
+    *_reasons("Complete", FALSE, ("NotComplete", "the job is not complete", "")),
+    *_reasons(
+        "Failed",
+        TRUE,
+        *(
+            (row.reason, f"exit code {row.code}: {row.meaning}", row.remedy)
+            for row in EXITS.values()
+            if row.permanent
+        ),
+        (
+            STORE_LOST,
+            "a shard lost its state and no learner can restore it",
+            "start another job",
+        ),
+        (
+            "DeadlineExceeded",
+            "spec.activeDeadlineSeconds have passed",
+            "start another job with more time",
+        ),
+        (
+            "ProcessFailed",
+            "only of `atoll run`: a process that the job needs failed again and again",
+            "see the log of the process that the message names",
+        ),
+    ),
+    *_reasons("Failed", FALSE, ("NotFailed", "the job has not failed", "")),
+)
+TYPES: Final = tuple(dict.fromkeys(each.type for each in REASONS))
+STATUSES: Final = {(each.type, each.reason): each.status for each in REASONS}
