@@ -23,13 +23,13 @@ A child is in one of these states; every arrow is taken by `supervise`, which th
   still has work, so it is started again.
 
 Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the
-random name of each start. Here a learner gets a new UID at every start, as a pod that was made again. A shard
-keeps its UID, because its folder stays: to the log in that folder the next process is the same
-shard, and it may take over at once (docs/protocol.md, rule 20). Only the first start of a new run
-has `--new`.
+random name of each start. Here a learner gets a new UID at every start, as a pod that was made
+again. A shard keeps its UID, because its folder stays: to the log in that folder the next process
+is the same shard, and it may take over at once (docs/protocol.md, rule 20). Only the first start
+of a new run has `--new`.
 
-Stopping. SIGTERM goes to learners first, so that their last messages reach shards that
-still listen; then to the evaluator and the shards. What has not ended after 8 s is killed. Children run
+Stopping. SIGTERM goes to learners first, so that their last messages reach shards that still
+listen; then to the evaluator and the shards. What has not ended after 8 s is killed. Children run
 in sessions of their own, so Ctrl-C reaches `atoll run` alone and it keeps this order. Where the
 system has `setpriv`, children also end when `atoll run` itself is killed.
 

@@ -1,6 +1,6 @@
 """What the code lists, the documents list: exit codes, metrics, variables, events.
 
-The manifest and the conditions: tests/unit/api/test_docs.py.
+The manifest: tests/unit/api/test_docs.py.
 """
 
 import re
