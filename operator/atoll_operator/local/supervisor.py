@@ -6,8 +6,8 @@ The supervisor does for processes what Kubernetes does for a job's pods: a proce
 started again, whatever its exit code, for the same slot or shard and as a new instance. So shards
 and learners behave the same under both executors. It decides nothing about the job.
 
-A child is in one of these states; every arrow is taken by `supervise`, which the run calls every
-0.5 s:
+A child is in one of these states. `supervise` takes every arrow; the run calls it every 0.5 s, and
+`wait` returns earlier when a process has ended or is due to start:
 
     planned --> running --> waiting (until start_at) --> running ...
                    |

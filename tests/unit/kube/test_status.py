@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.kube.observation import Observation, Remembered
 from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState, Placement
@@ -80,7 +80,9 @@ def test_a_change_of_a_condition_is_written_at_once() -> None:
 def test_what_was_written_before_the_end_stays_after_it() -> None:
     old = dict(said(seen(), COMPLETE).status)
     gone = seen(old, replies=(None, None))
-    before = Before(complete={"reason": "Trained", "message": "trained to step 600"})
+    message = "trained to step 600"
+    complete = Condition(type="Complete", status="True", reason="Trained", message=message)
+    before = Before(complete=complete)
     assert said(gone, COMPLETE, before) is None
 
 

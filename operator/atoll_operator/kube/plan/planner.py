@@ -315,7 +315,7 @@ def _keeps_shards(seen: Observation, job: Job) -> bool:
         for name, live in seen.workloads.items()
     )
     learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
-    has_run = bool(seen.status.get("run")) or any(
+    has_run = bool(seen.status.run) or any(
         reply is not None and reply.run for reply in seen.replies
     )
     ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
