@@ -1,7 +1,7 @@
 """What a shard's rules ask of the outside; the driver performs the effects in order.
 
-`refuse` and `end_session` are here too: every module of rules says no in the same words, with a
-code, a reason, a remedy, and whether trying again helps (rule 3).
+`refuse` and `end_session` are here too: every refusal has a code, a reason, a remedy, and tells
+whether trying again helps (rule 3).
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Stage:
     slot: str
     incarnation: int
     slice: int
-    capture: int
+    capture: int  # the learner's step count at which it was taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The log is the only durable truth of a shard. Everything that outlives a process is one of the
 entries below, in an order that never changes; an entry that exists counts, and what is not in an
-entry has not happened. Tensors lie in objects beside the log, and an entry names them.
+entry has not happened. Tensors lie in objects, and an entry names them.
 
 `History.apply` takes entries one by one, after a start as well as while the shard runs, so both
 ways give the same history. It asserts what must hold of every log: epochs, incarnations and
@@ -39,7 +39,10 @@ class Participant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The newest offer of a slot that a version holds, and the slot's largest cursor (rule 13)."""
+    """The newest offer of a slot that a version holds, and the slot's largest cursor.
+
+    A Publish names it to its receiver, which counts by it what was merged (rule 13).
+    """
 
     slot: str
     incarnation: int
@@ -66,7 +69,10 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A higher incarnation of a slot; at the registrar also its admission (rules 4, 5)."""
+    """A higher incarnation of a slot; at the registrar also its admission (rules 4, 5).
+
+    `uid` is the pod's, `instance` names the start of the process.
+    """
 
     slot: str
     incarnation: int
@@ -94,11 +100,11 @@ class Begun:
 class Seeded:
     """Version 0 of all slices, and the model's tensors, from which the layout follows."""
 
-    tensors: tuple[Mapping[str, Any], ...]
+    tensors: tuple[Mapping[str, Any], ...]  # name, shape, dtype and merge rule of each
     layout_digest: str
     epoch: int
-    digests: tuple[str, ...]  # by fragment
-    objects: tuple[str, ...]
+    digests: tuple[str, ...]  # of the bases, by fragment
+    objects: tuple[str, ...]  # by fragment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +116,16 @@ class Committed:
     """
 
     slice: int
-    number: int
-    epoch: int
-    digest: str
-    object: str
-    base: int
-    tick: int
-    due: int
-    reason: str
-    last: bool
-    recovered: bool
+    number: int  # of the version; counts the commits of the slice
+    epoch: int  # of the term that committed it
+    digest: str  # sha256 of the base's bytes, hexadecimal
+    object: str  # name of the object with master and momentum
+    base: int  # number of the version that the offers are differences to
+    tick: int  # of the shard's clock at the commit
+    due: int  # tick for which the round was due
+    reason: str  # why the round closed
+    last: bool  # the slice's last round: the version is final
+    recovered: bool  # taken back from a learner
     participants: tuple[Participant, ...]
     lineage: tuple[Merged, ...] = ()
     tensors: tuple[Mapping[str, Any], ...] = ()  # of a recovered store's first entry
@@ -135,7 +141,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFinal:
-    """The registrar knows a shard's part of the export."""
+    """The registrar knows a shard's part of the export: its file and the file's sha256."""
 
     shard: int
     file: str
@@ -230,15 +236,15 @@ class History:
     begun: set[int] = field(default_factory=set)
     tensors: tuple[Mapping[str, Any], ...] = ()
     layout_digest: str = ""
-    heads: dict[int, Head] = field(default_factory=dict)
-    previous: dict[int, Head] = field(default_factory=dict)
+    heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
+    previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
     merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
-    cursors: dict[str, int] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
     named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
-    due: dict[int, int] = field(default_factory=dict)
-    tick: int = 0
+    due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
+    tick: int = 0  # the largest in any entry
     commits: int = 0
-    recovered: int = 0
+    recovered: int = 0  # of the commits, versions taken back from learners
     ended: bool = False
     finals: dict[int, ShardFinal] = field(default_factory=dict)
     closed: Closed | None = None

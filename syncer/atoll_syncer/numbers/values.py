@@ -19,7 +19,7 @@ version:
    memory of arrivals, in the event loop, and returns a `Making`. From now on nothing else may
    touch the slice's master and momentum; at most one Making of a slice is under way.
 2. `Making.compute`, once, in a thread: writes the new master and momentum in place, and makes the
-   new base beside the old one. The old base stays the head, which is published meanwhile.
+   new base in memory of its own. The old base stays the head, which is published meanwhile.
 3. `Making.write`, in a thread, again and again while the store is full or unreachable: stores the
    object and returns its name and the digest of the base. Nothing depends on it yet.
 4. `committed`, in the event loop, when the log's entry that names the version is durable: the

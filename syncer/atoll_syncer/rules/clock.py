@@ -23,7 +23,7 @@ def advance(state: State, slot: str, steps: int) -> None:
 
 
 def move(state: State, standing: Standing, now: float) -> list[Effect]:
-    """The tick follows the positions of the Training learners."""
+    """The tick follows the positions of the Training learners; sessions get a new one."""
     state.clock.set_training(standing.training)
     if all_wait_at_the_end(state, standing):
         state.clock.raise_to(state.run_file.steps or 0)

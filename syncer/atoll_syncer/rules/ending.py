@@ -87,7 +87,7 @@ def say_final(state: State) -> list[Effect]:
 
 
 def final(state: State) -> pb.ToLearner:
-    """Final, with the versions that a learner is to hold."""
+    """Final, with the versions that a learner must hold before it is finished."""
     return pb.ToLearner(final=pb.Final(versions=state.heads()))
 
 

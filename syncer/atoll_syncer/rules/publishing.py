@@ -26,7 +26,10 @@ from atoll_syncer.model.state import State
 
 
 def publish(state: State, session: int, fragment: int) -> pb.Publish | None:
-    """The head as this session gets it; None when the session or the version is gone."""
+    """The head as this session gets it, named and with its lineage.
+
+    None when the session is closed, or when the version is lost; then nothing is sent.
+    """
     receiver, head = state.sessions.open.get(session), state.history.heads.get(fragment)
     if receiver is None or head is None or state.is_lost(fragment):
         return None

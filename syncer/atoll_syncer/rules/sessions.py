@@ -10,6 +10,17 @@ or the operator's word names this pod (rule 4); every other shard takes only inc
 registrar gave, and refuses lower ones for good (rule 5). A higher incarnation is a log entry, and
 the Welcome waits for it. Then the lower session ends, and its offers leave the open rounds.
 
+Before that, `opened` looks at three things. What the Join says about the run is noted in any case,
+for a registrar that has lost its store (rules/runs). If the learner has seen a higher epoch of
+this shard, another process had a later term: this one begins a still higher one, and the learner
+joins again. And while the record of the term is not durable, every Join is refused for a moment.
+
+A Welcome answers with everything that a learner needs to begin: its incarnation, the tick, the
+place in its data, the heads; and the versions that it lacks follow on the bulk stream.
+
+When a session closes, the slot is Lost (or Left), Calls die with the session, complete offers
+stay, and a seed or a held version that was on its way is asked for at another learner.
+
 An observer joins to receive versions. It has no slot, moves no clock and never offers.
 """
 

@@ -2,9 +2,9 @@
 
 Entry number s is the file `log/<s>.json`, and it is created only if no file has that name. A
 process creates entry s+1 only after it has read or created entry s. These two facts order all
-processes of a shard: whoever they are and whatever they believe, only one of them creates entry
-s+1, and that one knew every entry before it. The other finds the name taken, learns that it is
-deposed, and can never write again.
+processes of a shard: whatever each of them believes, only one of them creates entry s+1, and that
+one knew every entry before it. The other finds the name taken, learns that it is deposed, and can
+never write again.
 
 A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
 keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier

@@ -1,8 +1,8 @@
 """A process waits until it may take a shard over; the log fences, the heartbeat is for peace.
 
 Safety comes from the log alone (rule 20). A term begins with an entry of a higher epoch, and an
-entry is created only by a process that has read the one before it, at a position that nobody
-can take twice. So whatever a newcomer believes about the owner, only one of the two gets the next
+entry is created only by a process that has read the one before it, at a position that can be
+taken once. So whatever a newcomer believes about the owner, only one of the two gets the next
 position: the other finds it taken, is deposed and exits. Pauses, wrong clocks and partitions
 cannot change that. An entry of the old term either precedes the new term's record, and counts,
 or it cannot be created any more.
@@ -102,7 +102,7 @@ InThread = Callable[[Callable[[], TakeoverDecision]], Awaitable[TakeoverDecision
 
 
 class Watch:
-    """What a newcomer sees of the log and of the heartbeat beside it, by its own clock."""
+    """What a newcomer sees of the log and of the heartbeat next to it, by its own clock."""
 
     def __init__(self, journal: Journal, pod: str, now: float) -> None:
         self.journal, self.pod = journal, pod

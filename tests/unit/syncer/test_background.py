@@ -1,4 +1,4 @@
-"""A shard's tasks and threads: trouble with the store is waited out, a bug is heard of."""
+"""A shard's tasks and threads: errors of the store are retried, a bug is reported."""
 
 import asyncio
 import threading
@@ -71,7 +71,7 @@ def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
     assert told == [[], ["objects/x: it cannot be had; wait"], []]
 
 
-def test_what_no_patience_mends_is_raised(metrics: Metrics) -> None:
+def test_an_error_that_a_retry_cannot_fix_is_raised(metrics: Metrics) -> None:
     async def scenario() -> None:
         threads = Background(start_threads(), metrics, no_bug)
         with pytest.raises(StoreCorrupt):
@@ -108,14 +108,14 @@ def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread
     assert done == ["another thread's", "first", "second"]
 
 
-def test_a_task_that_raises_is_heard_of_and_one_that_is_stopped_is_not(metrics: Metrics) -> None:
-    heard: list[BaseException] = []
+def test_a_task_that_raises_is_reported_and_one_that_is_stopped_is_not(metrics: Metrics) -> None:
+    reported: list[BaseException] = []
 
     async def scenario() -> None:
         told, stopped = asyncio.Event(), asyncio.Event()
 
         def hear(error: BaseException) -> None:
-            heard.append(error)
+            reported.append(error)
             told.set()
 
         async def broken() -> None:
@@ -135,4 +135,4 @@ def test_a_task_that_raises_is_heard_of_and_one_that_is_stopped_is_not(metrics: 
         await stopped.wait()
 
     asyncio.run(scenario())
-    assert [repr(error) for error in heard] == ["ValueError('a bug')"]
+    assert [repr(error) for error in reported] == ["ValueError('a bug')"]

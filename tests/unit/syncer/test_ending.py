@@ -65,7 +65,7 @@ def test_a_last_round_closes_at_its_deadline_be_it_with_nothing_rule_27() -> Non
     assert one.take(Merge) == []
 
 
-def test_then_final_goes_to_everybody_with_the_versions_rule_27() -> None:
+def test_then_final_goes_to_every_session_with_the_versions_rule_27() -> None:
     one, sessions = ended()
     finals = dict(one.sent("final"))
     assert set(sessions) <= set(finals)

@@ -39,5 +39,5 @@ def test_too_slow_is_more_than_half_of_what_lies_between_overlap_and_period_rule
     assert too_slow(SYNC, step=2.0, publish=1.1, tick_seconds=1.0)
 
 
-def test_nobody_is_too_slow_while_the_rate_is_unknown_rule_14() -> None:
+def test_no_learner_is_too_slow_while_the_rate_is_unknown_rule_14() -> None:
     assert not too_slow(SYNC, step=1e9, publish=0.0, tick_seconds=0.0)

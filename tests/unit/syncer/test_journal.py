@@ -114,7 +114,7 @@ def test_every_entry_says_its_position_run_epoch_and_time(store: BrokenStore) ->
     assert [d["kind"] for d in documents] == ["Reign", "RunStarted", "Taken"]
 
 
-def test_whoever_finds_its_position_taken_is_deposed(store: BrokenStore) -> None:
+def test_a_process_that_finds_its_position_taken_is_deposed(store: BrokenStore) -> None:
     """Rule 20: an old term's entry cannot be created after the new term's record."""
     old, new = journal(store), journal(store)
     old.append(ENTRIES[0])

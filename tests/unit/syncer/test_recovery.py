@@ -158,7 +158,7 @@ def test_one_that_does_not_answer_gives_way_after_a_while() -> None:
     assert one.state.recovery.asked[0].holder.session == other
 
 
-def test_nobody_sends_what_was_not_asked_for() -> None:
+def test_a_held_version_that_was_not_asked_for_ends_its_session() -> None:
     one = empty_shard("a-0", "b-0")
     held_by(one, "a-0", 9, 9)
     second = held_by(one, "b-0", 8, 8)
@@ -168,7 +168,7 @@ def test_nobody_sends_what_was_not_asked_for() -> None:
     assert one.state.history.heads == {}
 
 
-def test_a_joiner_above_the_head_shows_a_loss_and_nobody_gets_the_older_head() -> None:
+def test_a_joiner_above_the_head_shows_a_loss_and_no_session_gets_the_older_head() -> None:
     one, sessions = begun("a-0", "a-1")
     one.take(PublishHead)
     later = held_by(one, "b-0", 5, 0, epoch=0)
@@ -211,7 +211,7 @@ def test_open_rounds_of_what_is_lost_go_and_others_wait() -> None:
     assert one.take(Merge) == []
 
 
-def test_nobody_holds_a_version_and_it_had_begun_so_the_job_has_failed_with_a_remedy() -> None:
+def test_a_begun_shard_whose_versions_no_learner_holds_has_failed_with_a_remedy() -> None:
     one = empty_shard("a-0")
     one.model(one.join("a-0", incarnation=1))
     one.wait(29.0)
@@ -254,7 +254,7 @@ def test_the_first_to_come_after_a_long_time_does_not_end_the_job() -> None:
     assert asked(one) == [(second, 0, 3)]
 
 
-def test_with_nobody_there_it_waits_and_says_so() -> None:
+def test_without_a_learner_it_waits_and_says_so() -> None:
     one = empty_shard()
     one.wait(100.0)
     said = status(one.state, one.now)
@@ -330,7 +330,7 @@ def test_a_registrar_without_a_store_carries_on_with_the_run_that_learners_hold(
     assert one.state.recovery is not None
 
 
-def test_a_registrar_mints_only_when_nobody_holds_a_run_and_every_shard_has_spoken() -> None:
+def test_a_registrar_mints_only_when_no_run_is_held_and_every_shard_has_said_hello() -> None:
     one = side(fresh=False, job=run_file(shards=2)).start()
     one.wait(60.0)
     assert one.state.history.run == ""

@@ -60,3 +60,17 @@ def test_a_tape_and_recorded_offers_give_every_commit_again(
     assert bits(replay.values, 0) == bits(bench.values, 0)
     with pytest.raises(ReplayError, match="version"):
         replay.commit(replace(bench.entries[-1], digest="0"), recorded)
+
+
+def test_a_version_that_was_taken_back_is_recomputed_as_well_rule_22(tmp_path: Path) -> None:
+    sync = Sync(fragments=2)
+    bench = Bench(tmp_path, sync)
+    seeds = bench.seed()
+    entry = bench.round(0, 1)
+    replay = Replay(LAYOUT, 0, sync)
+    replay.seed(seeds)
+    digest = tensors.digest(base_of(seeds[0]))
+    taken_back = replace(entry, number=2, digest=digest, participants=(), recovered=True)
+    replay.recover(taken_back, seeds[0])
+    with pytest.raises(ReplayError, match="version 3"):
+        replay.recover(replace(taken_back, number=3, digest="0"), seeds[0])

@@ -58,18 +58,18 @@ def test_the_newest_capture_of_a_slot_takes_the_place_of_the_older_rule_13() -> 
     assert [(p.slot, p.capture) for p in each.participants] == [("a", 6), ("b", 4)]
 
 
-def test_the_sum_is_in_slot_order_whoever_came_first_rule_12() -> None:
+def test_the_sum_is_in_slot_order_not_in_order_of_arrival_rule_12() -> None:
     assert [p.slot for p in a_round("c", "a", "b").participants] == ["a", "b", "c"]
 
 
-def test_a_last_round_waits_for_nobody_beyond_its_deadline_rule_27() -> None:
+def test_a_last_round_does_not_wait_beyond_its_deadline_rule_27() -> None:
     each = a_round("a", quorum=3, last=True)
     assert not decide(each, awaited={"a", "b"}, quorum=3, now=19.9).close
     assert decide(each, awaited={"a", "b"}, quorum=3, now=20.0).close
     assert decide(each, awaited={"a"}, quorum=3, now=11.0).close
 
 
-def test_a_last_round_closes_with_nothing_when_nobody_is_awaited_rule_27() -> None:
+def test_a_last_round_closes_with_nothing_when_no_offer_is_awaited_rule_27() -> None:
     assert decide(a_round(last=True), awaited=set(), quorum=1, now=0.0).close
 
 

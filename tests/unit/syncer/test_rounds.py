@@ -109,7 +109,7 @@ def test_a_publish_tells_its_receiver_of_its_own_last_merged_offer_rule_13() -> 
     assert told == [5, 0]
 
 
-def test_nobody_hears_of_a_version_before_its_entry_is_durable_rule_19() -> None:
+def test_no_session_gets_a_version_before_its_entry_is_durable_rule_19() -> None:
     one, sessions = open_round("a-0")
     one.take(PublishHead)
     one.durable = False
@@ -162,7 +162,7 @@ def lockstep(*slots: str) -> tuple[Side, list[int]]:
     return one, sessions
 
 
-def test_in_lock_step_nobody_is_called_and_all_hand_over_rule_15() -> None:
+def test_in_lock_step_no_learner_is_called_and_all_hand_over_rule_15() -> None:
     one, sessions = lockstep("a-0", "a-1")
     assert one.sent("call") == []
     one.offer(sessions[0], 1, 4, t_m=4)

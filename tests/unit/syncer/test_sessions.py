@@ -75,7 +75,7 @@ def test_a_welcome_comes_only_after_the_incarnation_is_durable_rules_4_and_5() -
     assert (welcome.incarnation, welcome.run, welcome.epoch) == (1, RUN, 1)
 
 
-def test_before_its_term_is_durable_a_shard_welcomes_nobody_rule_20() -> None:
+def test_before_its_term_is_durable_a_shard_welcomes_no_learner_rule_20() -> None:
     one = side(entries=(log.RunStarted(run=RUN),))
     one.durable = False
     one.start()
@@ -241,7 +241,7 @@ def test_an_owners_word_gives_it_away_all_the_same_rule_4() -> None:
     assert answer.incarnation == 2
 
 
-def test_an_owners_word_supersedes_every_other_uid_and_nobody_may_be_named_rule_4() -> None:
+def test_an_owners_word_supersedes_every_other_uid_and_may_name_none_rule_4() -> None:
     for word in ("another", ""):
         end = ask(a_join(), taken(1, "old"), owned(word))
         assert isinstance(end, pb.End)
