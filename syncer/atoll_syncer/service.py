@@ -127,11 +127,13 @@ class SyncerService(rpc.SyncerServicer):
             writer.cancel()
 
     async def _read(self, number: int, context: Any) -> None:
+        """Control messages of a learner, until it closes its side."""
         driver = self.driver
         while (message := await context.read()) is not grpc.aio.EOF:
             driver.feed(driver.shard.message(number, message, driver.now()))
 
     async def _write(self, port: SessionPort, context: Any) -> None:
+        """Control messages to a learner, in order; returns after an End, the last one."""
         while True:
             while port.control:
                 message = port.control.popleft()
@@ -142,6 +144,7 @@ class SyncerService(rpc.SyncerServicer):
             await port.control_ready.wait()
 
     async def _receive(self, number: int, context: Any) -> None:
+        """Transfers of a learner, one after the other; the rules admit each by its head."""
         driver = self.driver
 
         def admit(head: pb.Transfer) -> int | None:
@@ -156,6 +159,11 @@ class SyncerService(rpc.SyncerServicer):
                 await driver.transferred(number, whole.head, whole.payload)
 
     async def _publish(self, number: int, port: SessionPort, context: Any) -> None:
+        """The slices that a learner lacks, one transfer at a time.
+
+        What is sent is looked up here, and not when it was asked for. The payload is a difference
+        if the learner holds the version before, bit for bit, and the wire has differences.
+        """
         driver, transfer = self.driver, 0
         while True:
             while port.lacking:
@@ -204,6 +212,7 @@ class RegistrarService(rpc.RegistrarServicer):
         return await self._call(request, context)
 
     async def _call(self, request: Any, context: Any) -> Any:
+        """The answer, once what the call changed is durable; refused by every other shard."""
         if not self.driver.shard.registrar:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this shard is not the registrar; ask shard 0"

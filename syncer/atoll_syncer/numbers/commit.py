@@ -102,6 +102,7 @@ def advance(
 def _merged(
     offers: Sequence[Arrived], weights: Sequence[float], recipe: Recipe, scratch: Scratch
 ) -> Iterator[tuple[range, torch.Tensor]]:
+    """The merged difference, block by block, each piece by its own rule."""
     deltas = [offer.values for offer in offers]
     for number, (span, radial) in enumerate(zip(recipe.spans, recipe.radial, strict=True)):
         if radial:

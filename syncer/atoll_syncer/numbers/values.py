@@ -284,4 +284,5 @@ class Values:
         return make
 
     def _origin(self, part: SliceValues, number: int, run: str, epoch: int) -> Origin:
+        """The name that the version's object carries in its bytes."""
         return Origin(run=run, shard=self.shard, slice=part.fragment, number=number, epoch=epoch)

@@ -46,6 +46,7 @@ def last_rounds(state: State, standing: Standing, now: float) -> list[Effect]:
 
 
 def _last_round(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
+    """Begin one slice's last round, unless its head is final already."""
     head, steps = state.history.heads[fragment], state.run_file.steps
     reached = steps is not None and state.history.due.get(fragment, 0) >= steps
     if head.last or (state.sync.lockstep and reached):

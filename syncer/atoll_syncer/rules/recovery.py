@@ -200,6 +200,7 @@ def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Ef
 
 
 def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:
+    """A holder that has not begun to answer for ANSWER_SECONDS counts as a failure."""
     for fragment, asked in list(recovery.asked.items()):
         session = state.sessions.open.get(asked.holder.session)
         coming = session is not None and session.receiving is not None
@@ -208,6 +209,7 @@ def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:
 
 
 def _count_failure(recovery: Recovery, fragment: int) -> None:
+    """What was asked for did not come; a holder that fails three times is not asked again."""
     key = recovery.asked.pop(fragment).holder.instance, fragment
     recovery.failures[key] = recovery.failures.get(key, 0) + 1
 

@@ -74,6 +74,7 @@ def start_due(state: State, standing: Standing, now: float) -> list[Effect]:
 
 
 def _begin(state: State, fragment: int, due: int, now: float) -> list[Effect]:
+    """A round on the slice's head, and its first Calls."""
     base = state.history.heads[fragment].number
     each = Round(slice=fragment, due=due, base=base, opened_at=now)
     state.rounds.open[fragment] = each
@@ -179,6 +180,7 @@ def _is_on_the_head(state: State, offer: pb.Offer) -> bool:
 
 
 def _participant(state: State, slot: str, offer: pb.Offer) -> Participant:
+    """The offer as the entry of its commit will name it."""
     return Participant(
         slot=slot,
         incarnation=state.history.taken[slot].incarnation,
@@ -192,6 +194,7 @@ def _participant(state: State, slot: str, offer: pb.Offer) -> Participant:
 
 
 def _note_transfer(state: State, each: Round, slot: str, now: float) -> None:
+    """How long the slot took from its Call to the whole offer; also of an offer that is late."""
     if slot in each.called:
         took = state.rounds.timings.transfer.add(now - each.called[slot])
         state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
@@ -281,6 +284,7 @@ def _may_hand_over(slot: Slot, each: Round) -> bool:
 
 
 def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
+    """Merge what is complete; a last round without any offer leaves its slice as it is."""
     if not each.complete:
         assert each.last, "only a last round may close with nothing"
         del state.rounds.open[each.slice]
@@ -329,6 +333,7 @@ def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
 
 
 def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict[str, object]:
+    """The tape's line: how long the round waited, who took part, and who did not and why."""
     quorum_at = each.quorum_at or each.closed_at or now
     closed_at = each.closed_at or now
     present = {part.slot for part in entry.participants}
@@ -349,6 +354,7 @@ def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict
 
 
 def _why_left_out(state: State, slot: str, each: Round, now: float) -> str:
+    """Why a slot has no part in a commit: its state, or what kept its offer away."""
     does = state.sessions.slots[slot].state(now)
     if does != pb.SLOT_TRAINING:
         return slot_text(does)

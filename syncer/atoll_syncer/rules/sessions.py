@@ -60,6 +60,7 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
 
 
 def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
+    """What follows from `admit`: a refusal, a Welcome, or an entry that the Welcome waits for."""
     answer = admit(
         join,
         state.history,
@@ -128,6 +129,7 @@ def live_instance(state: State, slot: str) -> str:
 
 
 def _end_others(state: State, slot: str, keep: int | None, code: pb.Code) -> list[Effect]:
+    """End the slot's welcomed sessions, but for the one to keep."""
     sessions = state.sessions.open.items()
     others = [n for n, s in sessions if s.slot == slot and n != keep and s.welcomed]
     return [end_session(number, code, f"{slot} has a newer session") for number in others]
@@ -246,6 +248,12 @@ def admit(
 
 
 def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.End | None:
+    """Whether the operator's word, or a live session, keeps the slot from this instance (rule 4).
+
+    A word that names this pod lets it in at once, over a live session of another one. A word that
+    names another pod refuses this one for good if it has had the slot before; else it is newer
+    than the word, and waits for the operator's next one.
+    """
     owned, taken = history.owned.get(join.slot), history.taken.get(join.slot)
     if owned is not None:
         if owned.uid == join.uid:

@@ -1,4 +1,12 @@
-"""What the Status call answers: the shard's state and reason, its slots, its counters."""
+"""What the Status call answers: the shard's state and reason, its slots, its counters.
+
+Nothing is kept for it; every field is computed from the State when it is asked for. The state of
+the shard is the first of these that holds (rules/shard draws them): Failed, Complete, Recovering,
+Final, Starting, Seeding, Serving. `live` counts the slots that are Training now, `quorum` is K as
+the manifest sets it, and `grace_seconds` is the longest grace of the open rounds. `late` and
+`refused_zombies` count since the start of this process, `commits` and `recovered` since the
+beginning of the log.
+"""
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
@@ -36,6 +44,7 @@ def status(state: State, now: float) -> pb.StatusReply:
 
 
 def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
+    """The shard's state, and what it waits for."""
     if state.failed:
         return pb.SHARD_FAILED, state.failed
     if state.ending.complete:
@@ -54,6 +63,7 @@ def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
 
 
 def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
+    """One slot: who has it, what it reported last, and how long ago."""
     taken = state.history.taken.get(slot.name)
     owned = state.history.owned.get(slot.name)
     report = slot.report

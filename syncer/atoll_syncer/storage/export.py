@@ -110,6 +110,7 @@ class Export:
 
 
 def _remove(folder: Path, names: set[str]) -> None:
+    """Remove files by their names in the folder; a file that is gone is no error."""
     for name in names:
         with storage_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
@@ -133,6 +134,7 @@ def _write_model(
 
 
 def _write_index(index: Path, run: str, layout: Layout, weight_map: Mapping[str, str]) -> None:
+    """Write which file holds which tensor; `run` says whose model the folder holds."""
     total = sum(_byte_count(tensor) for tensor in layout.tensors)
     content = {"metadata": {"total_size": total, "run": run}, "weight_map": dict(weight_map)}
     with whole_file(index) as file:
@@ -174,6 +176,7 @@ def _plan(tensors: Sequence[TensorSpec], file_bytes_max: int) -> list[list[int]]
 
 
 def _header(tensors: Sequence[TensorSpec]) -> bytes:
+    """The header of one file of the model, as the transformers library expects it."""
     shapes = {tensor.name: (DTYPES[tensor.dtype], tuple(tensor.shape)) for tensor in tensors}
     return encode_header(shapes, {"format": "pt"})
 
@@ -208,6 +211,7 @@ def _extents(layout: Layout, parts: Sequence[BinaryIO]) -> dict[int, list[Extent
 def _copy_tensor(
     dtype: torch.dtype, extents: Sequence[Extent], parts: Sequence[BinaryIO], out: WholeFile
 ) -> None:
+    """Append one tensor in the model's dtype, read from the parts in pieces of READ_BYTES."""
     for extent in extents:
         stop = extent.offset + (extent.stop - extent.start) * extent.dtype.itemsize
         parts[extent.part].seek(extent.offset)

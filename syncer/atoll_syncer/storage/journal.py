@@ -113,6 +113,7 @@ class Journal:
             return None  # it is not synced: a power cut may leave it empty
 
     def _read(self, position: int) -> Entry:
+        """The entry at a position. Raises StoreMissing at the log's end, StoreCorrupt."""
         name = entry_name(position)
         data = self._store.read(name)
         try:
@@ -125,6 +126,7 @@ class Journal:
             raise StoreCorrupt(name, f"not an entry of this log: {error!r}", remedy) from error
 
     def _encode(self, entry: Entry) -> bytes:
+        """One line of JSON: position, run, epoch and time, then the entry's own fields."""
         document: dict[str, Any] = {
             "seq": self.position + 1,
             "run": entry.run if isinstance(entry, RunStarted) else self._run,
@@ -135,6 +137,7 @@ class Journal:
         return json.dumps(document, allow_nan=False).encode() + b"\n"
 
     def _note(self, entry: Entry) -> None:
+        """The entry is durable and known; the next position follows it."""
         self.position += 1
         if isinstance(entry, RunStarted):
             self._run = entry.run

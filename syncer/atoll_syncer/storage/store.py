@@ -174,6 +174,7 @@ class FileStore:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
+        """The file of a name; names are relative and never leave the folder."""
         assert not name.startswith("/"), name
         assert ".." not in name.split("/"), name
         return self.root / name
@@ -207,6 +208,7 @@ class FileStore:
 
 
 def _link(temporary: Path, path: Path) -> bool:
+    """Give a synced file its name; says whether it was this call that made the name."""
     try:
         os.link(temporary, path)
         made = True
