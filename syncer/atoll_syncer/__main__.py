@@ -36,12 +36,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--metrics-port", type=int, default=int(env(Env.METRICS_PORT)), help="0: none"
     )
     parser.add_argument("--endpoints", default=env(Env.ENDPOINTS), help="of all shards")
-    parser.add_argument("--new", action="store_true", help="nobody can hold a run of this job yet")
+    parser.add_argument("--new", action="store_true", help="no run of this job can exist yet")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Run until the job is over or somebody else reigns; exits with a code of exits.ExitCode."""
+    """Run until the job is over or another process has the shard; exits with an ExitCode."""
     allocator.tune()
     logs.configure()
     flags = parse()

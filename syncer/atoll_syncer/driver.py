@@ -22,7 +22,7 @@ effects comes out. The driver is the other half. It has nine duties:
 Why the effects of an entry wait for `appended` (rule 19): everything that others hear of an entry
 must survive this process. So the rules answer an input that changes something durable with an
 `Append` alone; only `Shard.appended` changes the history and answers with what the change means
-to others: a Welcome, a Publish, a Reply. A process that is killed in between has told nobody.
+to others: a Welcome, a Publish, a Reply. A process that is killed in between has sent none of them.
 Replies stand in the same queue as entries for the same reason: a reply never overtakes the entry
 that it tells of.
 
@@ -107,7 +107,7 @@ class Driver:
         self._collector = Collector(machine.store)
 
     async def start(self) -> None:
-        """Restore the values, begin the reign, and go on until `stop`."""
+        """Restore the values, begin the term, and go on until `stop`."""
         effects = self.shard.start(self.now())
         if self.shard.history.tensors:
             effects += await self._restore()
@@ -322,7 +322,7 @@ class Driver:
 
     async def _ask(self, request: Any) -> None:
         ask = self.machine.ask
-        assert ask is not None, "the registrar asks nobody"
+        assert ask is not None, "the registrar has no registrar to call"
         while True:
             reply = await ask(request)
             if reply is not None:
@@ -342,7 +342,7 @@ class Driver:
             )
 
     async def _keep_beating(self) -> None:
-        """Rule 20: renew the heartbeat, and look each time whether another process reigns."""
+        """Rule 20: renew the heartbeat, and look each time whether another process has followed."""
         count = 0
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -4,9 +4,10 @@
 `outside.Machine`. `__main__` makes one from flags and the environment, tests/sim makes one in
 virtual time.
 
-A process reads the log and waits until it may reign (rule 20); only then it accepts connections,
-so a learner that dials a waiting process is refused and dials again. It serves until it is told
-to stop, or until its own rules say Exit; then sessions get a second to end, the log's queue two.
+A process reads the log and waits until it may take the shard over (rule 20); only then does it
+accept connections, so a learner that dials a waiting process is refused and dials again. It
+serves until a signal stops it or its own rules ask for the exit; then sessions get a second to
+end, and the log's queue two.
 """
 
 import asyncio
