@@ -29,6 +29,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        # gauges
         self.epoch = self._gauge("epoch", "Epoch of this process, from the durable log")
         self.tick = self._gauge("tick", "Tick of the job's clock at this shard")
         self.sessions = self._gauge("sessions", "Open sessions, including observers")
@@ -38,6 +39,7 @@ class Metrics:
         self.staged_bytes = self._gauge(
             "staged_bytes", "Memory used by offers that are not merged yet"
         )
+        # counters, since the start of this process
         self.commits = self._counter("commits", "Durable commits")
         self.offers = self._counter("offers", "Offers by outcome", "outcome")
         self.zombies = self._counter(
@@ -57,6 +59,7 @@ class Metrics:
         self.tape_dropped_lines = self._gauge(
             "tape_dropped_lines", "Lines of the event tape dropped because the disk took no more"
         )
+        # times of rounds and commits
         self.quorum_seconds = self._histogram(
             "quorum_seconds", "From the start of a round to its quorum"
         )

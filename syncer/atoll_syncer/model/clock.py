@@ -1,4 +1,9 @@
-"""The job's clock as one shard counts it, and which slices it makes due (rules 8 and 9)."""
+"""The job's clock as one shard counts it, and which slices it makes due (rules 8 and 9).
+
+Fragment p of P is due when the tick reaches floor(p*H/P) modulo H, so the fragments are spread
+evenly over the period H. Learners report the newest step only, so the tick may move by several
+at once; `starts` therefore compares with the newest due tick that was passed, never for equality.
+"""
 
 from collections import deque
 from collections.abc import Mapping

@@ -288,6 +288,7 @@ class History:
         return {head.object for heads in (self.heads, self.previous) for head in heads.values()}
 
     def _take(self, entry: Taken) -> None:
+        """The instance that had the slot is superseded for good."""
         before = self.taken.get(entry.slot)
         assert before is None or entry.incarnation > before.incarnation, "incarnations only grow"
         if before is not None:
@@ -295,6 +296,7 @@ class History:
         self.taken[entry.slot] = entry
 
     def _seed(self, entry: Seeded) -> None:
+        """Every slice has version 0, and the layout is known."""
         assert not self.heads, "a shard is seeded once"
         self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
         for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
@@ -302,6 +304,7 @@ class History:
             self.due[number] = 0
 
     def _commit(self, entry: Committed) -> None:
+        """The version becomes the head, and its offers the newest merged ones of their slots."""
         head = self.heads.get(entry.slice)
         assert head is None or entry.number > head.number, "versions only grow"
         assert entry.recovered or (head is not None and entry.number == head.number + 1)

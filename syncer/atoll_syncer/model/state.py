@@ -16,6 +16,10 @@ read everything. tests/unit/syncer/test_state.py reads the source of the rules a
 module writes what belongs to another one; a module that wants such a change calls a function of
 the owner. So a reader who looks for the cause of a wrong value has one file to read.
 
+What is durable is in `history` alone, and only a durable entry changes it. All other parts are
+lost with the process: the next one computes them again from the history (`new_state`), from the
+learners that join, and from the registrar's answers. So nothing in them may be needed for safety.
+
 `State.standing` answers, for one moment, the three questions that all rules of a round ask: who
 trains, how many make a quorum, how long the grace is. `rules/shard` computes it once per input,
 after the input's own change and before anything follows from it, and passes it down.

@@ -94,6 +94,7 @@ def slice_norms(owned: Slice, values: Encoded) -> tuple[float, ...]:
 
 
 def _slice_number(head: pb.Transfer) -> int:
+    """The slice that a learner's transfer names. Raises TransferError for any other kind."""
     match head.WhichOneof("kind"):
         case "offer":
             return head.offer.slice
@@ -105,6 +106,7 @@ def _slice_number(head: pb.Transfer) -> int:
 
 
 def _check_size(owned: Slice, head: pb.Transfer, payload: bytearray) -> None:
+    """Encoding and length must fit the slice; seeds and held versions come as f32 or bf16."""
     if not head.HasField("offer") and head.encoding not in tensors.FLOATS:
         raise TransferError(f"slice {owned.fragment}: whole values must come as f32 or bf16")
     try:

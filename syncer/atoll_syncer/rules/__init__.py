@@ -16,4 +16,23 @@ above it in this list:
     transfers   whether a transfer may come, and where it goes once it is whole
     status      what the Status call answers
     shard       the state machine: every input, and what it makes possible
+
+Where to begin reading, by what happens to a shard:
+
+    a process starts           shard.start, runs.begin_term; after its entry runs.term_begun
+    a learner joins            sessions.opened, check, admit; after the entry taken, welcome
+    the first model comes      seeding.model_arrived, ask; after the entry seeding.seeded
+    a learner reports          sessions.reported, then shard._move
+    the tick moves             clock.move; rounds.start_due begins the rounds that are due
+    an offer comes             transfers.started, rounds.objection; whole: rounds.completed
+    a round closes             rounds.look, decide in model/round; the effect Merge
+    a version is written       rounds.merged; after the entry rounds.committed
+    a session closes           sessions.closed
+    data is found lost         recovery._begin, move; a held version: recovery.arrived, committed
+    the job reaches its end    ending.last_rounds, end_when_finished; after the entry say_final
+    another shard calls        runs.requested
+
+What reaches the outside is an effect (model/effects); what outlives the process is an entry
+(model/log). A function that is named after an entry's past participle (taken, seeded, committed)
+runs when that entry is durable; one in the present tense runs before.
 """

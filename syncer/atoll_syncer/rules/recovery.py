@@ -23,7 +23,7 @@ no learner turns out to hold a newer version.
    with the answer to a Hello; the registrar itself takes the slots of its own log.
 2. Ask. For each lost slice the holder of the highest (number, epoch) gets SendHeld, one slice at a
    time from each learner. The value's digest is verified before it counts. A holder that fails
-   three times, or does not begin to answer within 30 s, is not asked again; the next best is.
+   three times (a damaged value, or no answer within 30 s) is not asked again; the next best is.
 3. Store. The value becomes the master, with zero momentum, as version max(held, head) + 1. So the
    number is above everything that any learner holds, and versions never go back. It keeps the
    lineage of merged captures that came with the value: each learner then still knows which of
@@ -348,6 +348,7 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
 
 
 def _merged(each: pb.SlotMerged) -> log.Merged:
+    """One slot's part in the lineage of a held version, as an entry names it."""
     return log.Merged(
         slot=each.slot,
         incarnation=each.incarnation,

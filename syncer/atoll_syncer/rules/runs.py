@@ -6,6 +6,15 @@ first: for 30 s it notes which run the learners and the other shards hold, and w
 they know; then it carries that run on, or mints a new one if there is none. The other shards
 learn the run from the answer to their Hello, which they repeat every two seconds.
 
+    no run --fresh: mint at once------------------------------------> run is durable
+       |                                                                ^
+       +--registrar: 30 s, every shard said Hello, then mint or go on---+
+       +--other shards: the answer to Hello names it--------------------+
+
+A run that is carried on gets back what the lost store knew before any learner is admitted: the
+highest incarnation of each slot, so that the next one is above it, and, if there are versions
+above 0, the mark of every shard, so that no shard takes a seed over a trained model.
+
 The term (rule 20). A term is the time for which one process owns the shard, and its number is
 the epoch. It begins with an entry in the log, above every epoch in it. A joining learner that has
 seen a higher epoch of this run proves that another process has had a later term: the process
@@ -111,7 +120,7 @@ def _mint(state: State, now: float) -> list[Effect]:
 
 
 def _carry_on(state: State, run: str) -> list[Effect]:
-    """What the lost store knew, before any learner is admitted to the run again."""
+    """Entries for what the lost store knew, before any learner is admitted to the run again."""
     taken = state.history.taken
     effects: list[Effect] = [
         Append(entry)
@@ -218,6 +227,7 @@ def requested(state: State, token: int, request: Any) -> list[Effect]:
 
 
 def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
+    """The run, the caller's mark, and the slots that have a session here."""
     _note_hello(state, request)
     slots = state.sessions.slots
     reply = pb.HelloReply(

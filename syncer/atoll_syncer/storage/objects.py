@@ -116,6 +116,7 @@ def decode(data: bytearray) -> tuple[dict[str, torch.Tensor], Mapping[str, str]]
 
 
 def _entry(fields: Mapping[str, object], data_start: int) -> Entry:
+    """One tensor's entry, checked. Raises ObjectError, and KeyError for an unknown dtype."""
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not (isinstance(shape, list) and isinstance(offsets, list)):
         raise ObjectError("an entry without shape or offsets")

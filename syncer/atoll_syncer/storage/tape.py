@@ -69,6 +69,7 @@ class Tape:
             self._handle = None
 
     def _append(self, handle: int, line: bytes) -> None:
+        """Write the whole line, or cut off what was written of it. Raises OSError."""
         end = os.fstat(handle).st_size
         try:
             if os.write(handle, line) < len(line):
