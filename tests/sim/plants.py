@@ -32,7 +32,7 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
-    """One bug, and the rule whose checker must find it in one of the seeds that every change runs."""
+    """One bug, and the rule whose checker must find it."""
 
     rule: str
     plant: Callable[[Patch], None]

@@ -1,4 +1,40 @@
-"""One seed from its first event to Final: `python -m sim.simulate SEED` prints its trace."""
+"""One seed from its first event to Final: `python -m sim.simulate SEED` prints its trace.
+
+The simulation runs the production programs in virtual time, under faults that a seed fixes, while
+checkers watch. It finds what no unit test looks for: the order of events that nobody thought of.
+
+What is production's, unchanged:
+- of a shard: `serving.serve_shard` (waiting for its turn, start, stop), `Driver`, `Background`, the
+  gRPC service with its sessions, frames and checksums, `RegistrarClient`, `Journal`, `Collector`,
+  and all rules;
+- of a learner: `Transport`, `ShardClient` with its outbox, and all rules.
+
+What is simulated, each in a module of its own:
+- `clock`   the heap of events, and processes that can be killed and paused
+- `loop`    asyncio's event loop and threads, one loop for each process
+- `rpc`     grpc.aio: servers, channels, streams, flow control
+- `network` connections that are slow, break, or do not come through
+- `memory_store`  the store of a shard, which can be away or lose its answers
+- `symbols`, `shard_values`, `learner_process.Numbers`  values that say which work is in them
+- `training_process`  the user's loop: steps, adoptions, captures
+- `world`   the job: which process runs where, and who starts one again
+- `scenario`, `faults`  what a seed means, and what goes wrong
+
+How it goes: `Simulation.run` takes the earliest event off the heap and calls it. An event of a
+process goes through `Process.do`, which runs the process' event loop until nothing is ready: so a
+task of production code goes on within the event that it waited for, and what it awaits next is
+another event. Time passes only between events. Threads compute at one moment and answer at a later
+one. Messages are serialized, cross the network in drawn time, and wait in the other process.
+
+Nothing looks at a real clock, and every draw comes from a generator that the seed and a purpose
+name. So a seed is a whole run: replaying it shows the same events in the same order, also after a
+change elsewhere in the drawing. The digest of the trace proves it (test_same_trace).
+
+Checkers (`checkers`, told by `watch`) look at what crosses an edge: entries in a store, messages,
+effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at
+least one planted bug that it must find (`plants`). An exception anywhere ends the seed, and so does
+a run that does not reach Final after the faults have stopped.
+"""
 
 import logging
 import sys
