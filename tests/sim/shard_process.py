@@ -51,6 +51,7 @@ class ShardProcess(Process):
         self.world, self.number, self.pod, self.instance = world, number, pod, instance
         self.store = store
         self.server = Server(self)
+        self.stopping = asyncio.Event()  # SIGTERM
         self.shard: Shard | None = None  # once it reigns
         self.began_at = 0.0
         self.values: ShardValues | None = None  # once a model is known
@@ -65,7 +66,7 @@ class ShardProcess(Process):
 
     async def _serve(self) -> None:
         try:
-            self.exit_code = await serve_shard(self._machine(), asyncio.Event())
+            self.exit_code = await serve_shard(self._machine(), self.stopping)
         except Exception as error:
             self.sim.fails(error)
             return

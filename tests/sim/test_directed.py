@@ -1,0 +1,70 @@
+"""Single runs with a fault at a chosen moment: how a shard's process starts and stops."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from atoll_protos.exits import ExitCode
+from atoll_syncer.storage.store import OBJECTS, StoreUnavailable
+from sim.checkers.every import ALL
+from sim.memory_store import MemoryStore
+from sim.scenario import draw
+from sim.shard_process import ShardProcess
+from sim.simulate import logs_into, run
+from sim.world import World
+
+QUIET = 0  # a seed without faults, whose job takes some 17 s
+DURING = 8.0
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with logs_into(None):
+        made = World(draw(QUIET), ALL)
+        yield made
+        made.close()
+
+
+def test_a_store_that_is_away_while_a_shard_restores_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failed = MemoryStore.read, list[str]()
+
+    def read_later(self: MemoryStore, name: str, byte_count_max: int | None = None) -> bytes:
+        if name.startswith(OBJECTS) and world.sim.now < DURING + 5.0:
+            failed.append(name)
+            raise StoreUnavailable(name, "the store is away", "try again")
+        return read(self, name, byte_count_max)
+
+    def restart() -> None:
+        monkeypatch.setattr(MemoryStore, "read", read_later)
+        world.shards[0].kill("killed")
+        world.shards[0] = world.start_shard(0, new_pod=False)
+
+    world.sim.at(DURING, restart)
+    assert run(world).result == "Complete"
+    assert failed
+
+
+def test_a_process_that_waits_for_its_turn_ends_when_it_is_told_to(world: World) -> None:
+    waiting: list[ShardProcess] = []
+
+    def stop() -> None:
+        process = waiting[0]
+        assert process.alive
+        assert process.shard is None
+        process.do(process.stopping.set)
+
+    world.sim.at(DURING, lambda: waiting.append(world.start_shard(0, new_pod=True)))
+    world.sim.at(DURING + 3.0, stop)
+    assert run(world).result == "Complete"
+    assert waiting[0].exit_code is ExitCode.TRY_AGAIN
+
+
+def test_a_shard_that_is_told_to_stop_ends_its_sessions_and_another_goes_on(world: World) -> None:
+    first = world.shards[0]
+    world.sim.at(DURING, lambda: first.do(first.stopping.set))
+    assert run(world).result == "Complete"
+    assert first.exit_code is ExitCode.TRY_AGAIN
+    assert not first.peers
+    assert world.shards[0] is not first
