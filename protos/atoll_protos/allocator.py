@@ -1,4 +1,4 @@
-"""glibc's allocator tuned against page faults, before torch or grpc are imported (TRANSPORT.md)."""
+"""glibc's allocator tuned against page faults, before torch or grpc are imported."""
 
 import ctypes
 import os

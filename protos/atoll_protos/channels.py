@@ -1,4 +1,4 @@
-"""gRPC options that both ends share (TRANSPORT.md, facts 2 and 5)."""
+"""gRPC options that both ends share."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Raw frames of the Bulk stream: a 32-byte header and a payload, joined (TRANSPORT.md, fact 2)."""
+"""Raw frames of the Bulk stream: a 32-byte header and a payload, joined."""
 
 import struct
 from collections.abc import Callable, Iterator

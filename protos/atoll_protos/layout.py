@@ -21,7 +21,7 @@ PARTS_OF_A_SLICE: Final = 8  # how finely tensors that may be cut fill up the ot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """One tensor of the model. `merge` is "rda" or "mean" (PROTOCOL.md, rule 18)."""
+    """One tensor of the model. `merge` is "rda" or "mean" (docs/protocol.md, rule 18)."""
 
     name: str
     shape: tuple[int, ...]
@@ -133,7 +133,7 @@ def from_model(model: pb.Model, fragments: int, shards: int) -> Layout:
 
 
 def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> Layout:
-    """Largest part first into the smallest bin so far, ties by name (ALGORITHM.md, section 3).
+    """Largest part first into the smallest bin so far, ties by name (docs/algorithm.md).
 
     First over fragments, then each fragment over shards. Tensors merged by plain mean count as
     many small parts, of which a slice gets one run of rows. Raises SpecError when the model has

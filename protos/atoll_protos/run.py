@@ -24,7 +24,7 @@ def _require(holds: bool, field: str, problem: str, remedy: str) -> None:
 
 
 class Merge(StrEnum):
-    """How the learners' differences become one (ALGORITHM.md, section 3)."""
+    """How the learners' differences become one (docs/algorithm.md)."""
 
     RADIAL_DIRECTIONAL = "RadialDirectional"
     MEAN = "Mean"
@@ -32,11 +32,11 @@ class Merge(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """What is computed (2604.21428; symbols of ALGORITHM.md).
+    """What is computed (2604.21428; symbols of docs/algorithm.md).
 
     `quorum` is K, `overlap` tau in ticks, `blend` the share of its own value that a learner
     keeps on adoption (0 overwrites). With `lockstep` learners hand over by themselves and
-    `step()` waits at hand-over + overlap (PROTOCOL.md, rule 15).
+    `step()` waits at hand-over + overlap (docs/protocol.md, rule 15).
     """
 
     fragments: int = 24

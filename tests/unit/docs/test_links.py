@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.docs.tree import ROOT, documents, name, prose
+from unit.docs.tree import ROOT, documents, files, name, prose
 
 LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)[)\"]")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
@@ -32,6 +32,17 @@ def test_every_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+def test_every_page_that_a_source_names_is_there() -> None:
+    pages = {name(page) for page in documents()}
+    missing = {
+        f"{name(path)}: {page}"
+        for path in files("*.py", "*.proto", "*.yaml", "*.txt", "*Dockerfile")
+        for page in re.findall(r"[\w./-]*\w\.md\b", path.read_text())
+        if not {page, f"docs/{page}", name(path.parent / page)} & pages
+    }
+    assert not missing
 
 
 def test_pictures_are_small_and_load_nothing_else() -> None:
