@@ -47,6 +47,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def seeds(session: nox.Session) -> None:
+    """More seeds of the simulation: a minute."""
+    program(session, "pytest", "-m", "seeds")
+
+
+@nox.session
 def local(session: nox.Session) -> None:
     """Real processes, real gRPC, kills, on this machine: some 8 minutes."""
     program(session, "pytest", "-m", "local and not long")

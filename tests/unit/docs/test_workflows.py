@@ -44,7 +44,7 @@ def test_the_workflows_run_the_groups_of_ci_run() -> None:
         for words in re.findall(r"\.ci/run ([a-z ]+)$", path.read_text(), re.MULTILINE)
         for word in words.split()
     }
-    assert used == {"checks", "tests", "local"}
+    assert used == {"checks", "tests", "seeds", "local"}
     matrix = read(ROOT / ".github/workflows/cluster.yaml")["jobs"]["cluster"]["strategy"]["matrix"]
     for group in {*used, *matrix["group"]} - {"checks"}:
         assert f'    "{group}": [' in groups
