@@ -129,7 +129,7 @@ class SliceState:
     def adopt(self, publish: pb.Publish) -> None:
         """Take a new base; everything that named the old one starts again."""
         version = publish.version.version
-        assert order(version) > self.order, "rule 21: a version replaces lower ones only"
+        assert order(version) > self.order, "a version replaces lower ones only"
         self.held, self.adopting, self.orphaned = version, None, False
         self.lineage = tuple(publish.lineage)
         self.steps = self.tokens = 0
