@@ -40,9 +40,9 @@ class Learner:
 
     `model` holds the parameters that `optimizer` steps: float32, bfloat16 or float16, on one
     device. All trainable parameters and floating-point buffers are exchanged
-    (docs/training-scripts.md, "What travels"). On entering, the model takes the job's values. Its own initial values
-    are used only if this learner is the first of the job, so they must be a function of the job's
-    seed (`atoll.read_settings().seed`) or constant.
+    (docs/training-scripts.md, "What travels"). On entering, the model takes the job's values. Its
+    own initial values are used only if this learner is the first of the job, so they must be a
+    function of the job's seed (`atoll.read_settings().seed`) or constant.
 
     **What happens at a step boundary**, which is the call of `step()`:
 

@@ -41,7 +41,7 @@ def test_only_a_greater_number_is_adopted_rule_21() -> None:
     assert side.take(Adopt) == []
     held = SliceState(shard=0, fragment=0)
     held.adopt(side.publish(0, 0, 5))
-    with pytest.raises(AssertionError, match="rule 21"):
+    with pytest.raises(AssertionError, match="lower ones only"):
         held.adopt(side.publish(0, 0, 4))
 
 
