@@ -1,4 +1,4 @@
-"""Bad input is one line that names the field and the remedy; who is healthy goes on."""
+"""Bad input is one line that names the field and the remedy; healthy processes go on."""
 
 import json
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_a_learner_with_another_model_is_given_up_and_the_others_complete(tmp_pa
         code, stderr = run.finish()
     assert code == 0, stderr
     given_up = [name for name in ("us-east-0", "eu-west-0") if f"{name} is given up" in stderr]
-    assert len(given_up) == 1  # whoever came second
+    assert len(given_up) == 1  # the learner that came second
     assert "exit code 65" in stderr
     assert "model" in stderr
     survivor = ({"us-east-0", "eu-west-0"} - set(given_up)).pop()

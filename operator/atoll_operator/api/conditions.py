@@ -18,7 +18,7 @@ Each condition asks in this order, and the first answer wins:
 
     1. Does anything run?   If the phase is not Running or Finishing, SyncerReady,
                             LearnersAvailable, Progressing and Degraded are False and their reason
-                            is the phase: nobody should read a finished job as a broken one.
+                            is the phase, so that a finished job does not look broken.
     2. Can it be seen?      If what the condition is about gives no answer, it is Unknown (NoAnswer,
                             SyncerSilent). The last value is never repeated. A known trouble comes
                             before this: a pod that cannot be scheduled makes Degraded True and

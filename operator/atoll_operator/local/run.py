@@ -23,7 +23,7 @@ A run goes through these states:
         +-----------+-----------+--> interrupted (Ctrl-C or SIGTERM)
 
     final      every shard has had its last rounds. Until then a learner that ends with exit code
-               0 has only stopped, for example because it was told to, and is started again.
+               0 has only stopped, for example after SIGTERM, and is started again.
     complete   the registrar (shard 0) says that the model is exported. From then on learners and
                the evaluator have 60 s to take their last values and end by themselves.
     failed     a shard has lost its state, or so many processes were given up that the quorum is

@@ -19,7 +19,7 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
   failures. A kill is none, so chaos never gives a process up. "Try again" is none either.
 * Giving up stops no other process. The run decides whether the job can go on without it
   (run.Training), and shows the reason, which is the last line of the process's log.
-* Until the job is final, exit code 0 of a learner says only that it was told to stop: its slot
+* Until the job is final, exit code 0 of a learner says only that it has stopped: its slot
   still has work, so it is started again.
 
 Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the

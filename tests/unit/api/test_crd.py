@@ -89,7 +89,7 @@ def test_every_rule_is_in_the_table() -> None:
     assert [rule for _, rule in REFUSED] == list(rules.RULES)
 
 
-def test_a_job_may_stand_beside_what_it_needs() -> None:
+def test_a_file_may_hold_other_objects_and_one_job() -> None:
     claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\n---\n"
     assert parse(claim + MANIFEST).name == "tiny"
     with pytest.raises(SpecError, match="holds 2 jobs"):
