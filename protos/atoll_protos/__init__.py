@@ -3,8 +3,8 @@
 Here belongs what would be a second home of a truth if one program kept it for itself: messages,
 the run file, names, tables of codes and codecs, the layout of fragments, frames, and what every
 process sets up first. Not here: rules of the protocol, clocks, disks, servers, Kubernetes.
-Nothing here imports one of the three programs, and only `tensors` imports torch, which the
-operator's image does not have.
+Nothing here imports one of the three programs. Only `tensors` imports torch and only `arrays`
+imports numpy; the operator's image has neither.
 
 - v1/atoll.proto   the messages; the generated code stands next to it
 - errors.py        errors of the user: field, problem, remedy
@@ -15,6 +15,7 @@ operator's image does not have.
 - states.py        what shards and slots do, in the words that people see
 - codecs.py        the table of codecs: names, numbers, sizes; no arithmetic
 - tensors.py       tensor <-> bytes: the arithmetic of the codecs, on torch
+- arrays.py        the same arithmetic with the same bits on numpy, for the transport process
 - layout.py        which part of which tensor belongs to which slice
 - frames.py        raw frames of the bulk stream
 - channels.py      gRPC options that both ends share

@@ -14,7 +14,8 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
                    +--> given up   exit code of bad input or of another job, or 5 failures in a row
                    +--> done       exit code 0 once the job is final
 
-* Back-off: 0.5, 1, 2, ... 30 s after an end, and 0.5 s again after a start that lasted a minute.
+* Back-off: the first restart is at once; those that follow it wait 0.5, 1, 2, ... 30 s. It begins
+  again after a start that lasted a minute.
 * Failures in a row count towards giving up; they are exits that `atoll_protos.exits` calls
   failures. A kill is none, so chaos never gives a process up. "Try again" is none either.
 * Giving up stops no other process. The run decides whether the job can go on without it
@@ -56,7 +57,7 @@ from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode, is_failure, is_permanent
 
-BACKOFF_SECONDS = (0.5, 30.0)
+BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STEADY_SECONDS = 60.0  # after a start that lasted so long, back-off begins again
 STOP_SECONDS = 8.0
 FAILURES_MAX = 5  # exits with an error in a row, not kills, before it is given up
@@ -176,11 +177,10 @@ class Supervisor:
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process, child.exit_code = None, code
         steady = now - child.started_at > STEADY_SECONDS
-        child.attempt = 0 if steady else child.attempt + 1
+        child.attempt = 1 if steady else child.attempt + 1
         failed = is_failure(code)
         child.failures = child.failures + 1 if failed and not steady else int(failed)
-        low, high = BACKOFF_SECONDS
-        child.start_at = now + min(high, low * 2 ** max(0, child.attempt - 1))
+        child.start_at = now + backoff_seconds(child.attempt)
         if is_permanent(code) or child.failures >= FAILURES_MAX:
             child.given_up = reason_in(child.log) or "its log is empty"
             self.report(f"{child.planned.name} is given up (exit code {code}): {child.given_up}")
@@ -199,6 +199,16 @@ class Supervisor:
             for child in self.children
         ]
         write_json(self.out / "processes.json", rows)
+
+
+def backoff_seconds(attempt: int) -> float:
+    """How long to wait before restart number `attempt` in a row, from 1: the first is at once.
+
+    A process that was killed after hours is back soon, as under kubelet; one that ends again and
+    again waits 0.5 s and then twice as long each time, up to 30 s.
+    """
+    low, high = BACKOFF_SECONDS
+    return 0.0 if attempt == 1 else min(high, low * 2 ** min(attempt - 2, 16))
 
 
 def environment(planned: Planned) -> dict[str, str]:

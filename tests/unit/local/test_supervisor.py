@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.local.plan import Planned
-from atoll_operator.local.supervisor import Child, Supervisor, check_startable, reason_in
+from atoll_operator.local.supervisor import (
+    Child,
+    Supervisor,
+    backoff_seconds,
+    check_startable,
+    reason_in,
+)
 from atoll_protos.errors import SpecError
 
 STEADY = 1000.0
@@ -39,8 +45,9 @@ class Run:
 
     def start(self, *, final: bool = False) -> bool:
         """Let time pass until it is started; says whether it is."""
-        self.now += 60.0
-        self.supervisor.supervise(self.now, final=final)
+        if self.child.process is None:
+            self.now += 60.0
+            self.supervisor.supervise(self.now, final=final)
         return self.child.process is not None
 
     def end(self, *, final: bool = False) -> None:
@@ -106,12 +113,15 @@ def test_a_process_that_ends_with_0_before_the_job_is_final_is_started_again(
 
 def test_back_off_grows_with_every_end(run_of: Start) -> None:
     run = run_of(exiting(75))
+    assert run.start()
     waits = []
     for _ in range(4):
-        assert run.start()
         run.end()
         waits.append(run.child.start_at - run.now)
-    assert waits == pytest.approx([0.5, 1.0, 2.0, 4.0])
+        run.now = run.child.start_at
+        run.supervisor.supervise(run.now, final=False)
+    assert waits == pytest.approx([0.0, 0.5, 1.0, 2.0])
+    assert backoff_seconds(8) == backoff_seconds(10_000) == 30.0
 
 
 @pytest.mark.parametrize(("code", "starts"), [(64, 1), (65, 1), (70, 5), (1, 5)])
@@ -176,8 +186,10 @@ def test_a_wait_ends_when_a_process_ends_when_one_is_due_and_after_its_limit(
     begun = time.monotonic()
     sleeping.supervisor.wait(sleeping.now, 0.05)
     assert time.monotonic() - begun < SOON
-    sleeping.supervisor.kill(sleeping.child)
-    sleeping.supervisor.wait(sleeping.now, 60.0)
-    sleeping.end()
+    for _ in range(2):  # after the first end it is started at once, after the second it waits
+        sleeping.supervisor.kill(sleeping.child)
+        sleeping.supervisor.wait(sleeping.now, 60.0)
+        sleeping.end()
+    assert sleeping.child.process is None
     sleeping.supervisor.wait(sleeping.child.start_at - 0.05, 60.0)
     assert time.monotonic() - begun < SOON
