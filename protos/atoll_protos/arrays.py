@@ -83,9 +83,10 @@ def moved(base: Array, data: Buffer, encoding: pb.Encoding) -> Array:
     one, other = np.empty(RUN, F32), np.empty(RUN, F32)
     with np.errstate(all="ignore"):
         for part in _runs(base.size):
-            change = _decode_run(data, codec, base.size, part, one[: part.stop - part.start])
-            old = _widened(base[part], other[: change.size])
-            found[part] = np.add(change, old, out=change)
+            work = one[: part.stop - part.start]
+            change = _decode_run(data, codec, base.size, part, work)
+            old = _widened(base[part], other[: work.size])
+            found[part] = np.add(change, old, out=work)
     return found
 
 
@@ -119,7 +120,7 @@ def decode(data: Buffer, encoding: pb.Encoding, out: Array) -> Array:
     assert len(data) == codec.byte_count(out.size), (len(data), out.size)
     with np.errstate(all="ignore"):
         for part in _runs(out.size):
-            _decode_run(data, codec, out.size, part, out[part])
+            out[part] = _decode_run(data, codec, out.size, part, out[part])
     return out
 
 
@@ -189,12 +190,10 @@ def _unpacked(packed: Array) -> Array:
 
 
 def _decode_run(data: Buffer, codec: Codec, element_count: int, part: slice, out: Array) -> Array:
-    """Elements `part` of the whole, as f32; in `out` or a view of `data`."""
+    """Elements `part` of the whole, as f32: in `out`, or as a view of f32 `data`."""
     whole = np.frombuffer(data, np.uint8)
     if not codec.scaled:
-        values = whole.view(FLOATS[codec.encoding])[part]
-        np.copyto(out, _widened(values, out))
-        return out
+        return _widened(whole.view(FLOATS[codec.encoding])[part], out)
     scales, rest = _split(whole, codec, element_count)
     given = rest[part.start * codec.bits // 8 : -(-part.stop * codec.bits // 8)]
     is_whole = codec.bits == BYTE_BITS
