@@ -12,10 +12,10 @@ from sim.world import World
 def schedule(world: World) -> None:
     """Put the scenario's faults on the clock."""
     for fault in world.scenario.faults:
-        world.sim.at(fault.at, partial(befall, world, fault))
+        world.sim.at(fault.at, partial(apply, world, fault))
 
 
-def befall(world: World, fault: Fault) -> None:
+def apply(world: World, fault: Fault) -> None:
     """One fault happens."""
     world.sim.note("FAULT", f"{fault.kind} {fault.seconds:.1f} s")
     slots = world.run_file.slots
@@ -26,7 +26,7 @@ def befall(world: World, fault: Fault) -> None:
 
 def drop(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """Some connection breaks."""
-    living = [each for each in world.connections if not each.lost and not each.ends[0].told]
+    living = [each for each in world.connections if not each.lost and not each.ends[0].notified]
     if living:
         living[fault.which % len(living)].drop()
 
@@ -168,7 +168,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
 
 
 def stop(world: World) -> None:
-    """From now on everything works: whoever stands still wakes, the network is whole."""
+    """From now on everything works: a paused process wakes, the network is whole."""
     world.sim.note("FAULT", "no more")
     world.weather.blocked_until.clear()
     world.damaged_share = 0.0

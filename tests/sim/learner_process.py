@@ -108,7 +108,7 @@ class LearnerProcess(TrainingProcess):
 
         def heard(message: Any) -> None:
             if isinstance(message, pb.ToLearner):
-                self.world.watchers.tell("learner_heard", self, shard, message)
+                self.world.watchers.tell("learner_message", self, shard, message)
 
         return Channel(self.world, self, self.slot, shard, heard)
 
@@ -146,7 +146,7 @@ class TrainingEnd:
 
     def send(self, command: Any) -> None:
         """To the training process."""
-        self._learner.after(LINK_SECONDS, partial(self._learner.obey, command))
+        self._learner.after(LINK_SECONDS, partial(self._learner.receive, command))
 
     def say(self, message: Any) -> None:
         """To the transport."""

@@ -15,7 +15,7 @@ coroutines that are suspended then never go on. While a loop runs it is asyncio'
 asyncio.Future, Task, Queue and Event work in it unchanged.
 
 Nothing here looks at a real clock and there is one thread, so equal seeds give equal traces. An
-exception that no production code handles is told to `Simulation.fails` and ends the seed.
+exception that no production code handles goes to `Simulation.fails` and ends the seed.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class VirtualLoop(AnyLoop):  # type: ignore[misc]
     def close(self) -> None:
         """Throw away what is still suspended: no event of it happens any more.
 
-        Python closes a coroutine that nobody awaits. Its `finally` blocks run then, and what they
+        Python closes a coroutine that no task runs. Its `finally` blocks run then, and what they
         begin is closed as well; one that awaits something while it is closed is closed again.
         """
         before = _get_running_loop()

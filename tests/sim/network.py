@@ -29,7 +29,7 @@ class End:
     process: Process
     machine: str
     closed: Action
-    told: bool = False
+    notified: bool = False
 
 
 class Connection:
@@ -47,47 +47,47 @@ class Connection:
 
         Returns when it arrives.
         """
-        if self.lost or self.ends[sender].told:
+        if self.lost or self.ends[sender].notified:
             return self.sim.now
         receiver = self.ends[1 - sender]
         arrival = self._arrival(sender, stream, whole_slice)
 
         def deliver() -> None:
-            if not self.lost and not receiver.told:
-                receiver.process.do(lambda: None if receiver.told else action())
+            if not self.lost and not receiver.notified:
+                receiver.process.do(lambda: None if receiver.notified else action())
 
         self.sim.at(arrival, deliver)
         return arrival
 
     def hang_up(self, sender: int) -> None:
         """Close from one side: it hears so itself at once, the other after what is on its way."""
-        if self.ends[sender].told:
+        if self.ends[sender].notified:
             return
-        self.ends[sender].told = True
+        self.ends[sender].notified = True
         streams = ("control", "bulk")
         arrival = max(self._arrival(sender, stream, False) for stream in streams)
-        self.sim.at(arrival, lambda: self._tell(1 - sender))
+        self.sim.at(arrival, lambda: self._notify(1 - sender))
 
     def drop(self) -> None:
         """The connection breaks: each side notices in its own time."""
         self.lost = True
         for side in (0, 1):
             longest = self.rng.choice((0.1, 1.0, KEEPALIVE_SECONDS))
-            self.sim.after(self.rng.uniform(0.0, longest), partial(self._tell, side))
+            self.sim.after(self.rng.uniform(0.0, longest), partial(self._notify, side))
 
     def end_died(self, side: int) -> None:
         """A process is gone: its machine resets the connection, or is gone as well."""
-        if self.ends[side].told:
+        if self.ends[side].notified:
             return
-        self.ends[side].told = True
+        self.ends[side].notified = True
         machine_too = self.rng.random() < 0.3
         seconds = self.rng.uniform(0.0, KEEPALIVE_SECONDS if machine_too else 0.1)
-        self.sim.after(seconds, lambda: self._tell(1 - side))
+        self.sim.after(seconds, lambda: self._notify(1 - side))
 
-    def _tell(self, side: int) -> None:
+    def _notify(self, side: int) -> None:
         end = self.ends[side]
-        if not end.told:
-            end.told = True
+        if not end.notified:
+            end.notified = True
             end.process.do(end.closed)
 
     def _arrival(self, sender: int, stream: str, whole_slice: bool) -> float:

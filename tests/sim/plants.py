@@ -59,7 +59,7 @@ def seeds_that_depend_on_their_sender(patch: Patch) -> None:
     patch.setattr(World, "seed_name", lambda self, learner: learner.instance)
 
 
-def a_registrar_that_asks_nobody(patch: Patch) -> None:
+def a_registrar_that_asks_no_shard(patch: Patch) -> None:
     """Rule 2."""
     time_passed = runs.time_passed
 
@@ -106,14 +106,14 @@ def zombie_offers_that_stay(patch: Patch) -> None:
 
 def steps_before_all_have_welcomed(patch: Patch) -> None:
     """Rule 5."""
-    obey = LearnerProcess.obey
+    receive = LearnerProcess.receive
 
     def hasty(self: LearnerProcess, command: Any) -> None:
-        obey(self, command)
+        receive(self, command)
         if isinstance(command, Adopt) and not self.training.begun:
-            obey(self, Start(incarnation=self.incarnation, cursor=0, tick=0))
+            receive(self, Start(incarnation=self.incarnation, cursor=0, tick=0))
 
-    patch.setattr(LearnerProcess, "obey", hasty)
+    patch.setattr(LearnerProcess, "receive", hasty)
 
 
 def every_step_of_anybody_ticks(patch: Patch) -> None:
@@ -149,7 +149,7 @@ def offers_without_a_call(patch: Patch) -> None:
     patch.setattr(rounds, "objection", lambda state, sender, offer: "")
 
 
-def calls_to_whoever_is_there(patch: Patch) -> None:
+def calls_to_every_slot_with_a_session(patch: Patch) -> None:
     """Rule 10."""
     patch.setattr(rounds, "usable", lambda state, slot, each, now: slot.session is not None)
 
@@ -212,7 +212,7 @@ def an_offer_merged_again(patch: Patch) -> None:
     patch.setattr(ShardValues, "merged", again)
 
 
-def nobody_is_told_what_was_merged(patch: Patch) -> None:
+def a_publish_that_does_not_name_what_was_merged(patch: Patch) -> None:
     """Rule 13."""
     publish = Shard.publish
 
@@ -315,7 +315,7 @@ def a_seed_for_what_was_lost(patch: Patch) -> None:
 
 
 def a_recovery_of_who_comes_first(patch: Patch) -> None:
-    """Rule 22: nobody is waited for, and the lowest version is taken."""
+    """Rule 22: no learner is waited for, and the lowest version is taken."""
     patch.setattr(recovery_rules, "why_wait", lambda *arguments: "")
     choose = recovery.choose
 
@@ -336,7 +336,7 @@ def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
 PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
-    Plant(rule="2", plant=a_registrar_that_asks_nobody, seed=29),
+    Plant(rule="2", plant=a_registrar_that_asks_no_shard, seed=29),
     Plant(rule="4", plant=admission_beside_a_live_session),
     Plant(rule="4", plant=welcome_before_it_is_durable),
     Plant(rule="5", plant=zombie_offers_that_stay, seed=153),
@@ -344,13 +344,13 @@ PLANTS = (
     Plant(rule="8", plant=every_step_of_anybody_ticks),
     Plant(rule="8", plant=a_clock_that_forgets_its_log),
     Plant(rule="10", plant=offers_without_a_call),
-    Plant(rule="10", plant=calls_to_whoever_is_there),
+    Plant(rule="10", plant=calls_to_every_slot_with_a_session),
     Plant(rule="11", plant=a_quorum_of_one_less, seed=12),
     Plant(rule="11", plant=offers_that_die_with_their_session, seed=135),
     Plant(rule="12", plant=offers_in_the_order_of_arrival),
     Plant(rule="12", plant=offers_that_say_more_than_they_hold),
     Plant(rule="13", plant=an_offer_merged_again),
-    Plant(rule="13", plant=nobody_is_told_what_was_merged),
+    Plant(rule="13", plant=a_publish_that_does_not_name_what_was_merged),
     Plant(rule="13 (law)", plant=another_capture_is_told_as_merged),
     Plant(rule="19", plant=entries_that_count_before_they_are_durable),
     Plant(rule="19", plant=a_restart_from_the_version_before),

@@ -6,7 +6,7 @@ handler is cancelled when its client is gone; `abort` ends a stream with a statu
 through the serializers of the generated code, so that no two processes share an object.
 
 Each stream has a connection of its own, as production opens a channel for each; faults may break
-one of a session's two. Bulk streams have flow control: whoever writes a transfer's trailer waits
+one of a session's two. Bulk streams have flow control: the writer of a transfer's trailer waits
 until it has arrived, so that one transfer is on its way at a time.
 """
 
@@ -239,7 +239,7 @@ class Stream:
         client, server = connection.ends
         client.closed, server.closed = self._lost, self._client_gone
         connection.send(0, self.kind, self._begin)
-        if connection.lost or client.told:
+        if connection.lost or client.notified:
             self._lost()
 
     def _lost(self) -> None:

@@ -1,4 +1,4 @@
-"""What one seed means: a job, its machines' speeds, and the faults that befall it."""
+"""What one seed means: a job, its machines' speeds, and the faults that apply it."""
 
 import random
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Scenario:
     delay_seconds: float
     slice_seconds: float
     leaves_when_finished: bool
-    fresh: bool  # the registrar mints at once: nobody can hold a run
+    fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
 
     @property

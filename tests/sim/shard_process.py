@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Peer:
-    """One session as seen from the edge: who it is, and what it has been told."""
+    """One session as seen from the edge: its learner, and what the shard has sent."""
 
     learner: "LearnerProcess"
     incarnation: int = 0  # as welcomed
@@ -146,7 +146,7 @@ class ShardProcess(Process):
 
 
 class WatchedShard:
-    """A shard's rules, whose inputs and effects the watchers are told of."""
+    """A shard's rules, whose inputs and effects are shown to the checkers."""
 
     def __init__(self, process: ShardProcess, shard: Shard) -> None:
         self._process, self._shard = process, shard
@@ -184,7 +184,7 @@ class WatchedShard:
 
     def message(self, session: int, message: pb.ToShard, now: float) -> list[Effect]:
         """See Shard."""
-        self._tell("shard_heard", self._process, session, message)
+        self._tell("shard_message", self._process, session, message)
         effects = self._shard.message(session, message, now)
         self._did(effects)
         return effects
@@ -231,7 +231,7 @@ READ = frozenset({"deadline", "publish", "held_by"})  # methods that answer with
 
 
 class NoTape:
-    """A tape that nobody reads."""
+    """A tape that keeps nothing."""
 
     dropped_lines = 0
 

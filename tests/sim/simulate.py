@@ -1,7 +1,7 @@
 """One seed from its first event to Final: `python -m sim.simulate SEED` prints its trace.
 
 The simulation runs the production programs in virtual time, under faults that a seed fixes, while
-checkers watch. It finds what no unit test looks for: the order of events that nobody thought of.
+checkers watch. It finds what no unit test looks for: orders of events that no author thought of.
 
 What is production's, unchanged:
 - of a shard: `serving.serve_shard` (waiting for its turn, start, stop), `Driver`, `Background`, the
@@ -30,7 +30,7 @@ Nothing looks at a real clock, and every draw comes from a generator that the se
 name. So a seed is a whole run: replaying it shows the same events in the same order, also after a
 change elsewhere in the drawing. The digest of the trace proves it (test_same_trace).
 
-Checkers (`checkers`, told by `watch`) look at what crosses an edge: entries in a store, messages,
+Checkers (`checkers`, called by `watch`) look at what crosses an edge: entries in a store, messages,
 effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at
 least one planted bug that it must find (`plants`). An exception anywhere ends the seed, and so does
 a run that does not reach Final after the faults have stopped.
@@ -93,8 +93,8 @@ def logs_into(trace: list[str] | None) -> Iterator[None]:
     def keep(logger: Any, level: str, line: MutableMapping[str, Any]) -> str:
         if trace is not None:
             error = line.pop("exc_info", None)
-            told = " ".join(f"{key}={value}" for key, value in line.items() if key != "event")
-            trace.append(f"{'log':26s} {line['event']} {told}")
+            fields = " ".join(f"{key}={value}" for key, value in line.items() if key != "event")
+            trace.append(f"{'log':26s} {line['event']} {fields}")
             if isinstance(error, BaseException):
                 trace.extend(traceback.format_exception(error))
         raise structlog.DropEvent

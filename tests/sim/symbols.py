@@ -49,7 +49,7 @@ class Value:
 
 
 def seed_value(key: Key, what: str) -> Value:
-    """Version 0: the job's seed fixes it, whoever sends it."""
+    """Version 0: the job's seed fixes it, no matter which learner sends it."""
     return Value(hashlib.sha256(f"{key}/{what}".encode()).hexdigest()[:16])
 
 

@@ -51,7 +51,7 @@ class Training:
 
 
 class TrainingProcess(Process, abc.ABC):
-    """As learner.py and replica.py: it obeys commands, and says what it has done, over the link."""
+    """As learner.py and replica.py: commands come over the link, boundaries go back."""
 
     def __init__(self, world: "World", slot: str, instance: str, keys: list[Key]) -> None:
         super().__init__(world.sim, instance)
@@ -80,7 +80,7 @@ class TrainingProcess(Process, abc.ABC):
     def fail(self, code: int, reason: str) -> None:
         """The job refuses this process."""
 
-    def obey(self, command: Any) -> None:
+    def receive(self, command: Any) -> None:
         """A command arrives; while the training process waits it acts at once."""
         training = self.training
         training.inbox.append(command)

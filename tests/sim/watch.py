@@ -41,7 +41,7 @@ class Watcher:
             raise error
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
-        """A shard's store has this entry, whoever wrote it and whether or not it heard of it."""
+        """A shard's store has this entry, whichever process wrote it."""
 
     def object_deleted(self, shard: int, name: str) -> None:
         """An object was collected."""
@@ -55,7 +55,7 @@ class Watcher:
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
         """A Join arrives."""
 
-    def shard_heard(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
         """A control message arrives."""
 
     def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
@@ -72,11 +72,11 @@ class Watcher:
     ) -> None:
         """A merge begins with these payloads; None: that offer is not staged."""
 
-    def learner_heard(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
         """A control message arrives."""
 
     def commanded(self, learner: "LearnerProcess", command: Any) -> None:
-        """The training process obeys a command."""
+        """The training process carries out a command."""
 
     def stepped(self, learner: "LearnerProcess") -> None:
         """A learner has finished a step."""

@@ -25,7 +25,7 @@ class TickChecker(Watcher):
         self.said: dict[str, int] = {}  # by process
         self.logged: dict[int, int] = {}  # by shard
         self.seen: dict[tuple[str, int], int] = {}  # process, session: tick_seen of its Join
-        self.obeyed: dict[str, int] = {}
+        self.last_tick: dict[str, int] = {}
 
     def store_lost(self, shard: int) -> None:
         self.logged.pop(shard, None)
@@ -55,9 +55,9 @@ class TickChecker(Watcher):
 
     def commanded(self, learner: "LearnerProcess", command: Any) -> None:
         if isinstance(command, Tick):
-            before = self.obeyed.get(learner.name, 0)
+            before = self.last_tick.get(learner.name, 0)
             self.require(command.tick >= before, f"{learner.name}: {command.tick} < {before}")
-            self.obeyed[learner.name] = command.tick
+            self.last_tick[learner.name] = command.tick
 
     def _says(self, shard: "ShardProcess", tick: int) -> None:
         before = self.said.get(shard.name, 0)
@@ -67,7 +67,7 @@ class TickChecker(Watcher):
             # A laggard that was drawn in may take the lead, so the bound is not sharp.
             most = max(learner.training.t_m for learner in self.world.all_learners)
             bound = 1.25 * most + self.world.run_file.sync.period
-            self.require(tick <= bound, f"tick {tick}, though nobody has done more than {most}")
+            self.require(tick <= bound, f"tick {tick}, though no learner has done more than {most}")
 
 
 class CreditChecker(Watcher):
@@ -81,7 +81,7 @@ class CreditChecker(Watcher):
         self.credit: dict[tuple[str, int, int], int] = {}  # process, session, slice: base
         self.reports: dict[tuple[str, int], pb.Report] = {}
 
-    def shard_heard(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
         if message.HasField("report"):
             self.reports[shard.name, session] = message.report
 
@@ -95,7 +95,7 @@ class CreditChecker(Watcher):
             return
         offer = transfer.offer
         base = self.credit.pop((shard.name, session, offer.slice), None)
-        self.require(base == offer.base, f"{shard.name} takes an offer that nobody called for")
+        self.require(base == offer.base, f"{shard.name} takes an offer that it has not called for")
 
     def _called(self, shard: "ShardProcess", session: int, call: pb.Call) -> None:
         report = self.reports.get((shard.name, session), pb.Report())

@@ -122,7 +122,7 @@ class AdmissionChecker(Watcher):
             if isinstance(effect, Append) and isinstance(effect.entry, Taken):
                 self._admits(shard, effect.entry)
 
-    def learner_heard(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
         if shard == 0 and message.HasField("welcome") and learner.instance in self.given:
             given = self.given[learner.instance]
             said = learner.slot, message.welcome.incarnation
@@ -171,7 +171,7 @@ class IncarnationChecker(Watcher):
                     zombie = part.incarnation < highest
                     self.require(not zombie, f"{part} is merged after {highest} was taken")
 
-    def learner_heard(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
         if message.HasField("welcome") and not self.world.scenario.loses_a_store:
             number = message.welcome.incarnation
             durable = self.taken.get((shard, learner.slot), 0)

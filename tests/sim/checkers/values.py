@@ -167,7 +167,7 @@ class DurableChecker(Watcher):
 
 
 class FenceChecker(Watcher):
-    """Rule 20: epochs grow, nobody appends in another's reign, and one process is left."""
+    """Rule 20: epochs grow, no process appends in another's term, and one process is left."""
 
     rule = "20"
 
@@ -266,7 +266,7 @@ class LossChecker(Watcher):
         return max(numbers, default=0)
 
     def run_ended(self) -> None:
-        """A job may fail only when nobody who lives holds what is lost."""
+        """A job may fail only when no living learner holds what is lost."""
         for process in self.world.shards:
             state = process.shard.state if process.alive and process.shard is not None else None
             if state is None or not state.failed or state.recovery is None:
@@ -292,7 +292,7 @@ class LossChecker(Watcher):
             for learner in self.world.all_learners
             if learner.exchange.incarnation > 0 and key in learner.bases
         }
-        self.require(entry.digest in held, f"{key} is recovered as a value that nobody held")
+        self.require(entry.digest in held, f"{key} is recovered as a value that no learner held")
         for learner in self.world.learners.values():
             each = learner.exchange.slices[key].held
             fits = each is None or not learner.alive or each.epoch < entry.epoch
