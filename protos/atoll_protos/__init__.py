@@ -12,6 +12,8 @@ imports numpy; the operator's image has neither.
 - environment.py   the table of environment variables
 - exits.py         the table of exit codes, and of the codes of refusals
 - run.py           the run file: one job as its processes see it
+- schedule.py      when each fragment is due, for shards and learners alike
+- means.py         the moving mean by which both sides measure times
 - states.py        what shards and slots do, in the words that people see
 - codecs.py        the table of codecs: names, numbers, sizes; no arithmetic
 - tensors.py       tensor <-> bytes: the arithmetic of the codecs, on torch

@@ -1,4 +1,10 @@
-"""glibc's allocator tuned against page faults, before torch or grpc are imported."""
+"""glibc's allocator, tuned against page faults before torch or grpc are imported.
+
+glibc gives large blocks back to the kernel as soon as they are freed. The next transfer then gets
+fresh pages, and the kernel has to clear each page at its first use; for buffers of some megabytes
+this took longer than the copy itself. `tune` keeps freed memory in the process, in one arena, and
+`child_environment` asks for huge pages in a process that is about to be executed.
+"""
 
 import ctypes
 import os
@@ -22,7 +28,7 @@ HUGE_PAGES: Final = "glibc.malloc.hugetlb"
 
 
 def tune() -> bool:
-    """Keep freed memory in the process instead of faulting it in anew; False without glibc."""
+    """Keep freed memory in the process. Returns False without glibc, or if a setting is refused."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
@@ -34,9 +40,9 @@ def tune() -> bool:
 
 
 def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """To be added to the environment of a process that is executed: huge pages for its heap.
+    """What to add to the environment of a process that is executed: huge pages for its heap.
 
-    Tunables that `environment` sets stay; a choice of its own about huge pages wins.
+    Tunables that `environment` sets stay, and its own choice about huge pages is kept.
     """
     given = [tunable for tunable in environment.get(TUNABLES, "").split(":") if tunable]
     if not any(tunable.startswith(f"{HUGE_PAGES}=") for tunable in given):

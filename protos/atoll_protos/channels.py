@@ -1,4 +1,10 @@
-"""gRPC options that both ends share."""
+"""gRPC options that both ends share, and the names of the bulk stream.
+
+A learner has two channels to each shard, on TCP connections of their own: one for `Session` and
+unary calls, one for `Bulk`. On one shared connection a transfer of many megabytes would hold up
+the ticks and Calls behind it. Keepalive pings find a peer that is gone without a word within
+20 s. `grpc.use_local_subchannel_pool` stops gRPC from sharing one connection between channels.
+"""
 
 from typing import Final
 
@@ -24,17 +30,20 @@ def _shared(message_bytes_max: int) -> Options:
 
 
 def control_options() -> Options:
-    """Of a channel that carries Session and unary calls."""
+    """Options of a channel that carries Session and unary calls."""
     return [*_shared(CONTROL_BYTES_MAX), ("grpc.use_local_subchannel_pool", 1)]
 
 
 def bulk_options() -> Options:
-    """Of a channel that carries one Bulk stream, on a connection of its own."""
+    """Options of a channel that carries one Bulk stream, on a connection of its own."""
     return [*_shared(BULK_BYTES_MAX), ("grpc.use_local_subchannel_pool", 1)]
 
 
 def server_options() -> Options:
-    """Of a shard's server. A port belongs to one process alone: a second one is told so."""
+    """Options of a shard's server.
+
+    Without port reuse a second process on the same port gets an error, instead of half the calls.
+    """
     return [
         *_shared(CONTROL_BYTES_MAX),
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MILLISECONDS // 2),

@@ -2,7 +2,10 @@
 
 
 class SpecError(Exception):
-    """Bad input that only its giver can mend; permanent. Text: `field: problem; remedy`."""
+    """Bad input, which only the user can fix: trying again does not help.
+
+    The text is `field: problem; remedy`, one line: what is wrong, where, and what to do.
+    """
 
     def __init__(self, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{field}: {problem}; {remedy}")

@@ -71,7 +71,10 @@ EXITS: Final[Mapping[int, Exit]] = {
             remedy="give every pod the same model and manifest",
         ),
         Exit(code=ExitCode.BUG, meaning="an error in the program", failure=True),
-        Exit(code=ExitCode.TRY_AGAIN, meaning="something passed away that a new start brings back"),
+        Exit(
+            code=ExitCode.TRY_AGAIN,
+            meaning="the cause may pass, such as a transport that died: the next start may work",
+        ),
         Exit(code=ExitCode.SUPERSEDED, meaning="another process has taken this one's place"),
     )
 }

@@ -1,4 +1,46 @@
-"""Raw frames of the Bulk stream: a 32-byte header and a payload, joined."""
+"""Raw frames of the bulk stream: transfers of values, cut into pieces and put together again.
+
+Why not protobuf
+----------------
+Values make up almost all bytes between a learner and a shard. Protobuf copies every `bytes` field
+once when a message is built and once when it is parsed. So `Bulk` is a gRPC method without a
+serializer: each message is one *frame*, a header of 32 bytes and a payload, joined by one copy.
+That copy remains because gRPC sends only `bytes`; on the receiving side a chunk is a view into
+the received message, and the one copy there puts it into its place in the transfer.
+
+The stream
+----------
+A stream carries transfers one after another, in one direction. A transfer is
+
+    HEAD      a serialized pb.Transfer: what it is, its encoding and its length
+    CHUNK     up to 1 MiB of the values' bytes, at `offset`      } none where the length is 0
+    ...                                                          }
+    TRAILER   a serialized pb.Trailer: the length again, and the checksum of all chunks
+
+and every frame begins with this header, little-endian:
+
+    bytes   0..1    2     3     4..7       8..15    16..23   24..31
+            magic   kind  zero  transfer   offset   length   check
+
+`transfer` is the sender's number of the transfer: all its frames have it. `offset` counts the
+chunks' bytes so far, so that a lost or repeated frame is noticed at once. `check` is the xxh3_64 of
+the payload of a head or trailer. A chunk's is 0: the trailer's checksum (xxh3_64 over all chunks,
+in order) covers it, and two checksums of the same bytes would cost time twice.
+
+What the two ends must do
+-------------------------
+The sender makes the frames with `transfer_frames`, lazily: the payload is read when a frame is
+taken, so flow control keeps at most a few frames in memory. The payload must not change meanwhile.
+
+The receiver feeds every message to one `Assembler` per stream, in order. The assembler asks
+`admit(head)` before it allocates anything (docs/protocol.md, rule 25): only the receiver knows
+from the layout how many bytes the transfer must have, and whether it asked for one at all. `feed`
+returns the whole transfer with its trailer, and only then may its values count (rule 12).
+
+Every departure from this order, a wrong length and a wrong checksum raise FrameError. After it the
+stream is of no more use: the receiver ends the session, and nothing but that session is hurt.
+Whether values are finite and the base is right is not seen here; the shard checks it afterwards.
+"""
 
 import struct
 from collections.abc import Callable, Iterator

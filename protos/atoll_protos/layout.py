@@ -1,4 +1,34 @@
-"""Which part of which tensor belongs to which slice: balanced tensor fragmentation, no torch."""
+"""Which part of which tensor belongs to which slice: balanced tensor fragmentation, no torch.
+
+A model's tensors are spread over P *fragments*, which take turns in being exchanged, and each
+fragment over the shards of the syncer. The part of a fragment that one shard owns is a *slice*: a
+list of pieces (elements start..stop of a tensor), in the order of the tensors' names. Learners and
+shards send slices as flat arrays of values, so all processes must agree on every piece.
+
+They agree because the layout is a pure function of three things: the table of tensors (name,
+shape, dtype, way of merging), the number of fragments, and the number of shards. Each process
+computes it for itself and only the digest is compared, when a learner joins. So this module may
+use nothing that differs between machines: no hash order, no float arithmetic, no clock.
+
+How it balances (docs/algorithm.md, Fragments and shards)
+----------------------------------------------------------
+1. `_parts`: every tensor becomes one part. A tensor that is merged by a plain mean (an embedding,
+   a buffer) may be cut between rows, because the mean of parts is the part of the mean. It becomes
+   many small parts, which later fill up whatever is smallest. A tensor that is merged by RDA stays
+   whole: the merge needs its norm.
+2. `_spread` over fragments: the largest part goes first into the smallest fragment so far, ties
+   by name. The largest fragment is then at most 4/3 of the best possible. When the parts that are
+   left are just enough, they go only to those fragments that have too few for all shards.
+3. `_spread` of each fragment over the shards in the same way; then the largest slice of the
+   fragment goes to the shard with the least so far. Thus shards are balanced over the whole model,
+   not only within a fragment.
+4. `_cut`: so far a part says only how many elements of which tensor. Each slice now gets one run
+   of consecutive elements of each of its tensors, so there is at most one piece per tensor in it.
+
+Invariants: every element of every tensor is in exactly one slice; no slice is empty; pieces of a
+slice lie one after another without gaps (`Piece.offset`). A model with fewer parts than slices is
+refused with a SpecError that says so.
+"""
 
 import hashlib
 import heapq
@@ -21,7 +51,10 @@ PARTS_OF_A_SLICE: Final = 8  # how finely tensors that may be cut fill up the ot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """One tensor of the model. `merge` is "rda" or "mean" (docs/protocol.md, rule 18)."""
+    """One tensor of the model. `merge` is "rda" or "mean" (docs/protocol.md, rule 18).
+
+    Raises SpecError for an unknown merge or dtype, and for a tensor without elements.
+    """
 
     name: str
     shape: tuple[int, ...]

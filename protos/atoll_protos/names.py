@@ -14,7 +14,7 @@ SLOT_PATTERN: Final = re.compile(rf"{REGION_PATTERN.pattern}-(0|[1-9][0-9]*)")
 
 
 class Label:
-    """Labels of what a job owns in a cluster, beside `app.kubernetes.io/*`."""
+    """Labels of what a job owns in a cluster, besides `app.kubernetes.io/*`."""
 
     JOB: Final = "atoll.dev/job"
     REGION: Final = "atoll.dev/region"
@@ -23,12 +23,12 @@ class Label:
 
 
 def slot_name(region: str, ordinal: int) -> str:
-    """`us-east`, 0 -> `us-east-0`."""
+    """The name of a slot: `us-east`, 0 -> `us-east-0`."""
     return f"{region}-{ordinal}"
 
 
 def split_slot(slot: str) -> tuple[str, int]:
-    """`us-east-0` -> (`us-east`, 0); raises SpecError for anything else."""
+    """Region and ordinal of a slot: `us-east-0` -> (`us-east`, 0). Raises SpecError."""
     if SLOT_PATTERN.fullmatch(slot) is None:
         raise SpecError("slot", f"{slot!r} is no slot", "name it REGION-ORDINAL, as in us-east-0")
     region, _, ordinal = slot.rpartition("-")

@@ -1,4 +1,21 @@
-"""The run file: what all three programs must know of one job, as immutable JSON."""
+"""The run file: what all processes of one job must know, as immutable JSON.
+
+The operator and `atoll run` derive it from the manifest; learners, shards and evaluators read
+nothing else about the job. What differs from one process to the next is in the environment
+(`environment`). The file is immutable: a change of the manifest writes another file.
+
+Two processes work together only if their run files agree on all that changes the result.
+`RunFile.hash` covers that part: the job's name, the seed, the number of shards and all of
+`sync`. It travels in every Join, and a shard refuses a learner with another hash
+(docs/protocol.md, rule 3). The length of the job and the regions are left out: a job may be
+prolonged, and learners may be added, while it runs. Adding a field to `Sync` changes every hash.
+
+The dataclasses are checked when they are made, so a value that exists is valid. Reading is strict:
+an unknown, missing, doubled or wrongly typed field raises SpecError with its path and what to do.
+Only RETIRED fields, which earlier versions wrote and no process ever read, are passed over.
+Defaults and ranges of `Sync` are those of the published setting; a manifest's defaults come from
+the operator's presets, which a test compares with these.
+"""
 
 import dataclasses
 import hashlib
@@ -15,6 +32,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN, slot_name
 
 LEARNERS_MAX: Final = 10_000  # of one region
+RETIRED: Final = frozenset({"syncer_region", "storage", "export_url"})
 WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
 
 
@@ -24,7 +42,7 @@ def _require(holds: bool, field: str, problem: str, remedy: str) -> None:
 
 
 class Merge(StrEnum):
-    """How the learners' differences become one (docs/algorithm.md)."""
+    """How the learners' differences become one (docs/algorithm.md, Merge)."""
 
     RADIAL_DIRECTIONAL = "RadialDirectional"
     MEAN = "Mean"
@@ -84,15 +102,6 @@ class Sync:
         ):
             _require(holds, f"sync.{name}", f"{getattr(self, name)} is out of range", remedy)
 
-    def offset(self, fragment: int) -> int:
-        """Fragment p is due at ticks = floor(p*H/P) (mod H); rule 9."""
-        return fragment * self.period // self.fragments
-
-    @property
-    def distance(self) -> int:
-        """Fewest ticks between two starts of one slice, H/2 rounded up (rule 9)."""
-        return (self.period + 1) // 2
-
     def awaited(self, training: int) -> int:
         """K, which in modes that wait means min(K, learners Training), at least 1 (rule 10)."""
         return max(1, min(self.quorum, training)) if self.lockstep else self.quorum
@@ -109,7 +118,7 @@ class Region:
         _require(
             REGION_PATTERN.fullmatch(self.name) is not None,
             "regions.name",
-            f"{self.name!r} is no name",
+            f"{self.name!r} is not a name",
             "use lower-case letters, digits and inner dashes",
         )
         _require(
@@ -121,40 +130,23 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """Where shards keep their state: ObjectStore, PersistentVolumeClaim or Ephemeral (rule 23)."""
-
-    type: str = "Ephemeral"
-    url: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """One job as its processes see it. `steps` is T in ticks; or `tokens`: exactly one."""
 
     job: str
     regions: tuple[Region, ...]
-    syncer_region: str = ""  # empty: the first region
     shards: int = 1
     seed: int = 0
     steps: int | None = None
     tokens: int | None = None
     sync: Sync = Sync()
     evaluator_every: int | None = None  # ticks between two evaluations
-    storage: Storage = Storage()
-    export_url: str = ""
 
     def __post_init__(self) -> None:
         _require(bool(self.job), "job", "is empty", "give the job's name")
         names = [region.name for region in self.regions]
         _require(bool(names), "regions", "is empty", "name at least one region")
         _require(len({*names}) == len(names), "regions", "one is named twice", "name each once")
-        _require(
-            self.syncer_region in ("", *names),
-            "syncer_region",
-            f"{self.syncer_region!r} is no region of this job",
-            f"use one of {', '.join(names)}",
-        )
         learners = sum(region.learners for region in self.regions)
         _require(
             self.sync.quorum <= max(1, learners),
@@ -200,7 +192,9 @@ class RunFile:
         try:
             document = json.loads(text, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise SpecError("run file", f"is not JSON ({error})", "write it anew") from error
+            raise SpecError("run file", f"is not JSON ({error})", "write it again") from error
+        if isinstance(document, dict):
+            document = {name: value for name, value in document.items() if name not in RETIRED}
         value: RunFile = _parse(cls, document, "")
         return value
 
@@ -222,12 +216,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse(kind: Any, value: Any, path: str) -> Any:
-    """`value` as `kind` (a dataclass, enum, tuple, optional or plain type)."""
+    """`value`, at `path`, as `kind`: a dataclass, enum, tuple, optional or plain type."""
     if dataclasses.is_dataclass(kind):
         return _parse_dataclass(kind, value, path)
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
-            raise SpecError(path, f"{_short(value)} is no list", "give a list")
+            raise SpecError(path, f"{_short(value)} is not a list", "give a list")
         return tuple(
             _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
         )
@@ -247,7 +241,7 @@ def _parse(kind: Any, value: Any, path: str) -> Any:
 
 def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
-        raise SpecError(path or "run file", f"{_short(value)} is no mapping", "give a mapping")
+        raise SpecError(path or "run file", f"{_short(value)} is not a mapping", "give a mapping")
     hints = get_type_hints(kind)
     prefix = f"{path}." if path else ""
     for name in value:

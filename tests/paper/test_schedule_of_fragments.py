@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_protos.run import Sync
+from atoll_protos.schedule import offset, start_distance
 
 
 def test_with_as_many_fragments_as_ticks_one_is_due_at_every_tick() -> None:
     """2604.21428: P = H = 24, so that one fragment syncs at every step."""
-    assert [Sync().offset(p) for p in range(24)] == list(range(24))
+    assert [offset(Sync(), p) for p in range(24)] == list(range(24))
 
 
 @given(st.integers(1, 300), st.data())
@@ -17,7 +18,7 @@ def test_due_ticks_lie_evenly_in_the_period(period: int, data: st.DataObject) ->
     """Offsets are floor(p*H/P): rising, within the period, H/P apart to within one tick."""
     fragments = data.draw(st.integers(1, period))
     sync = Sync(fragments=fragments, period=period, overlap=0, lockstep=True)
-    offsets = [sync.offset(p) for p in range(fragments)]
+    offsets = [offset(sync, p) for p in range(fragments)]
     apart = [b - a for a, b in zip(offsets, [*offsets[1:], period], strict=True)]
     assert offsets[0] == 0
     assert all(period // fragments <= gap <= -(-period // fragments) for gap in apart)
@@ -26,7 +27,7 @@ def test_due_ticks_lie_evenly_in_the_period(period: int, data: st.DataObject) ->
 @pytest.mark.parametrize(("period", "distance"), [(1, 1), (2, 1), (23, 12), (24, 12)])
 def test_two_starts_of_a_slice_lie_half_a_period_apart(period: int, distance: int) -> None:
     sync = Sync(fragments=1, period=period, overlap=0, lockstep=True)
-    assert sync.distance == distance
+    assert start_distance(sync) == distance
 
 
 @pytest.mark.parametrize(

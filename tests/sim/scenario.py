@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from atoll_protos.codecs import Wire
 from atoll_protos.layout import Layout, TensorSpec, build_layout
-from atoll_protos.run import Region, RunFile, Storage, Sync
+from atoll_protos.run import Region, RunFile, Sync
 
 FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
 KINDS = (
@@ -87,7 +87,6 @@ def draw(seed: int) -> Scenario:
         seed=seed,
         steps=period * rng.randint(3, 5),
         sync=sync,
-        storage=Storage(),
     )
     tensors = [
         TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge="rda")

@@ -7,7 +7,7 @@ The run file is derived from the manifest alone, so the operators of several clu
 from atoll_operator.api import presets
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import AdoptMode
-from atoll_protos.run import Region, RunFile, Storage, Sync
+from atoll_protos.run import Region, RunFile, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
@@ -20,13 +20,11 @@ def run_file(job: Job) -> RunFile:
     return RunFile(
         job=job.name,
         regions=tuple(Region(name=r.name, learners=r.learners) for r in spec.regions),
-        syncer_region=spec.syncer.region,
         shards=spec.syncer.shards,
         seed=spec.seed,
         steps=spec.steps,
         tokens=spec.tokens,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
-        storage=Storage(type=str(spec.syncer.storage.type), url=spec.syncer.storage.url),
         sync=Sync(
             fragments=sync.fragments,
             period=sync.period,

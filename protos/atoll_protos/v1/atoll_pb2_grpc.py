@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SyncerStub(object):
-    """One shard of the syncer. Learners and observers dial it; it dials nobody but the registrar.
+    """One shard of the syncer. Learners and observers dial it; it dials only the registrar.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class SyncerStub(object):
 
 
 class SyncerServicer(object):
-    """One shard of the syncer. Learners and observers dial it; it dials nobody but the registrar.
+    """One shard of the syncer. Learners and observers dial it; it dials only the registrar.
     """
 
     def Session(self, request_iterator, context):
@@ -90,7 +90,7 @@ def add_SyncerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Syncer(object):
-    """One shard of the syncer. Learners and observers dial it; it dials nobody but the registrar.
+    """One shard of the syncer. Learners and observers dial it; it dials only the registrar.
     """
 
     @staticmethod
@@ -149,7 +149,7 @@ class Syncer(object):
 
 
 class RegistrarStub(object):
-    """Shard 0 in its second job.
+    """The registrar is shard 0 in its second job.
     """
 
     def __init__(self, channel):
@@ -181,7 +181,7 @@ class RegistrarStub(object):
 
 
 class RegistrarServicer(object):
-    """Shard 0 in its second job.
+    """The registrar is shard 0 in its second job.
     """
 
     def Hello(self, request, context):
@@ -206,7 +206,7 @@ class RegistrarServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetOwner(self, request, context):
-        """The operator's word on who owns a slot (rule 4).
+        """The operator decides which pod owns a slot (rule 4).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -244,7 +244,7 @@ def add_RegistrarServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Registrar(object):
-    """Shard 0 in its second job.
+    """The registrar is shard 0 in its second job.
     """
 
     @staticmethod

@@ -1,18 +1,9 @@
-"""The job's clock as one shard counts it, and which slices it makes due (rules 8 and 9).
-
-Fragment p of P is due when the tick reaches floor(p*H/P) modulo H, so the fragments are spread
-evenly over the period H. Learners report the newest step only, so the tick may move by several
-at once; `starts` therefore compares with the newest due tick that was passed, never for equality.
-"""
+"""The job's clock as one shard counts it (rule 8); `atoll_protos.schedule` says what is due."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from atoll_protos.run import Sync
-
-STARTS_MAX: Final = 4  # after a jump the four newest start, older ones are skipped
 TIMES_KEPT: Final = 32  # changes of the tick from which its rate is taken
 
 
@@ -75,23 +66,3 @@ class Clock:
         self.positions = {
             slot: min(max(position, low), high) for slot, position in self.positions.items()
         }
-
-
-def newest_due(sync: Sync, fragment: int, tick: int) -> int:
-    """The newest tick <= `tick` that is floor(p*H/P) (mod H); negative when there is none yet."""
-    offset = sync.offset(fragment)
-    return offset + (tick - offset) // sync.period * sync.period
-
-
-def starts(sync: Sync, tick: int, started: Mapping[int, int]) -> list[tuple[int, int]]:
-    """(fragment, due tick) of the rounds to start at `tick`, oldest due first.
-
-    `started` holds the due tick of each fragment's last start. At least H/2 ticks lie between
-    two starts of one slice: a fast network must not shrink the effective H.
-    """
-    due = [
-        (newest, fragment)
-        for fragment, last in sorted(started.items())
-        if (newest := newest_due(sync, fragment, tick)) - last >= sync.distance
-    ]
-    return [(fragment, newest) for newest, fragment in sorted(due)[-STARTS_MAX:]]

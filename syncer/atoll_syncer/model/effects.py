@@ -4,11 +4,11 @@
 whether trying again helps (rule 3).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import REFUSALS
 from atoll_syncer.model.log import Entry, Participant
 
 
@@ -171,18 +171,16 @@ Effect = (
     | Exit
 )
 
-REMEDIES: Final[Mapping[int, str]] = {
-    pb.SUPERSEDED: "end this process; another one has its place",
-    pb.OTHER_LAYOUT: "give every learner the same model",
-}
 
+def refuse(code: pb.Code, reason: str, remedy: str = "") -> pb.End:
+    """A refusal of a Join, or the end of a session; `remedy` where the code's own is too general.
 
-def refuse(code: pb.Code, reason: str, remedy: str, *, retry: bool = False) -> pb.End:
-    """A refusal of a Join, or the end of a session, with what to do about it."""
-    return pb.End(code=code, reason=reason, remedy=remedy, retry=retry)
+    Whether the learner may dial again goes with the code (`exits.REFUSALS`).
+    """
+    row = REFUSALS[code]
+    return pb.End(code=code, reason=reason, remedy=remedy or row.remedy, retry=row.retry)
 
 
 def end_session(session: int, code: pb.Code, reason: str) -> EndSession:
     """A session ends, with the remedy that goes with the code."""
-    retry = code in (pb.BAD_MESSAGE, pb.BAD_TRANSFER, pb.REPLACED)
-    return EndSession(session, refuse(code, reason, REMEDIES.get(code, "join again"), retry=retry))
+    return EndSession(session, refuse(code, reason))

@@ -16,27 +16,10 @@ use: a learner that needs longer offers the next capture instead.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_protos.run import Sync
 
-WEIGHT = 0.2  # of a new sample in a moving mean
 TRAINER_SPREAD_MAX = 2.0  # xi_step: the slowest within this factor of the fastest
-
-
-@dataclass(frozen=True, slots=True)
-class Average:
-    """An exponential moving average; its first sample counts whole."""
-
-    value: float | None = None
-
-    def add(self, sample: float) -> "Average":
-        """The average with one more sample."""
-        if self.value is None:
-            return Average(sample)
-        return Average(self.value + WEIGHT * (sample - self.value))
-
-    def or_else(self, default: float) -> float:
-        """The average, or `default` before the first sample."""
-        return default if self.value is None else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +30,9 @@ class Timings:
     link gets in (rule 11).
     """
 
-    quorum: Average = Average()
-    sync: Average = Average()
-    transfer: Average = Average()
+    quorum: MovingMean = NO_SAMPLES
+    sync: MovingMean = NO_SAMPLES
+    transfer: MovingMean = NO_SAMPLES
 
 
 def step_seconds(means: Iterable[float]) -> float:

@@ -41,7 +41,9 @@ it admits only instances that bring an incarnation from another shard (`refusal`
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.model import clock, log
+from atoll_protos import schedule
+from atoll_protos.exits import REFUSALS
+from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, Send, StoreHeld, Tape, refuse
 from atoll_syncer.model.recovery import (
     ANSWER_SECONDS,
@@ -57,7 +59,7 @@ from atoll_syncer.model.state import State
 from atoll_syncer.rules import ending, publishing, rounds, seeding
 from atoll_syncer.rules.clock import jump, reach
 
-REMEDY: Final = "restore from a checkpoint, or start a new job"
+REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
 
 
 # ------------------------------------------------------------ how a loss is found
@@ -237,13 +239,13 @@ def refusal(state: State, join: pb.Join) -> pb.End | None:
     if any(each.version.run == state.history.run for each in join.held):
         return None
     if state.failed:
-        return refuse(pb.STORE_LOST, state.failed, REMEDY)
+        return refuse(pb.STORE_LOST, state.failed)
     recovery = state.recovery
     if recovery is None or not state.registrar or join.incarnation or not _log_is_lost(state):
         return None
     recovery.empty_learner_came = True
     reason = "the registrar takes back what it has lost"
-    return refuse(pb.NOT_READY, reason, "try again", retry=True)
+    return refuse(pb.NOT_READY, reason)
 
 
 # ------------------------------------------------------------ a held version comes
@@ -312,7 +314,7 @@ def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
         object=name,
         base=version.number,
         tick=state.clock.tick,
-        due=max(0, clock.newest_due(state.sync, fragment, state.clock.tick)),
+        due=max(0, schedule.newest_due(state.sync, fragment, state.clock.tick)),
         reason=f"StoreRecovered: version {version.number} of epoch {version.epoch}",
         last=False,
         recovered=True,

@@ -45,8 +45,9 @@ grows until a slow link gets in).
 import dataclasses
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import schedule
 from atoll_protos.states import slot_text
-from atoll_syncer.model import clock, log
+from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Drop, Effect, Merge, Send, Stage, Tape
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.roster import Session, Slot
@@ -63,7 +64,7 @@ def start_due(state: State, standing: Standing, now: float) -> list[Effect]:
     if state.sync.lockstep or state.ending.began_at is not None:
         return []
     effects: list[Effect] = []
-    for fragment, due in clock.starts(state.sync, state.clock.tick, state.rounds.starts):
+    for fragment, due in schedule.starts(state.sync, state.clock.tick, state.rounds.starts):
         state.rounds.starts[fragment] = due
         open_round = state.rounds.open.get(fragment)
         if open_round is None:

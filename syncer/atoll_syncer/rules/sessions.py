@@ -45,10 +45,10 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
     layout_digest = state.layout.digest if state.layout else ""
     end = check(join, state.run_file, layout_digest, state.history.run)
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
-        again = refuse(pb.NOT_READY, "this shard begins a higher epoch", "try again", retry=True)
+        again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
         return [runs.begin_term(state, epoch + 1), EndSession(session, again)]
     if end is None and not state.term.durable:
-        end = refuse(pb.NOT_READY, "this shard's epoch is not durable yet", "try again", retry=True)
+        end = refuse(pb.NOT_READY, "this shard's epoch is not durable yet")
     if end is None and not join.observer:
         end = recovery.refusal(state, join)
     if end is not None:
@@ -182,13 +182,11 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
         return refuse(
             pb.OTHER_PROTOCOL,
             f"the learner has protocol {join.protocol}, this shard has {PROTOCOL}",
-            "run one version of Atoll everywhere",
         )
     if join.run_hash != run_file.hash:
         return refuse(
             pb.OTHER_RUN_HASH,
             "spec.sync, seed or syncer.shards differ from this shard's",
-            "apply one manifest everywhere",
         )
     if layout_digest and join.layout_digest != layout_digest:
         return refuse(
@@ -197,7 +195,7 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
             "give every learner the same model, or start another job",
         )
     if not run:
-        return refuse(pb.NOT_READY, "no run has started yet", "try again", retry=True)
+        return refuse(pb.NOT_READY, "no run has started yet")
     if join.observer:
         return None
     try:
@@ -233,13 +231,9 @@ def admit(
     if join.instance in history.superseded.get(join.slot, ()) or 0 < join.incarnation <= highest:
         return _superseded(join, highest)
     if pending:
-        return refuse(
-            pb.SLOT_HELD, f"another instance is joining as {join.slot}", "try again", retry=True
-        )
+        return refuse(pb.SLOT_HELD, f"another instance is joining as {join.slot}")
     if join.incarnation == 0 and shard != REGISTRAR_SHARD:
-        return refuse(
-            pb.NOT_READY, "the registrar gives incarnations", "join shard 0 first", retry=True
-        )
+        return refuse(pb.NOT_READY, "the registrar gives incarnations", "join shard 0 first")
     if join.incarnation == 0 and (end := _owner_objects(join, history, live_instance)) is not None:
         return end
     incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
@@ -264,14 +258,12 @@ def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.En
             pb.NOT_READY,
             f"the operator named another pod owner of {join.slot}",
             "wait until the operator names this pod",
-            retry=True,
         )
     if live_instance and live_instance != join.instance:
         return refuse(
             pb.SLOT_HELD,
             f"{join.slot} has a live session of {live_instance}",
             "stop that process, or wait until its session ends",
-            retry=True,
         )
     return None
 
@@ -280,5 +272,4 @@ def _superseded(join: pb.Join, highest: int) -> pb.End:
     return refuse(
         pb.SUPERSEDED,
         f"{join.slot} has a newer process, with incarnation {highest}",
-        "end this process; another one has its place",
     )

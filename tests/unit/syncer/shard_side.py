@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.names import PROTOCOL
-from atoll_protos.run import Region, RunFile, Storage, Sync
+from atoll_protos.run import Region, RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndSession, Merge, Send, StoreHeld, StoreSeed
 from atoll_syncer.model.log import Entry, History
@@ -26,7 +26,6 @@ def run_file(*, shards: int = 1, steps: int = 100, **sync: Any) -> RunFile:
         shards=shards,
         steps=steps,
         sync=Sync(**{"fragments": FRAGMENTS, "period": 8, "overlap": 2, "quorum": 1, **sync}),
-        storage=Storage(),
     )
 
 

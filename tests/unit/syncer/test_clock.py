@@ -1,9 +1,6 @@
 """The shard's clock (rule 8) and what it makes due (rule 9)."""
 
-import pytest
-
-from atoll_protos.run import Sync
-from atoll_syncer.model.clock import STARTS_MAX, Clock, newest_due, starts
+from atoll_syncer.model.clock import Clock
 
 
 def clock(tick: int = 0, **positions: int) -> Clock:
@@ -65,39 +62,3 @@ def test_what_was_seen_elsewhere_raises_it_and_less_does_not_rule_8() -> None:
     one.raise_to(9)
     one.raise_to(7)
     assert one.tick == 9
-
-
-SYNC = Sync(fragments=4, period=8)
-
-
-@pytest.mark.parametrize(
-    ("fragment", "tick", "due"),
-    [(0, 7, 0), (0, 8, 8), (1, 8, 2), (1, 9, 2), (1, 10, 10), (3, 5, -2)],
-)
-def test_a_fragment_is_due_at_its_offset_and_every_period_rule_9(
-    fragment: int, tick: int, due: int
-) -> None:
-    assert newest_due(SYNC, fragment, tick) == due
-
-
-def test_a_tick_that_is_jumped_over_still_makes_due_rule_9() -> None:
-    """[Reports are mailboxes: "t = offset" may never be met.]"""
-    assert starts(SYNC, 11, {0: 8, 1: 2, 2: 4, 3: 6}) == [(1, 10)]
-
-
-def test_half_a_period_lies_between_two_starts_of_a_slice_rule_9() -> None:
-    assert starts(SYNC, 8, {0: 5, 1: 8, 2: 8, 3: 8}) == []
-    assert starts(SYNC, 8, {0: 4, 1: 8, 2: 8, 3: 8}) == [(0, 8)]
-
-
-def test_a_late_start_moves_nothing_rule_9() -> None:
-    """Distances are those of due ticks."""
-    assert starts(SYNC, 15, {0: 0, 1: 10, 2: 12, 3: 14}) == [(0, 8)]
-    assert starts(SYNC, 16, {0: 8, 1: 10, 2: 12, 3: 14}) == [(0, 16)]
-
-
-def test_after_a_jump_the_newest_four_start_once_each_oldest_first_rule_9() -> None:
-    sync = Sync(fragments=8, period=8)
-    begun = starts(sync, 100, dict.fromkeys(range(8), 0))
-    assert len(begun) == STARTS_MAX
-    assert [due for _, due in begun] == [97, 98, 99, 100]

@@ -2,20 +2,21 @@
 
 import pytest
 
+from atoll_protos.means import MovingMean
 from atoll_protos.run import Sync
-from atoll_syncer.model.grace import Average, Timings, grace_seconds, step_seconds, too_slow
+from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
 
 SYNC = Sync(period=8, fragments=4, overlap=2, grace=True, grace_safety=0.8)
 
 
 def test_it_is_gamma_times_what_the_overlap_leaves_rule_11() -> None:
-    timings = Timings(quorum=Average(0.5), sync=Average(0.3))
+    timings = Timings(quorum=MovingMean(0.5), sync=MovingMean(0.3))
     assert grace_seconds(SYNC, timings, 1.0) == pytest.approx(0.8 * (2 * 1.0 - 0.8))
 
 
 def test_it_is_at_most_one_step_and_at_least_nothing() -> None:
     assert grace_seconds(SYNC, Timings(), 10.0) == 10.0
-    assert grace_seconds(SYNC, Timings(quorum=Average(30.0)), 1.0) == 0.0
+    assert grace_seconds(SYNC, Timings(quorum=MovingMean(30.0)), 1.0) == 0.0
 
 
 def test_it_can_be_switched_off() -> None:
@@ -26,12 +27,6 @@ def test_it_can_be_switched_off() -> None:
 def test_a_step_is_the_slowest_within_twice_the_fastest() -> None:
     assert step_seconds([1.0, 1.9, 5.0, 0.0]) == 1.9
     assert step_seconds([]) == 0.0
-
-
-def test_the_first_sample_counts_whole_and_later_ones_a_fifth() -> None:
-    assert Average().or_else(7.0) == 7.0
-    assert Average().add(2.0) == Average(2.0)
-    assert Average(2.0).add(7.0) == Average(3.0)
 
 
 def test_too_slow_is_more_than_half_of_what_lies_between_overlap_and_period_rule_14() -> None:

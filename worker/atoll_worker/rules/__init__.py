@@ -9,7 +9,6 @@ rules that are cited by number are those of docs/protocol.md. From the top to th
 - joining.py    connecting, admission, refusals, reconnecting
 - reports.py    what the shards are told of this learner
 - handover.py   captures and offers: answers to Calls, and the lock-step modes
-- schedule.py   when slices come due
 - state.py      all that is known: of the shards, of the clock, of this learner's own progress
 - slices.py     one slice: its base, the work since, and what became of the tokens
 - effects.py    what the rules ask the transport to do

@@ -27,8 +27,8 @@ the newest version (`hand_over_again`); without lock-step the shard repeats the 
 from collections.abc import Iterable, Mapping
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import schedule
 from atoll_worker.link.messages import Capture, Proceed
-from atoll_worker.rules import schedule
 from atoll_worker.rules.effects import Command, Effect, SendOffer
 from atoll_worker.rules.slices import Captured, SliceState
 from atoll_worker.rules.state import State
@@ -118,7 +118,7 @@ def captures(state: State) -> list[Effect]:
         state.run_file.sync,
         state.clock.tick,
         state.clock.ticks_per_second,
-        state.progress.step_seconds,
+        state.progress.step_seconds.or_else(0.0),
     )
     slices = state.slices.values()
     return ask(state, (each for each in slices if each.call is not None or each.fragment in soon))

@@ -31,7 +31,7 @@ def report_to(state: State, shard: int) -> pb.Report:
     progress = state.progress
     return pb.Report(
         t_m=progress.position,
-        step_seconds=progress.step_seconds,
+        step_seconds=progress.step_seconds.or_else(0.0),
         loss=progress.loss,
         tokens=progress.tokens,
         cursor=progress.cursor,
@@ -47,7 +47,7 @@ def report_to(state: State, shard: int) -> pb.Report:
         ],
         tick_seen=state.tick_seen,
         epochs_seen=state.epochs_seen,
-        publish_seconds=progress.publish_seconds,
+        publish_seconds=progress.publish_seconds.or_else(0.0),
         training=state.started,
         waiting=state.step_waits,
         finished=state.finished,

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import Layout
+from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary
 from atoll_worker.rules.effects import Effect, SendMessage
 from atoll_worker.rules.slices import SliceState
 
 TICKS_KEPT: Final = 16  # changes of the tick from which its rate is taken
-SAMPLE_WEIGHT: Final = 0.2  # of a new sample in a moving mean
 
 
 class Connection(StrEnum):
@@ -84,8 +84,8 @@ class Progress:
     tokens: int = 0
     cursor: int = 0  # where the slot's data goes on
     loss: float = math.nan
-    step_seconds: float = 0.0  # moving mean
-    publish_seconds: float = 0.0  # moving mean, from the first chunk of a value to its trailer
+    step_seconds: MovingMean = NO_SAMPLES
+    publish_seconds: MovingMean = NO_SAMPLES  # from the first chunk of a value to its trailer
     busy_seconds: float = 0.0  # outside learner.step()
     blocked_seconds: float = 0.0  # inside learner.step()
 
@@ -96,13 +96,13 @@ class Progress:
         self.position += 1
         self.tokens += boundary.tokens
         self.loss, self.cursor = boundary.loss, boundary.cursor
-        self.step_seconds = moving_mean(self.step_seconds, boundary.step_seconds)
+        self.step_seconds = self.step_seconds.add(boundary.step_seconds)
         self.busy_seconds += boundary.step_seconds
         self.blocked_seconds += boundary.blocked_seconds
 
     def count_publish(self, seconds: float) -> None:
         """Note how long a value took to arrive."""
-        self.publish_seconds = moving_mean(self.publish_seconds, seconds)
+        self.publish_seconds = self.publish_seconds.add(seconds)
 
     @property
     def busy_share(self) -> float:
@@ -123,11 +123,6 @@ class Progress:
             "blocked_seconds": boundary.blocked_seconds,
             "adopted": adopted,
         }
-
-
-def moving_mean(mean: float, sample: float) -> float:
-    """The mean after one more sample; the first one counts in full."""
-    return sample if mean == 0.0 else mean + SAMPLE_WEIGHT * (sample - mean)
 
 
 @dataclass(slots=True, kw_only=True)

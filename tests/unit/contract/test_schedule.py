@@ -1,0 +1,114 @@
+"""When fragments are due, what a shard starts and what a learner copies (rules 9, 10, 15)."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_protos.run import Sync
+from atoll_protos.schedule import (
+    STARTS_MAX,
+    ahead,
+    hands_over,
+    newest_due,
+    next_due,
+    offset,
+    start_distance,
+    starts,
+)
+
+EIGHT = Sync(fragments=4, period=8)
+SYNCS = st.integers(1, 24).flatmap(
+    lambda period: st.builds(
+        Sync,
+        fragments=st.integers(1, period),
+        period=st.just(period),
+        overlap=st.just(0),
+        lockstep=st.just(True),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "tick", "due"),
+    [(0, 7, 0), (0, 8, 8), (1, 8, 2), (1, 9, 2), (1, 10, 10), (3, 5, -2)],
+)
+def test_a_fragment_is_due_at_its_offset_and_every_period_rule_9(
+    fragment: int, tick: int, due: int
+) -> None:
+    assert newest_due(EIGHT, fragment, tick) == due
+
+
+@given(sync=SYNCS, tick=st.integers(0, 200))
+def test_every_fragment_is_next_due_within_a_period_at_its_offset(sync: Sync, tick: int) -> None:
+    for p in range(sync.fragments):
+        due = next_due(sync, p, tick)
+        assert tick < due <= tick + sync.period
+        assert due % sync.period == offset(sync, p) == p * sync.period // sync.fragments
+        assert newest_due(sync, p, due) == due
+
+
+def test_a_due_tick_that_is_jumped_over_still_starts_a_round_rule_9() -> None:
+    assert starts(EIGHT, 11, {0: 8, 1: 2, 2: 4, 3: 6}) == [(1, 10)]
+
+
+def test_half_a_period_lies_between_two_starts_of_a_slice_rule_9() -> None:
+    assert starts(EIGHT, 8, {0: 5, 1: 8, 2: 8, 3: 8}) == []
+    assert starts(EIGHT, 8, {0: 4, 1: 8, 2: 8, 3: 8}) == [(0, 8)]
+
+
+def test_a_late_start_moves_nothing_rule_9() -> None:
+    """Distances are those of due ticks."""
+    assert starts(EIGHT, 15, {0: 0, 1: 10, 2: 12, 3: 14}) == [(0, 8)]
+    assert starts(EIGHT, 16, {0: 8, 1: 10, 2: 12, 3: 14}) == [(0, 16)]
+
+
+def test_after_a_jump_the_newest_four_start_once_each_oldest_first_rule_9() -> None:
+    sync = Sync(fragments=8, period=8)
+    begun = starts(sync, 100, dict.fromkeys(range(8), 0))
+    assert len(begun) == STARTS_MAX
+    assert [due for _, due in begun] == [97, 98, 99, 100]
+
+
+@given(
+    sync=SYNCS,
+    tick=st.integers(0, 200),
+    rate=st.floats(0.0, 4.0),
+    step_seconds=st.floats(0.0, 1.0),
+)
+def test_what_comes_due_between_the_next_two_boundaries_is_copied_ahead_rule_10(
+    sync: Sync, tick: int, rate: float, step_seconds: float
+) -> None:
+    """Unless more than H/2 ticks pass in two steps: such a learner is called and then answers."""
+    asked = ahead(sync, tick, rate, step_seconds)
+    until = tick + math.floor(2 * rate * step_seconds)
+    if until <= tick + start_distance(sync):
+        assert {p for p in range(sync.fragments) if next_due(sync, p, tick) <= until} <= {*asked}
+
+
+def test_a_tick_that_the_learner_does_not_know_yet_is_allowed_for() -> None:
+    sync = Sync(fragments=24, period=24)
+    assert ahead(sync, 0, 1.0, 1.0) == [1, 2, 3]
+    assert ahead(sync, 0, 0.0, 1.0) == [1]  # the rate is unknown at first
+
+
+@given(sync=SYNCS)
+def test_in_lock_step_every_slice_is_handed_over_once_in_a_period_rule_15(sync: Sync) -> None:
+    for p in range(sync.fragments):
+        at = [tick for tick in range(1, 5 * sync.period) if hands_over(sync, p, tick)]
+        assert at[0] >= start_distance(sync)  # rule 9: version 0 counts as a start at tick 0
+        assert {later - one for one, later in pairwise(at)} == {sync.period}
+
+
+@given(sync=SYNCS)
+def test_what_a_learner_hands_over_is_what_a_shard_starts_rule_15(sync: Sync) -> None:
+    """A shard that sees every tick starts the same rounds, from version 0 on."""
+    started = dict.fromkeys(range(sync.fragments), 0)
+    for tick in range(1, 4 * sync.period):
+        due = starts(sync, tick, started)
+        started.update(due)
+        newest = {p for p, at in due if at == tick}
+        handed = {p for p in range(sync.fragments) if hands_over(sync, p, tick)}
+        assert newest == handed or len(due) == STARTS_MAX
