@@ -30,7 +30,7 @@ import structlog
 from atoll_operator.kube.edges.api import Api, jobs_path, path
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.plan.planner import Deletion, Plan
+from atoll_operator.kube.plan.actions import Deletion, Plan
 from atoll_operator.kube.repair import Repair
 
 log = structlog.get_logger()

@@ -29,7 +29,7 @@ from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import Replacement
-from atoll_operator.kube.plan.planner import OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.actions import OwnerWord, Plan, PodReplacement
 
 NO_OWNER = ""
 UNKNOWN_WORD = 0  # refused unless it is the last word; the refusal answers the last word

@@ -18,8 +18,8 @@ import structlog
 from atoll_operator.kube.edges.api import Api, NotFoundError
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.nodes import works_again
-from atoll_operator.kube.plan.planner import Plan
 
 log = structlog.get_logger()
 

@@ -12,7 +12,8 @@ from atoll_operator.kube import observation
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Observation, Pod, Remembered, rfc3339, workload
 from atoll_operator.kube.plan import planner
-from atoll_operator.kube.plan.planner import Plan, plan
+from atoll_operator.kube.plan.actions import Plan
+from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
 from unit.kube.cluster_values import MANIFEST, SETTINGS, children, job, learner, node, reply, shard
 

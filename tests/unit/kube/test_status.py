@@ -8,6 +8,7 @@ from atoll_operator.kube.observation import Observation, Remembered
 from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState, Placement
 from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import WRITE_SECONDS, StatusWrite
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
 
@@ -40,7 +41,11 @@ def seen(old: dict[str, Any] | None = None, **remembered: Any) -> Observation:
 
 
 def said(found: Observation, phase: Phase = RUNNING, before: Before = Before()) -> Any:  # noqa: B008
-    return status.of_job(found, job(), phase, before, Placement(), SETTINGS, NOW)
+    case = Situation(
+        seen=found, job=job(), settings=SETTINGS, now=NOW, before=before, phase=phase,
+        placement=Placement(),
+    )  # fmt: skip
+    return status.of_job(case)
 
 
 def first() -> StatusWrite:

@@ -6,7 +6,9 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
 `atoll_protos`, and nothing of `edges`; no time, randomness, network or cluster.
 
     planner    the plan of one pass, made from all of the following
+    actions    what a pass does and says, as values: the Plan
     status     what the status says, and whether it is worth a write
+    situation  phase and placement of a job, on which all else rests
     rollout    how a new template reaches running pods
     sessions   whose session is dead, and who owns a slot (SetOwner)
     children   the objects that a job owns

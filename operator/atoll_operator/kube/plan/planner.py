@@ -26,10 +26,9 @@ tests/unit/kube/test_planner.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import KIND, Job, StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, SHARD_ROLE, Annotation, learner_set
 from atoll_operator.kube.observation import (
@@ -39,15 +38,14 @@ from atoll_operator.kube.observation import (
     key_of,
     rfc3339,
     seconds_of,
-    with_region,
     workload_name,
 )
 from atoll_operator.kube.plan import events, nodes, rollout, sessions, status
 from atoll_operator.kube.plan import phase as phases
-from atoll_operator.kube.plan.children import JobChildren, Owner, syncer_region
-from atoll_operator.kube.plan.nodes import NodeState, Placement
-from atoll_operator.kube.plan.phase import Before
-from atoll_operator.kube.plan.status import StatusWrite
+from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.children import JobChildren, Owner
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.situation import Situation, situation_of
 from atoll_operator.kube.settings import Settings
 from atoll_protos.exits import ExitCode
 from atoll_protos.names import Label
@@ -64,64 +62,6 @@ NOT_WANTED = "the job no longer asks for it"
 EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
-    """An object to delete, if it still has this UID."""
-
-    kind: str
-    name: str
-    uid: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerWord:
-    """One SetOwner to say: from now on `uid` alone may act for the slot (`sessions`)."""
-
-    pod: str  # name of the pod that is to own the slot
-    slot: str
-    uid: str
-    word: int | None  # the slot's last word; None: ask for it first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodReplacement:
-    """A pod on a lost node that may be deleted now; `repair` walks through the last checks."""
-
-    pod: Pod
-    node: str
-    reason: str
-    silent_renewal: str | None  # renewTime that must still stand; None: the Lease decides nothing
-    retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
-    silent_seconds: float  # since the node's last sign of life
-    event: Object
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one pass does, in this order, and what it says."""
-
-    at: float  # when the observation was made, monotonic seconds
-    namespace: str
-    job: str
-    registrar_address: str = ""
-    storms: tuple[str, ...] = ()  # regions, to be remembered
-    held: bool = False  # NodeLossHeld
-
-    apply: tuple[Object, ...] = ()  # children by server-side apply
-    prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
-    replace: tuple[PodReplacement, ...] = ()
-    delete: tuple[Deletion, ...] = ()  # pods, with their grace
-    owners: tuple[OwnerWord, ...] = ()
-    restart: tuple[Deletion, ...] = ()  # pods of an old template, with their grace
-    expire: Deletion | None = None  # the job itself
-
-    training: frozenset[str] = frozenset()  # UIDs of pods whose slot trains
-    pods: tuple[Pod, ...] = ()
-    status: StatusWrite | None = None  # None: nothing to write
-    pause_seconds: float | None = None  # until the next pass; None: only an event brings one
-
-
 def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     """Decide everything about one job in one pass.
 
@@ -132,15 +72,14 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         found = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
         return Plan(at=seen.at, namespace=seen.namespace, job=name, status=found)
-    job, before = seen.job, phases.before(seen.status, now)
-    phase = phases.decide(job, before, seen.pods, seen.registrar, seen.remembered.final_seconds)
-    placement = place(seen, job, phase, settings)
-    apply, prune = _children(seen, job, phase, before, placement, settings)
-    replace, waits = _replacements(seen, job, placement, now)
-    said = status.of_job(seen, job, phase, before, placement, settings, now)
-    pause = AGAIN_SECONDS if waits else _pause(seen, job, phase, before, now)
+    case = situation_of(seen, seen.job, settings, now)
+    job, placement = case.job, case.placement
+    apply, prune = _children(case)
+    replace, waits = _replacements(case)
+    said = status.of_job(case)
+    pause = AGAIN_SECONDS if waits else _pause(case)
     expire = None
-    if pause is None and phase.kind.over:
+    if pause is None and case.phase.kind.over:
         if said is None:
             expire = Deletion(kind=KIND, name=job.name, uid=seen.uid, reason=EXPIRED)
         else:
@@ -155,9 +94,9 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         apply=apply,
         prune=prune,
         replace=replace,
-        delete=_deletions(seen, placement),
-        owners=_owners(seen, placement),
-        restart=_restarts(seen, job, phase, placement, settings),
+        delete=_deletions(case),
+        owners=_owners(case),
+        restart=_restarts(case),
         expire=expire,
         training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
         pods=seen.pods,
@@ -175,45 +114,14 @@ def is_managed_here(raw: Object) -> bool:
 # ---------------------------------------------------------------- lost nodes
 
 
-def place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Placement:
-    """What is to be done about lost nodes; nothing before all nodes have been listed."""
-    if seen.nodes is None or phase.kind is Kind.REJECTED:
-        return Placement()
-    remembered, loss_seconds = seen.remembered, job.spec.failure.node_loss_seconds
-    judged = sessions.judge(
-        seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
-    )
-    home = syncer_region(job)
-    return nodes.decide(
-        nodes.PlacementInput(
-            pods=[with_region(pod, home) for pod in seen.pods],
-            nodes=seen.nodes,
-            dead=judged.dead,
-            unseen=judged.unseen,
-            counts=nodes.counts(job.name, seen.pods, seen.workloads),
-            failure=job.spec.failure,
-            region_nodes=nodes.region_nodes(
-                [region.name for region in job.spec.regions],
-                seen.nodes,
-                spans_regions=settings.spans_regions,
-            ),
-            released=Annotation.RELEASE_HOLD in (seen.raw["metadata"].get("annotations") or {}),
-            settling=frozenset(
-                region for region, since in remembered.storm_seconds.items() if since < loss_seconds
-            ),
-        )
-    )
-
-
-def _replacements(
-    seen: Observation, job: Job, placement: Placement, now: float
-) -> tuple[tuple[PodReplacement, ...], bool]:
+def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
     """Pods that may be deleted now, and whether another waits for its controller.
 
     Of each: a silent Lease must still be unchanged when the pod is deleted, but a Node that is
     NotReady or gone needs no last look; a learner's slot must have no owner, as far as the
     registrar can be reached, but shards and evaluators have no slots.
     """
+    seen, job, placement = case.seen, case.job, case.placement
     found, waits = [], False
     for each in placement.replace:
         pod, state = each.pod, placement.lost.get(each.node)
@@ -233,29 +141,30 @@ def _replacements(
                 silent_renewal=node.renewed if node and state is NodeState.SILENT else None,
                 retire_word=retire,
                 silent_seconds=seen.lease_ages.get(each.node, 0.0),
-                event=events.of_replacement(seen.raw, pod.name, each.reason, rfc3339(now)),
+                event=events.of_replacement(seen.raw, pod.name, each.reason, rfc3339(case.now)),
             )
         )
     return tuple(found), waits
 
 
-def _deletions(seen: Observation, placement: Placement) -> tuple[Deletion, ...]:
+def _deletions(case: Situation) -> tuple[Deletion, ...]:
     """Pods that cannot go on as they are: stranded, or superseded at the registrar.
 
     Both are deleted with their usual grace, and their controllers make them again.
     """
     found = []
-    for pod in seen.pods:
-        if nodes.stranded(pod, placement.lost):
+    for pod in case.seen.pods:
+        if nodes.stranded(pod, case.placement.lost):
             found.append(_of_pod(pod, STRANDED))
         elif pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating:
             found.append(_of_pod(pod, SUPERSEDED))
     return tuple(found)
 
 
-def _owners(seen: Observation, placement: Placement) -> tuple[OwnerWord, ...]:
+def _owners(case: Situation) -> tuple[OwnerWord, ...]:
     """Successors that wait to be named owner of their slot; not pods about to be replaced."""
-    replaced = {each.pod.uid for each in placement.replace}
+    seen = case.seen
+    replaced = {each.pod.uid for each in case.placement.replace}
     waiting = sessions.to_name(seen.pods, seen.registrar, seen.remembered.absent_seconds)
     return tuple(
         OwnerWord(pod=pod.name, slot=pod.slot, uid=pod.uid, word=word)
@@ -267,20 +176,14 @@ def _owners(seen: Observation, placement: Placement) -> tuple[OwnerWord, ...]:
 # ---------------------------------------------------------------- children
 
 
-def _children(
-    seen: Observation,
-    job: Job,
-    phase: Phase,
-    before: Before,
-    placement: Placement,
-    settings: Settings,
-) -> tuple[tuple[Object, ...], tuple[Deletion, ...]]:
+def _children(case: Situation) -> tuple[tuple[Object, ...], tuple[Deletion, ...]]:
     """Children to apply because they differ, and children to delete.
 
     A child differs when the hash that it carries is not the hash of what would be applied. That is
     a comparison with what was last applied, not with the live object: fields that others have
     changed are noticed only when this operator has something to change, too.
     """
+    seen, job, phase = case.seen, case.job, case.phase
     if phase.kind is Kind.REJECTED:
         return (), ()
     if phase.kind is Kind.SUSPENDED and not seen.workloads:
@@ -288,12 +191,12 @@ def _children(
     builder = JobChildren(
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
-        settings=settings,
-        running=phases.running(phase, before, keeps_shards=_keeps_shards(seen, job)),
-        exclusions=nodes.exclusions(job.name, seen.workloads, placement),
+        settings=case.settings,
+        running=phases.running(phase, case.before, keeps_shards=_keeps_shards(seen, job)),
+        exclusions=nodes.exclusions(job.name, seen.workloads, case.placement),
     )
     objects = builder.objects()
-    held = _held_shards(seen, job, phase, placement, objects)
+    held = _held_shards(case, objects)
     live = {key_of(each): each for each in seen.children}
     changed = [
         each
@@ -328,13 +231,12 @@ def _applied(child: Object) -> str | None:
     return found
 
 
-def _held_shards(
-    seen: Observation, job: Job, phase: Phase, placement: Placement, objects: Sequence[Object]
-) -> frozenset[str]:
+def _held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
     """Names of shards' children whose change must wait; never of a shard on a lost node."""
-    if phase.kind is not Kind.RUNNING:
+    seen = case.seen
+    if case.phase.kind is not Kind.RUNNING:
         return frozenset()
-    lost = {workload_name(job.name, each.pod) for each in placement.replace}
+    lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
     shards = []
     for each in objects:
         if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]:
@@ -366,19 +268,18 @@ def _pruned(seen: Observation, asked_for: set[tuple[str, str]]) -> tuple[Deletio
     return tuple(found)
 
 
-def _restarts(
-    seen: Observation, job: Job, phase: Phase, placement: Placement, settings: Settings
-) -> tuple[Deletion, ...]:
+def _restarts(case: Situation) -> tuple[Deletion, ...]:
     """Learners' pods of an old template that may go now (`rollout`).
 
     Left out are regions whose StatefulSet has not been observed by its controller (it would make
     the pod from the old template again), pods on lost nodes (they are replaced, not restarted) and
     pods beyond the wanted number of learners (they are about to be scaled away).
     """
-    if phase.kind is not Kind.RUNNING or seen.registrar is None:
+    seen, job = case.seen, case.job
+    if case.phase.kind is not Kind.RUNNING or seen.registrar is None:
         return ()
     own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]
-    training = rollout.counted(statuses.training(seen.replies) or [], own, settings.serves)
+    training = rollout.counted(statuses.training(seen.replies) or [], own, case.settings.serves)
     learners = {region.name: region.learners for region in job.spec.regions}
     live = {region: seen.workloads.get(learner_set(job.name, region)) for region in learners}
     templates = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
@@ -386,7 +287,7 @@ def _restarts(
         pod
         for pod in own
         if pod.region in templates
-        and pod.node not in placement.lost
+        and pod.node not in case.placement.lost
         and pod.ordinal < learners[pod.region]
     ]
     chosen = rollout.next_to_restart(
@@ -402,26 +303,26 @@ def _of_pod(pod: Pod, reason: str) -> Deletion:
 # ---------------------------------------------------------------- the next pass
 
 
-def _pause(seen: Observation, job: Job, phase: Phase, before: Before, now: float) -> float | None:
+def _pause(case: Situation) -> float | None:
     """Seconds until the next pass. None: an event must come first, or the job has expired."""
-    if phase.kind is Kind.REJECTED:
+    if case.phase.kind is Kind.REJECTED:
         return None
-    if phase.kind.over:
-        return _seconds_left(seen, job, before, now)
-    if phase.kind is Kind.SUSPENDED and not seen.pods:
+    if case.phase.kind.over:
+        return _seconds_left(case)
+    if case.phase.kind is Kind.SUSPENDED and not case.seen.pods:
         return QUIET_SECONDS
     return POLL_SECONDS
 
 
-def _seconds_left(seen: Observation, job: Job, before: Before, now: float) -> float | None:
+def _seconds_left(case: Situation) -> float | None:
     """Until a finished job has lived for its ttlSecondsAfterFinished; None: it has."""
-    ttl = job.spec.ttl_seconds_after_finished
-    completed = seen.status.completion_time
-    if not completed or not before.over:
+    ttl = case.job.spec.ttl_seconds_after_finished
+    completed = case.seen.status.completion_time
+    if not completed or not case.before.over:
         return POLL_SECONDS
-    if any(not pod.terminating for pod in seen.pods):
+    if any(not pod.terminating for pod in case.seen.pods):
         return POLL_SECONDS
     if ttl is None:
         return QUIET_SECONDS
-    left = ttl - (now - seconds_of(completed))
+    left = ttl - (case.now - seconds_of(completed))
     return left + EXPIRY_MARGIN_SECONDS if left > 0 else None

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Condition, Kind, Phase
+from atoll_operator.api.conditions import Condition, Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set
 from atoll_operator.kube.observation import Object, Observation, Pod, Workload, rfc3339
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan.nodes import Placement
-from atoll_operator.kube.plan.phase import Before, export_url
-from atoll_operator.kube.settings import Settings
+from atoll_operator.kube.plan.phase import export_url
+from atoll_operator.kube.plan.situation import Situation
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
@@ -53,59 +53,52 @@ def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
     return _write(seen, conditions.rejected(INVALID, seen.error), Status(), now)
 
 
-def of_job(
-    seen: Observation,
-    job: Job,
-    phase: Phase,
-    before: Before,
-    placement: Placement,
-    settings: Settings,
-    now: float,
-) -> StatusWrite | None:
-    """The status of a job in this phase; `now` is in UNIX seconds. None: nothing to write."""
-    found = conditions.decide(_facts(seen, job, phase, placement))
-    if phase.kind.over and before.over:
+def of_job(case: Situation) -> StatusWrite | None:
+    """The status of a job in its situation; None: nothing to write."""
+    found = conditions.decide(_facts(case))
+    if case.phase.kind.over and case.before.over:
         # Pods and shards are gone: what was written while they were there stays.
-        status = seen.status
+        status = case.seen.status
     else:
-        status = statuses.of(_view(seen, job, phase, settings, now))
-        status = status.model_copy(update=_times(seen.status, phase, now))
-    if phase.kind is Kind.COMPLETE and export_url(job):
-        status = status.model_copy(update={"export_url": export_url(job)})
-    return _write(seen, found, status, now)
+        status = statuses.of(_view(case)).model_copy(update=_times(case))
+    if case.phase.kind is Kind.COMPLETE and export_url(case.job):
+        status = status.model_copy(update={"export_url": export_url(case.job)})
+    return _write(case.seen, found, status, case.now)
 
 
-def _view(
-    seen: Observation, job: Job, phase: Phase, settings: Settings, now: float
-) -> statuses.View:
-    served = [region.name for region in job.spec.regions if settings.serves(region.name)]
+def _view(case: Situation) -> statuses.View:
+    """What counts and progress are made from."""
+    seen, job = case.seen, case.job
+    served = [region.name for region in job.spec.regions if case.settings.serves(region.name)]
     return statuses.View(
         job=job,
         replies=seen.replies,
-        asked_at=seen.remembered.asked_at or rfc3339(now),
+        asked_at=seen.remembered.asked_at or rfc3339(case.now),
         ready=ready_by_region(seen.pods, served),
         replaced=replaced_by_region(job, seen.workloads),
-        idle=phase.kind is not Kind.RUNNING and not seen.pods,
+        idle=case.phase.kind is not Kind.RUNNING and not seen.pods,
     )
 
 
-def _times(old: Status, phase: Phase, now: float) -> dict[str, str]:
+def _times(case: Situation) -> dict[str, str]:
     """startTime as of the last resume, completionTime once."""
-    found = {}
-    if phase.kind is not Kind.SUSPENDED:
-        found["start_time"] = old.start_time or rfc3339(now)
-    if phase.kind.over:
-        found["completion_time"] = old.completion_time or rfc3339(now)
+    found, old = {}, case.seen.status
+    if case.phase.kind is not Kind.SUSPENDED:
+        found["start_time"] = old.start_time or rfc3339(case.now)
+    if case.phase.kind.over:
+        found["completion_time"] = old.completion_time or rfc3339(case.now)
     return found
 
 
-def _facts(seen: Observation, job: Job, phase: Phase, placement: Placement) -> conditions.Facts:
+def _facts(case: Situation) -> conditions.Facts:
+    """What the conditions are decided from."""
+    seen, job, placement = case.seen, case.job, case.placement
     live = statuses.training(seen.replies)
     shard_problems, losses = problems(seen.pods, placement)
     steps = job.spec.steps or 0
     behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
     return conditions.Facts(
-        phase=phase,
+        phase=case.phase,
         shard_states=tuple(reply.state if reply else None for reply in seen.replies),
         shard_problems=tuple(shard_problems),
         desired=job.spec.learners,

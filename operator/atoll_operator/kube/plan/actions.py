@@ -1,0 +1,69 @@
+"""What one pass does and says, as frozen values: the plan and its parts.
+
+`planner` makes a `Plan`, `apply` carries it out and `report` writes its status. Each action carries
+all that is needed to do it, the reason for the log included, so that the effectful side looks
+nothing up and decides nothing.
+"""
+
+from dataclasses import dataclass
+
+from atoll_operator.kube.observation import Object, Pod
+from atoll_operator.kube.plan.status import StatusWrite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """An object to delete, if it still has this UID."""
+
+    kind: str
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerWord:
+    """One SetOwner to say: from now on `uid` alone may act for the slot (`sessions`)."""
+
+    pod: str  # name of the pod that is to own the slot
+    slot: str
+    uid: str
+    word: int | None  # the slot's last word; None: ask for it first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReplacement:
+    """A pod on a lost node that may be deleted now; `repair` walks through the last checks."""
+
+    pod: Pod
+    node: str
+    reason: str
+    silent_renewal: str | None  # renewTime that must still stand; None: the Lease decides nothing
+    retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
+    silent_seconds: float  # since the node's last sign of life
+    event: Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one pass does, in this order, and what it says."""
+
+    at: float  # when the observation was made, monotonic seconds
+    namespace: str
+    job: str
+    registrar_address: str = ""
+    storms: tuple[str, ...] = ()  # regions, to be remembered
+    held: bool = False  # NodeLossHeld
+
+    apply: tuple[Object, ...] = ()  # children by server-side apply
+    prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
+    replace: tuple[PodReplacement, ...] = ()
+    delete: tuple[Deletion, ...] = ()  # pods, with their grace
+    owners: tuple[OwnerWord, ...] = ()
+    restart: tuple[Deletion, ...] = ()  # pods of an old template, with their grace
+    expire: Deletion | None = None  # the job itself
+
+    training: frozenset[str] = frozenset()  # UIDs of pods whose slot trains
+    pods: tuple[Pod, ...] = ()
+    status: StatusWrite | None = None  # None: nothing to write
+    pause_seconds: float | None = None  # until the next pass; None: only an event brings one

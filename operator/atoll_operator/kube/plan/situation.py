@@ -1,0 +1,76 @@
+"""One job at one moment: what was seen of it, and what follows from that for every decision.
+
+The phase and the placement are decided once per pass, here, and every later decision rests on the
+same two. So the status, the children and the deletions of one pass cannot contradict each other.
+"""
+
+from dataclasses import dataclass
+
+from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.observation import Observation, with_region
+from atoll_operator.kube.plan import nodes, sessions
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.children import syncer_region
+from atoll_operator.kube.plan.nodes import Placement
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What all decisions of one pass rest on."""
+
+    seen: Observation
+    job: Job
+    settings: Settings
+    now: float  # UNIX seconds
+    before: Before  # what earlier passes have written
+    phase: Phase
+    placement: Placement
+
+
+def situation_of(seen: Observation, job: Job, settings: Settings, now: float) -> Situation:
+    """Decide the phase and the placement of a job whose manifest could be read."""
+    before = phases.before(seen.status, now)
+    phase = phases.decide(job, before, seen.pods, seen.registrar, seen.remembered.final_seconds)
+    return Situation(
+        seen=seen,
+        job=job,
+        settings=settings,
+        now=now,
+        before=before,
+        phase=phase,
+        placement=_place(seen, job, phase, settings),
+    )
+
+
+def _place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Placement:
+    """What is to be done about lost nodes; nothing before all nodes have been listed."""
+    if seen.nodes is None or phase.kind is Kind.REJECTED:
+        return Placement()
+    remembered, loss_seconds = seen.remembered, job.spec.failure.node_loss_seconds
+    judged = sessions.judge(
+        seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
+    )
+    home = syncer_region(job)
+    return nodes.decide(
+        nodes.PlacementInput(
+            pods=[with_region(pod, home) for pod in seen.pods],
+            nodes=seen.nodes,
+            dead=judged.dead,
+            unseen=judged.unseen,
+            counts=nodes.counts(job.name, seen.pods, seen.workloads),
+            failure=job.spec.failure,
+            region_nodes=nodes.region_nodes(
+                [region.name for region in job.spec.regions],
+                seen.nodes,
+                spans_regions=settings.spans_regions,
+            ),
+            released=Annotation.RELEASE_HOLD in (seen.raw["metadata"].get("annotations") or {}),
+            settling=frozenset(
+                region for region, since in remembered.storm_seconds.items() if since < loss_seconds
+            ),
+        )
+    )
