@@ -327,7 +327,7 @@ def a_recovery_of_who_comes_first(patch: Patch) -> None:
 
 
 def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
-    """Rule 21: and learners that take the newest reign's, whatever its number."""
+    """Rule 21: and learners that take the newest term's, whatever its number."""
     patch.setattr(recovery_rules, "number", lambda state, held: 1)
     for module in (slices, adoption):
         patch.setattr(module, "order", lambda version: (version.epoch, version.number))

@@ -52,7 +52,7 @@ class ShardProcess(Process):
         self.store = store
         self.server = Server(self)
         self.stopping = asyncio.Event()  # SIGTERM
-        self.shard: Shard | None = None  # once it reigns
+        self.shard: Shard | None = None  # once its term begins
         self.began_at = 0.0
         self.values: ShardValues | None = None  # once a model is known
         self.peers: dict[int, Peer] = {}  # by session
@@ -140,7 +140,7 @@ class ShardProcess(Process):
 
     def _watch(self, shard: Shard) -> Shard:
         self.began_at = self.sim.now
-        self.sim.note(self.name, f"reigns after epoch {shard.history.epoch}")
+        self.sim.note(self.name, f"takes over after epoch {shard.history.epoch}")
         self.shard = cast(Shard, WatchedShard(self, shard))
         return self.shard
 

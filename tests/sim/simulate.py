@@ -156,7 +156,7 @@ def state(world: World) -> str:
 def shard_state(process: ShardProcess, steps: int | None) -> str:
     """Of one shard."""
     if process.shard is None:
-        return f"{process.name} not reigning"
+        return f"{process.name} not serving"
     state = process.shard.state
     ended = "ended" if state.history.ended else "open"
     rounds = {

@@ -173,17 +173,17 @@ class FenceChecker(Watcher):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.reigns: dict[int, tuple[int, str]] = {}  # epoch, instance
+        self.terms: dict[int, tuple[int, str]] = {}  # epoch, instance
         self.since: dict[int, float] = {}
 
     def store_lost(self, shard: int) -> None:
-        self.reigns.pop(shard, None)
+        self.terms.pop(shard, None)
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
-        epoch, _ = self.reigns.get(shard, (0, ""))
+        epoch, _ = self.terms.get(shard, (0, ""))
         if isinstance(entry, TermBegun):
             self.require(entry.epoch > epoch, f"shard {shard}: epoch {entry.epoch} after {epoch}")
-            self.reigns[shard] = entry.epoch, entry.instance
+            self.terms[shard] = entry.epoch, entry.instance
             self.since[shard] = self.world.sim.now
         else:
             written = document["epoch"]
@@ -192,14 +192,14 @@ class FenceChecker(Watcher):
     def run_ended(self) -> None:
         for process in self.world.all_shards:
             old_store = process.store is not self.world.stores[process.number]
-            if process.number not in self.reigns or old_store:
+            if process.number not in self.terms or old_store:
                 continue
             begun = max(self.since[process.number], process.woke_at)
             settled = self.world.sim.now > begun + SETTLING_SECONDS
-            reigning = process.alive and not process.paused and process.shard is not None
-            deposed = process.instance != self.reigns[process.number][1]
+            owns = process.alive and not process.paused and process.shard is not None
+            deposed = process.instance != self.terms[process.number][1]
             self.require(
-                not (settled and reigning and deposed), f"{process.name} goes on, though deposed"
+                not (settled and owns and deposed), f"{process.name} goes on, though deposed"
             )
 
 
@@ -301,7 +301,7 @@ class LossChecker(Watcher):
 
 
 class NumberChecker(Watcher):
-    """Rule 21: no learner ever goes back in number; sideways only into a later reign."""
+    """Rule 21: no learner ever goes back in number; sideways only into a later term."""
 
     rule = "21"
 
