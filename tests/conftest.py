@@ -1,4 +1,4 @@
-"""Settings of all tests: the marks that come from the folder, and hypothesis."""
+"""Settings of all tests: marks that come from the folder, what a path selects, hypothesis."""
 
 from pathlib import Path
 
@@ -13,11 +13,24 @@ TESTS = Path(__file__).resolve().parent
 MARK_OF_FOLDER = {"local": "local", "wire": "local", "cluster": "cluster"}
 
 
+def folder_of(path: Path) -> str:
+    """Return the folder of `tests/` in which a path lies; empty for a path outside."""
+    path = path.resolve()
+    inside = path != TESTS and path.is_relative_to(TESTS)
+    return path.relative_to(TESTS).parts[0] if inside else ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A path on the command line asks for what is there, also where the default leaves it out."""
+    named = {folder_of(Path(arg.split("::")[0])) for arg in config.invocation_params.args}
+    default = next(word[3:] for word in config.getini("addopts") if word.startswith("-m="))
+    if named & MARK_OF_FOLDER.keys() and config.option.markexpr == default:
+        config.option.markexpr = "not long"
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest itself selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts real processes or clusters, by its folder, so that no file can forget it."""
     for item in items:
-        if item.path.is_relative_to(TESTS):
-            folder = item.path.relative_to(TESTS).parts[0]
-            if folder in MARK_OF_FOLDER:
-                item.add_marker(MARK_OF_FOLDER[folder])
+        if mark := MARK_OF_FOLDER.get(folder_of(item.path)):
+            item.add_marker(mark)
