@@ -44,7 +44,7 @@ def main() -> None:
     for _ in range(given.runs):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
             for _ in range(given.busy):
-                ends.enter_context(running([sys.executable, "-c", "while True: pass"]))
+                ends.enter_context(running(["sh", "-c", "while :; do :; done"]))
             out = ends.enter_context(training(Path(folder), given.step_milliseconds))
             for slot in SLOTS:  # each once: the second restart of a process waits longer
                 wait_for_merge(out, slot)

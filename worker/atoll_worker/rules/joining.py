@@ -170,9 +170,9 @@ def start(state: State) -> list[Effect]:
 def refused(state: State, shard: int, end: pb.End) -> list[Effect]:
     """The shard has refused or ended the session: for good, or until the back-off is over.
 
-    A shard that has lost its store serves no learner for now; this process trains on meanwhile.
+    A shard that has lost its store says `retry`: this process trains on with the other shards.
     """
-    if end.retry or end.code == pb.STORE_LOST:
+    if end.retry:
         return [Record({"event": "refused", "shard": shard, "reason": end.reason})]
     return fail(state, exit_code_of(end.code), f"shard {shard}: {end.reason}; remedy: {end.remedy}")
 
