@@ -3,7 +3,7 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.exits import ExitCode
+from atoll_protos.exits import REFUSALS, ExitCode
 from atoll_worker.link.messages import Adopt, Fail, Start
 from atoll_worker.rules.effects import Dial, HangUp, Record, SendHeld, SendOffer, SendSeed
 from atoll_worker.rules.joining import backoff_seconds
@@ -239,7 +239,7 @@ def test_a_shard_that_has_lost_its_store_does_not_end_the_learner_rule_22() -> N
     side = learner_side().begin()
     side.lose(1)
     side.feed(side.exchange.connected(1, side.now))
-    side.end(1, pb.STORE_LOST)
+    side.end(1, pb.STORE_LOST, retry=REFUSALS[pb.STORE_LOST].retry)  # as the shard says it
     side.lose(1)
     assert side.take(Fail) == []
     reasons = [record.fields["reason"] for record in side.take(Record)]
