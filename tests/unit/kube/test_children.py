@@ -67,6 +67,13 @@ def test_a_lost_node_is_excluded_and_restarts_no_pod() -> None:
     assert excluded_nodes(template(found, "StatefulSet", "tiny-eu-west")) == ()
 
 
+def test_a_pod_that_crashes_never_blocks_a_drain() -> None:
+    budgets = [each for (kind, _), each in children().items() if kind == "PodDisruptionBudget"]
+    assert budgets
+    for budget in budgets:
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
 def test_a_new_image_is_another_template() -> None:
     image = "spec.learner={template: {spec: {containers: [{image: 'mine:2'}]}}}"
     marks = {

@@ -147,7 +147,12 @@ class JobChildren:
     def _budget(self, name: str, selector: Mapping[str, str]) -> Object:
         """Lets a drain evict one pod of a group at a time."""
         match = {Label.JOB: self.owner.name, **selector}
-        spec = {"maxUnavailable": 1, "selector": {"matchLabels": match}}
+        spec = {
+            "maxUnavailable": 1,
+            # A pod that crashes protects nothing: a drain may evict it, whatever the budget says.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": match},
+        }
         labels = self._labels("budget")
         return self._object("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
 
