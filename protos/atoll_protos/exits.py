@@ -132,6 +132,10 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
             exit_code=ExitCode.BAD_INPUT,
             remedy="use a slot of one of spec.regions",
         ),
+        Refusal(
+            code=pb.OTHER_RUN,  # a new process holds nothing of it, and may join
+            remedy="start the process again: a new one holds no state of another run",
+        ),
         Refusal(code=pb.SLOT_HELD, retry=True, remedy="try again"),
         Refusal(code=pb.NOT_READY, retry=True, remedy="try again"),
         Refusal(code=pb.BAD_MESSAGE, retry=True, remedy="join again"),

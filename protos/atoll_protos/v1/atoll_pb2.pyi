@@ -29,6 +29,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OTHER_PROTOCOL: _ClassVar[Code]
     STORE_LOST: _ClassVar[Code]
     REPLACED: _ClassVar[Code]
+    OTHER_RUN: _ClassVar[Code]
 
 class ShardState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +68,7 @@ BAD_TRANSFER: Code
 OTHER_PROTOCOL: Code
 STORE_LOST: Code
 REPLACED: Code
+OTHER_RUN: Code
 SHARD_STATE_UNSPECIFIED: ShardState
 SHARD_STARTING: ShardState
 SHARD_SEEDING: ShardState

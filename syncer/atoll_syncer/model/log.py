@@ -62,9 +62,13 @@ class TermBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The registrar starts a run, or another shard has learned of it (rule 1)."""
+    """The registrar starts a run, or another shard has learned of it (rule 1).
+
+    `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2).
+    """
 
     run: str
+    carried_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +249,7 @@ class History:
     tick: int = 0  # the largest in any entry
     commits: int = 0
     recovered: int = 0  # of the commits, versions taken back from learners
+    incomplete: bool = False  # earlier entries are lost: it does not name all that they said
     ended: bool = False
     finals: dict[int, ShardFinal] = field(default_factory=dict)
     closed: Closed | None = None
@@ -262,9 +267,12 @@ class History:
         match entry:
             case TermBegun():
                 assert entry.epoch > self.epoch, "epochs only grow"
+                # A second term of one process: a learner had seen a term that is not in this log.
+                self.incomplete |= entry.instance == self.instance
                 self.epoch, self.instance = entry.epoch, entry.instance
             case RunStarted():
                 self.run = entry.run
+                self.incomplete |= entry.carried_on
             case Taken():
                 self._take(entry)
             case Owned():
@@ -323,6 +331,7 @@ class History:
         self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)
         self.commits += 1
         self.recovered += entry.recovered
+        self.incomplete |= entry.recovered
         if entry.recovered:  # what another value held is not in this one
             self.merged = {k: each for k, each in self.merged.items() if k[0] != entry.slice}
         for each in entry.lineage:

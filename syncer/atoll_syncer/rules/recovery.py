@@ -98,7 +98,7 @@ def _begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Eff
         recovery = state.recovery = Recovery(began_at=now)
         if state.registrar:
             recovery.alive = frozenset(state.history.taken)
-        for session in state.sessions.open.values():
+        for session in filter(lambda each: each.slot, state.sessions.open.values()):
             jump(state, session.join.tick_seen)
         record = {"event": "loss", "reason": "StoreLost", "slices": sorted(lost)}
         effects.append(Tape(record))

@@ -115,7 +115,7 @@ def _mint(state: State, now: float) -> list[Effect]:
     started = min(run.named, default=run.new_id)
     return [
         *(_carry_on(state, started) if started in run.named else []),
-        Append(log.RunStarted(run=started)),
+        Append(log.RunStarted(run=started, carried_on=started in run.named)),
     ]
 
 
@@ -134,11 +134,13 @@ def _carry_on(state: State, run: str) -> list[Effect]:
 
 def note_join(state: State, join: pb.Join) -> None:
     """A learner's Join names the run that it holds, whether or not it will be admitted."""
+    if state.history.run or join.run_hash != state.run_file.hash:
+        return  # the run is known already, or the Join is of another job
     if join.run:
         state.run.named.add(join.run)
     if any(each.version.number > 0 for each in join.held):
         state.run.with_commits.add(join.run)
-    if join.incarnation and not state.history.run:
+    if join.incarnation and not join.observer:
         _note_incarnation(state, join.slot, join.incarnation, join.uid, join.instance)
 
 

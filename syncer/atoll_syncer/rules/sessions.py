@@ -4,16 +4,19 @@
            |          |
            +- End     +- End: superseded, slot held, not ready
 
-`check` compares what must be equal everywhere (rule 3). `admit` decides on the incarnation: the
-registrar gives a slot's next one, once for each instance, when the slot's live session has ended
-or the operator's word names this pod (rule 4); every other shard takes only incarnations that the
-registrar gave, and refuses lower ones for good (rule 5). A higher incarnation is a log entry, and
-the Welcome waits for it. Then the lower session ends, and its offers leave the open rounds.
+`check` compares what must be equal everywhere (rule 3), also the run: what comes from another run
+is refused before anything of it is used. `admit` decides on the incarnation: the registrar gives a
+slot's next one, once for each instance, when the slot's live session has ended or the operator's
+word names this pod, and takes no incarnation that it did not give (rule 4). Every other shard
+takes only incarnations that the registrar gave, and refuses lower ones for good (rule 5). A higher
+incarnation is a log entry, and the Welcome waits for it. Then the lower session ends, and its
+offers leave the open rounds.
 
-Before that, `opened` looks at three things. What the Join says about the run is noted in any case,
-for a registrar that has lost its store (rules/runs). If the learner has seen a higher epoch of
-this shard, another process had a later term: this one begins a still higher one, and the learner
-joins again. And while the record of the term is not durable, every Join is refused for a moment.
+Before that, `opened` looks at three things. While no run is known, what the Join says about it is
+noted in any case, for a registrar that has lost its store (rules/runs). If the learner has seen a
+higher epoch of this shard, another process had a later term: this one begins a still higher one,
+and the learner joins again. And while the record of the term is not durable, every Join is refused
+for a moment.
 
 A Welcome answers with everything that a learner needs to begin: its incarnation, the tick, the
 place in its data, the heads; and the versions that it lacks follow on the bulk stream.
@@ -101,7 +104,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         sessions.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
     publishing.note_held(state, joined)
     lost = recovery.versions_claimed(state, joined, now)
-    if history.heads or state.recovery is not None:
+    if joined.slot and (history.heads or state.recovery is not None):
         clock.jump(state, joined.join.tick_seen)
     message = pb.Welcome(
         run=history.run,
@@ -196,6 +199,8 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
         )
     if not run:
         return refuse(pb.NOT_READY, "no run has started yet")
+    if join.run and join.run != run:
+        return _other_run(f"it holds state of run {join.run}; this job is in run {run}")
     if join.observer:
         return None
     try:
@@ -234,11 +239,29 @@ def admit(
         return refuse(pb.SLOT_HELD, f"another instance is joining as {join.slot}")
     if join.incarnation == 0 and shard != REGISTRAR_SHARD:
         return refuse(pb.NOT_READY, "the registrar gives incarnations", "join shard 0 first")
-    if join.incarnation == 0 and (end := _owner_objects(join, history, live_instance)) is not None:
-        return end
+    if shard == REGISTRAR_SHARD:
+        if join.incarnation > 0 and not _may_have_given(join, history):
+            return _other_run(f"incarnation {join.incarnation} of {join.slot} was never given")
+        if (end := _owner_objects(join, history, live_instance)) is not None:
+            return end
     incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
     entry = Taken(slot=join.slot, incarnation=incarnation, uid=join.uid, instance=join.instance)
     return Admitted(incarnation=incarnation, entry=entry)
+
+
+def _may_have_given(join: pb.Join, history: History) -> bool:
+    """Whether the registrar gave this incarnation, although its log does not name it.
+
+    Only if a part of its log is lost. Then learners that it had admitted come with incarnations
+    that it does not know, and their values are needed (rule 22). The Join must name the run.
+    """
+    named = join.incarnation <= history.named.get(join.slot, 0)
+    return join.run == history.run and (history.incomplete or named)
+
+
+def _other_run(reason: str) -> pb.End:
+    """Its state must not meet this run's; a new process has none (rule 2)."""
+    return refuse(pb.OTHER_RUN, reason)
 
 
 def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.End | None:

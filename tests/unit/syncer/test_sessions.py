@@ -134,6 +134,38 @@ def test_what_a_joiner_has_seen_elsewhere_raises_the_tick_and_all_are_told_rule_
     assert (session, pb.Tick(tick=50)) in one.sent("tick")
 
 
+def test_a_join_of_another_run_is_refused_before_anything_of_it_is_used_rule_3() -> None:
+    one, _ = begun("a-0", "b-0")
+    before = one.state.clock.tick
+    for fields in ({"slot": "a-0", "incarnation": 7}, {"slot": "", "observer": True}):
+        one.join(**{"instance": "survivor", "run": "another", "tick_seen": 5000, **fields})
+    assert [(end.code, end.retry) for end in one.ends()] == [(pb.OTHER_RUN, False)] * 2
+    one.wait(20.0)
+    assert one.state.clock.tick == before
+    assert one.state.history.taken["a-0"].instance == "a-0-process"
+    assert len(one.state.sessions.open) == 2
+    assert not one.state.history.ended
+
+
+def test_nothing_of_an_observer_moves_the_clock_rule_3() -> None:
+    one, _ = begun("a-0")
+    one.join("", instance="eye", observer=True, run=RUN, tick_seen=5000)
+    one.wait(1.0)
+    assert one.state.clock.tick < 50
+    late = version(0, 9)
+    one.join("b-0", run=RUN, held=[late])  # a loss is found: the shard looks at all sessions
+    assert one.state.recovery is not None
+    assert one.state.clock.tick < 50
+
+
+def test_while_no_run_is_known_only_joins_of_this_job_name_one_rule_2() -> None:
+    one = side(fresh=False).start()
+    one.join("a-0", run="of another job", run_hash="another", incarnation=9)
+    one.join("", observer=True, run="held", incarnation=3)
+    assert one.state.run.named == {"held"}
+    assert one.state.run.incarnations_seen == {}
+
+
 def test_at_join_a_shard_sends_what_the_learner_lacks_rule_24() -> None:
     one, _ = begun("a-0")
     session = one.join("b-0", run=RUN, held=[version(0, 0)])
@@ -271,6 +303,40 @@ def test_every_shard_takes_a_higher_incarnation_at_once_rule_5() -> None:
     answer = ask(a_join(incarnation=3), taken(1, "old"), shard=1, live="old")
     assert isinstance(answer, Admitted)
     assert answer.entry == taken(3, "new")
+
+
+def test_the_registrar_takes_no_incarnation_that_it_did_not_give_rule_4() -> None:
+    for run in (RUN, ""):
+        end = ask(a_join(incarnation=7, run=run), log.RunStarted(run=RUN), taken(1, "old"))
+        assert isinstance(end, pb.End)
+        assert (end.code, end.retry) == (pb.OTHER_RUN, False)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        (log.RunStarted(run=RUN, carried_on=True),),
+        (
+            log.RunStarted(run=RUN),
+            log.TermBegun(epoch=1, pod="pod", instance="registrar"),
+            log.TermBegun(epoch=2, pod="pod", instance="registrar"),
+        ),
+    ],
+    ids=["whole log", "its end"],
+)
+def test_a_registrar_that_lost_its_log_takes_what_it_may_have_given_rule_4(
+    loss: tuple[log.Entry, ...],
+) -> None:
+    """But then, too, no live session loses its slot, and an owner's word holds."""
+    asking = a_join(incarnation=7, run=RUN)
+    assert isinstance(ask(asking, *loss), Admitted)
+    for end, code in (
+        (ask(asking, *loss, taken(1, "old"), live="old"), pb.SLOT_HELD),
+        (ask(asking, *loss, taken(1, "old"), owned("another")), pb.SUPERSEDED),
+        (ask(a_join(incarnation=7), *loss), pb.OTHER_RUN),
+    ):
+        assert isinstance(end, pb.End)
+        assert end.code == code
 
 
 def test_only_the_registrar_gives_incarnations_rule_4() -> None:
