@@ -215,6 +215,7 @@ def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
         offer = each.complete.get(slot)
         if offer is not None and each.closed_at is None:
             del each.complete[slot]
+            each.called.pop(slot, None)  # the successor gets a Call of its own
             if len(each.complete) < standing.quorum:
                 each.quorum_at = None
             effects.append(drop(each.slice, offer))

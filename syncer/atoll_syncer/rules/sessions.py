@@ -21,8 +21,9 @@ for a moment.
 A Welcome answers with everything that a learner needs to begin: its incarnation, the tick, the
 place in its data, the heads; and the versions that it lacks follow on the bulk stream.
 
-When a session closes, the slot is Lost (or Left), Calls die with the session, complete offers
-stay, and a seed or a held version that was on its way is asked for at another learner.
+When a session closes, or when a rule ends it, the slot is Lost (or Left), Calls die with the
+session, complete offers stay, and a seed or a held version that was on its way is asked for at
+another learner.
 
 An observer joins to receive versions. It has no slot, moves no clock and never offers.
 """
@@ -132,10 +133,14 @@ def live_instance(state: State, slot: str) -> str:
 
 
 def _end_others(state: State, slot: str, keep: int | None, code: pb.Code) -> list[Effect]:
-    """End the slot's welcomed sessions, but for the one to keep."""
+    """End the slot's welcomed sessions, but for the one to keep; they count no more from now on."""
     sessions = state.sessions.open.items()
     others = [n for n, s in sessions if s.slot == slot and n != keep and s.welcomed]
-    return [end_session(number, code, f"{slot} has a newer session") for number in others]
+    effects: list[Effect] = []
+    for number in others:
+        effects.append(end_session(number, code, f"{slot} has a newer session"))
+        effects += closed(state, number)
+    return effects
 
 
 # ------------------------------------------------------------ an open session
@@ -164,7 +169,7 @@ def evaluated(state: State, evaluation: pb.Evaluation) -> None:
 
 
 def closed(state: State, session: int) -> list[Effect]:
-    """Both streams are gone."""
+    """Both streams are gone, or the rules have ended the session: it counts no more."""
     left = state.sessions.open.pop(session, None)
     if left is None:
         return []

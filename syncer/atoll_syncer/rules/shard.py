@@ -22,7 +22,8 @@ driver must do:
 8. PublishHead: when the session's stream is free, ask `publish` for the head and send that. A
    newer request for the same slice replaces one that has not been sent.
 9. Send, EndSession: deliver in order for each session, and call `session_closed` once both
-   streams are gone, also when the other side closed them.
+   streams are gone, also when the other side closed them. After an EndSession nothing that comes
+   on the session counts, so its streams may be closed later.
 10. Ask: call the registrar until it answers, then call `answered`. A Hello is not repeated; the
     rules ask again by themselves. Reply: answer the call with this token, after the entries
     before it are durable.
@@ -54,7 +55,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Effect, Exit, end_session
+from atoll_syncer.model.effects import Effect, EndSession, Exit, end_session
 from atoll_syncer.model.log import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import new_state
@@ -174,6 +175,9 @@ class Shard:
 
     def appended(self, entry: log.Entry, now: float) -> list[Effect]:
         """The entry is durable."""
+        return self._without_ended(self._appended(entry, now))
+
+    def _appended(self, entry: log.Entry, now: float) -> list[Effect]:
         state = self.state
         state.history.apply(entry)
         match entry:
@@ -223,16 +227,17 @@ class Shard:
 
     def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
         """A Join; answered by Welcome or by the session's end."""
-        return sessions.opened(self.state, session, join, now)
+        return self._without_ended(sessions.opened(self.state, session, join, now))
 
     def session_closed(self, session: int, now: float) -> list[Effect]:
-        """Both streams are gone."""
-        if session not in self.state.sessions.open:
-            return []
+        """Both streams are gone. A session that the rules have ended counts no more already."""
         return [*sessions.closed(self.state, session), *self._move(now)]
 
     def message(self, session: int, message: pb.ToShard, now: float) -> list[Effect]:
         """A control message of a session."""
+        return self._without_ended(self._message(session, message, now))
+
+    def _message(self, session: int, message: pb.ToShard, now: float) -> list[Effect]:
         state, sender = self.state, self.state.sessions.open.get(session)
         if sender is None:
             return []
@@ -242,10 +247,10 @@ class Shard:
                 if not sessions.reported(state, sender, message.report, now):
                     return []
                 return [*recovery.versions_claimed(state, sender, now), *self._move(now)]
-            case "leave" if sender.slot in state.sessions.slots:
+            case "leave" if sender.welcomed and sender.slot:
                 sessions.leaves(state, sender, message.leave)
                 return []
-            case "model" if sender.welcomed:
+            case "model" if sender.welcomed and sender.slot:
                 return seeding.model_arrived(state, sender, message.model)
             case "evaluation" if sender.join.observer:
                 sessions.evaluated(state, message.evaluation)
@@ -256,15 +261,17 @@ class Shard:
 
     def transfer_started(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
         """Its head has come: an Accept, or its session's end."""
-        return transfers.started(self.state, session, transfer)
+        return self._without_ended(transfers.started(self.state, session, transfer))
 
     def transfer_verified(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
         """Whole, checksum right, all values finite: only now it counts (rule 12)."""
-        return transfers.verified(self.state, session, transfer, self.state.standing(now), now)
+        standing = self.state.standing(now)
+        effects = transfers.verified(self.state, session, transfer, standing, now)
+        return self._without_ended(effects)
 
     def transfer_rejected(self, session: int, reason: str, now: float) -> list[Effect]:
         """Truncated, corrupt, not finite: that session ends and nothing else."""
-        return transfers.rejected(self.state, session, reason)
+        return self._without_ended(transfers.rejected(self.state, session, reason))
 
     # ------------------------------------------------------------ inputs: values
 
@@ -309,9 +316,20 @@ class Shard:
 
     def registrar_request(self, token: int, request: Any, now: float) -> list[Effect]:
         """A call of another shard or of the operator; Reply follows once it is durable."""
-        return runs.requested(self.state, token, request)
+        return self._without_ended(runs.requested(self.state, token, request))
 
-    # ------------------------------------------------------------ what may have become possible
+    # ------------------------------------------------------------ what follows from effects
+
+    def _without_ended(self, effects: list[Effect]) -> list[Effect]:
+        """A session that these effects end counts no more from now on (rule 5).
+
+        Its streams may stay open for seconds, and what it has sent may still be on its way or under
+        examination. None of that counts; its Calls die, and are made again to its successor.
+        """
+        ended = [each.session for each in effects if isinstance(each, EndSession)]
+        for session in ended:
+            effects = [*effects, *sessions.closed(self.state, session)]
+        return effects
 
     def _move(self, now: float) -> list[Effect]:
         """What is lost, the clock, the end, rounds that are due, rounds that may close."""

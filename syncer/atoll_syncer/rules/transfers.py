@@ -16,13 +16,14 @@ touches no other session.
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect, end_session
+from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import recovery, rounds, seeding
 
 
 def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     """A transfer's head has come: accept it, or end its session."""
-    sender = state.sessions.open.get(session)
+    sender = _sender(state, session)
     if sender is None or state.layout is None:
         return _end(session, "a transfer came before the Welcome")
     kind = transfer.WhichOneof("kind")
@@ -55,7 +56,7 @@ def verified(
     state: State, session: int, transfer: pb.Transfer, standing: Standing, now: float
 ) -> list[Effect]:
     """Whole, checksum right, all values finite: only now it counts (rule 12)."""
-    sender = state.sessions.open.get(session)
+    sender = _sender(state, session)
     if sender is None:
         return []
     sender.receiving = None
@@ -70,6 +71,14 @@ def rejected(state: State, session: int, reason: str) -> list[Effect]:
     """Truncated, corrupt, not finite, another digest: that session ends and nothing else."""
     recovery.rejected(state, session)
     return _end(session, reason)
+
+
+def _sender(state: State, session: int) -> Session | None:
+    """The session, if it is the one of its slot: nothing of an older one counts (rule 5)."""
+    sender = state.sessions.open.get(session)
+    if sender is None or not sender.welcomed or not sender.slot:
+        return None
+    return sender if state.sessions.slots[sender.slot].session == session else None
 
 
 def slice_of(transfer: pb.Transfer) -> int:

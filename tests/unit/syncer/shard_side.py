@@ -59,6 +59,7 @@ class Side:
     shard: Shard
     job: RunFile
     durable: bool = True  # entries are, at once
+    lingering: bool = False  # streams of an ended session stay open
     now: float = 100.0
     entries: list[Entry] = field(default_factory=list)
     queue: list[Entry] = field(default_factory=list)
@@ -92,6 +93,8 @@ class Side:
                 assert held is not None
                 name = held.version.version.digest
                 self.feed(self.shard.merged(effect.slice, name, f"object {name}'", self.now))
+            elif self.lingering:
+                continue
             elif isinstance(effect, EndSession) and effect.session in self.instances:
                 del self.instances[effect.session]
                 self.feed(self.shard.session_closed(effect.session, self.now))

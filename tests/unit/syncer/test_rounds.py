@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.model.effects import Append, Drop, Merge, PublishHead, Stage, Tape
-from unit.syncer.shard_side import Side, begun, digest, head_of, side, step_all
+from atoll_syncer.model.effects import Append, Drop, EndSession, Merge, PublishHead, Stage, Tape
+from unit.syncer.shard_side import RUN, Side, begun, digest, head_of, side, step_all
 
 
 def called(one: Side, fragment: int) -> set[int]:
@@ -186,3 +186,67 @@ def test_a_round_that_meets_its_next_due_tick_stays_one_round() -> None:
         for session in sessions:
             one.report(session, t_m)
     assert one.state.rounds.open[1].due == 12
+
+
+# ------------------------------------------------------------ sessions that overlap
+
+
+@pytest.mark.parametrize("back", ["after the shard noticed", "the same", "a new process"])
+def test_a_call_is_made_again_to_the_session_that_follows_rule_11(back: str) -> None:
+    """Otherwise the slice stands still for as long as its round is open."""
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    assert called(one, 1) == set(sessions)
+    one.lingering = True
+    if back == "after the shard noticed":
+        one.leave(sessions[0])
+    if back == "a new process":
+        request = pb.SetOwnerRequest(slot="a-0", uid="new", word=0)
+        one.feed(one.shard.registrar_request(1, request, one.now))
+        again = one.join("a-0", instance="new", uid="new")
+    else:
+        again = one.join("a-0", run=RUN, incarnation=1)
+    one.report(again, 6, steps=6)
+    assert called(one, 1) == {again}
+    one.offer(again, 1, 6)
+    one.offer(sessions[1], 1, 5)
+    assert one.state.history.heads[1].number == 1
+
+
+def test_a_slot_whose_offer_left_the_round_is_called_again_rule_11() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    one.offer(sessions[0], 1, 4)
+    one.leave(sessions[0])
+    again = one.join("a-0", instance="new")
+    one.sent("call")
+    one.report(again, 6, steps=1)
+    assert called(one, 1) == {again}
+
+
+@pytest.mark.parametrize("end", ["replaced", "superseded", "owner", "bad message"])
+def test_what_an_ended_session_has_under_way_counts_no_more_rule_5(end: str) -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    head = one.state.history.heads[1]
+    counters = pb.Counters(steps=4, tokens=40)
+    offer = pb.Offer(
+        slice=1, base=0, base_digest=head.digest, capture=4, counters=counters, cursor=4
+    )
+    transfer = pb.Transfer(offer=offer, encoding=pb.BF16)
+    one.feed(one.shard.transfer_started(sessions[0], transfer, one.now))
+    one.lingering = True  # its End is not written yet, and the offer is being examined
+    if end == "replaced":
+        one.join("a-0", run=RUN, incarnation=1)
+    if end == "bad message":
+        wrong = pb.ToShard(evaluation=pb.Evaluation())
+        one.feed(one.shard.message(sessions[0], wrong, one.now))
+    if end in ("superseded", "owner"):
+        request = pb.SetOwnerRequest(slot="a-0", uid="new", word=0)
+        one.feed(one.shard.registrar_request(1, request, one.now))
+    if end == "superseded":
+        one.join("a-0", instance="new", uid="new")
+    assert len(one.take(EndSession)) == 1
+    one.feed(one.shard.transfer_verified(sessions[0], transfer, one.now))
+    report = pb.ToShard(report=pb.Report(t_m=99, training=True))
+    one.feed(one.shard.message(sessions[0], report, one.now))
+    assert "a-0" not in one.state.rounds.open[1].complete
+    assert one.take(Stage) == []
+    assert one.state.clock.tick < 10
