@@ -23,6 +23,7 @@ from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
 from atoll_syncer.model.log import History
 from atoll_syncer.outside import Machine
+from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.service import add_services
 from atoll_syncer.storage.takeover import SupersededError, wait_for_turn
@@ -30,6 +31,10 @@ from atoll_syncer.storage.takeover import SupersededError, wait_for_turn
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
 
 log = structlog.get_logger()
+
+
+class OtherJobError(Exception):
+    """The store was made under another run file, so this process must not carry it on."""
 
 
 async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
@@ -44,6 +49,9 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
     except SupersededError as error:
         log.error("exit", code=int(ExitCode.SUPERSEDED), reason=str(error))
         return ExitCode.SUPERSEDED
+    except OtherJobError as error:
+        log.error("exit", code=int(ExitCode.OTHER_JOB), reason=str(error))
+        return ExitCode.OTHER_JOB
     ends: list[asyncio.Future[Any]] = [driver.exit, stop]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await health.enter_graceful_shutdown()
@@ -57,8 +65,11 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
 
 
 async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
-    """Take the shard over, and serve it. Raises SupersededError."""
-    driver, health = make_driver(machine, await take_turn(machine)), health_aio.HealthServicer()
+    """Take the shard over, and serve it. Raises SupersededError and OtherJobError."""
+    history = await take_turn(machine)
+    if other := of_another_job(history, machine.run_file):
+        raise OtherJobError(f"the store holds another job's state: {other}")
+    driver, health = make_driver(machine, history), health_aio.HealthServicer()
     add_services(machine.server, driver)
     health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)
     await driver.start()

@@ -64,11 +64,13 @@ class TermBegun:
 class RunStarted:
     """The registrar starts a run, or another shard has learned of it (rule 1).
 
-    `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2).
+    `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2). `run_hash`
+    is that of the run file; logs of earlier versions do not name it.
     """
 
     run: str
     carried_on: bool = False
+    run_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,7 @@ class History:
     """
 
     run: str = ""
+    run_hash: str = ""  # of the run file under which the run started; empty in older logs
     epoch: int = 0  # of the newest term
     instance: str = ""  # the process that has it
     taken: dict[str, Taken] = field(default_factory=dict)
@@ -271,7 +274,7 @@ class History:
                 self.incomplete |= entry.instance == self.instance
                 self.epoch, self.instance = entry.epoch, entry.instance
             case RunStarted():
-                self.run = entry.run
+                self.run, self.run_hash = entry.run, entry.run_hash
                 self.incomplete |= entry.carried_on
             case Taken():
                 self._take(entry)

@@ -254,7 +254,7 @@ def new_state(
         run=Run(fresh=fresh, new_id=new_run, started_at=now),
         term=Term(epoch=history.epoch),
         sessions=Sessions(),
-        seed=Seed(layout=_layout(history, run_file)),
+        seed=Seed(layout=layout_of(history, run_file) if history.tensors else None),
         clock=Clock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),
         rounds=Rounds(starts=dict(history.due)),
         recovery=None,
@@ -262,8 +262,7 @@ def new_state(
     )
 
 
-def _layout(history: History, run_file: RunFile) -> Layout | None:
-    if not history.tensors:
-        return None
+def layout_of(history: History, run_file: RunFile) -> Layout:
+    """The layout of the logged model under this run file. Raises SpecError where there is none."""
     specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in history.tensors]
     return build_layout(specs, run_file.sync.fragments, run_file.shards)

@@ -28,7 +28,9 @@ follows the entry that it depends on, and the driver sends it once that entry is
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_protos.run import RunFile
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
@@ -40,7 +42,7 @@ from atoll_syncer.model.effects import (
     WritePart,
     end_session,
 )
-from atoll_syncer.model.state import State
+from atoll_syncer.model.state import State, layout_of
 from atoll_syncer.rules import ending, recovery, seeding
 
 HELLO_SECONDS: Final = 2.0
@@ -86,10 +88,28 @@ def higher_epoch(state: State, join: pb.Join) -> int:
 # ------------------------------------------------------------ the run
 
 
+def of_another_job(history: log.History, run_file: RunFile) -> str:
+    """Why this run file cannot carry on what the log holds (rule 2); empty when it can.
+
+    It would merge old state under other settings, or find no fragment where it looks for one.
+    """
+    if history.run_hash not in ("", run_file.hash):  # "": a log of an earlier version
+        return f"its run hash is {history.run_hash}, that of the run file is {run_file.hash}"
+    if not history.tensors:
+        return ""
+    try:
+        digest = layout_of(history, run_file).digest
+    except SpecError as error:
+        digest = f"none ({error})"
+    if digest == history.layout_digest:
+        return ""
+    return f"its layout digest is {history.layout_digest}, that under the run file is {digest}"
+
+
 def first(state: State) -> list[Effect]:
     """At a job's first start the registrar mints at once."""
     if state.registrar and not state.history.run and state.run.fresh:
-        return [Append(log.RunStarted(run=state.run.new_id))]
+        return [Append(_started(state, state.run.new_id))]
     return []
 
 
@@ -115,7 +135,7 @@ def _mint(state: State, now: float) -> list[Effect]:
     started = min(run.named, default=run.new_id)
     return [
         *(_carry_on(state, started) if started in run.named else []),
-        Append(log.RunStarted(run=started, carried_on=started in run.named)),
+        Append(_started(state, started, carried_on=started in run.named)),
     ]
 
 
@@ -163,6 +183,10 @@ def _note_incarnation(state: State, slot: str, incarnation: int, uid: str, insta
         state.run.incarnations_seen[slot] = taken
 
 
+def _started(state: State, run: str, *, carried_on: bool = False) -> log.RunStarted:
+    return log.RunStarted(run=run, carried_on=carried_on, run_hash=state.run_file.hash)
+
+
 def started(entry: log.RunStarted) -> list[Effect]:
     """The run is durable here."""
     return [Tape({"event": "run", "run": entry.run})]
@@ -202,7 +226,7 @@ def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effec
     recovery.registrar_says(state, frozenset(reply.alive))
     if state.history.run:
         return [*effects, *seeding.ask(state), *ending.report_again(state, reply)]
-    return [Append(log.RunStarted(run=reply.run)), *effects]
+    return [Append(_started(state, reply.run)), *effects]
 
 
 # ------------------------------------------------------------ the registrar's calls
