@@ -46,6 +46,7 @@ from atoll_protos.errors import SpecError
 MERGES: Final = ("rda", "mean")
 DTYPES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 TENSORS_MAX: Final = 100_000
+ELEMENTS_MAX: Final = 1 << 42  # of a model, 4.4e12: more is a mistake or an attack
 PARTS_OF_A_SLICE: Final = 8  # how finely tensors that may be cut fill up the others
 
 
@@ -159,6 +160,9 @@ def from_model(model: pb.Model, fragments: int, shards: int) -> Layout:
         TensorSpec(name=t.name, shape=tuple(t.shape), dtype=t.dtype, merge=t.merge)
         for t in model.tensors
     ]
+    elements = sum(tensor.element_count for tensor in tensors)
+    if elements > ELEMENTS_MAX:
+        raise SpecError("model", f"{elements} elements", f"use at most {ELEMENTS_MAX} elements")
     layout = build_layout(tensors, fragments, shards)
     if layout.digest != model.layout_digest:
         raise SpecError("model", "the layout digest differs", "run one version of Atoll everywhere")

@@ -205,8 +205,7 @@ class Driver:
             case Exit() if not self.exit.done():
                 self.exit.set_result(effect)
             case SetModel(model):
-                sync = self.shard.sync
-                self._allocate(from_model(model, sync.fragments, self.shard.run_file.shards))
+                self._set_model(model)
             case WritePart():
                 self.background.spawn(self._write_part())
             case WriteIndex(parts):
@@ -242,9 +241,23 @@ class Driver:
 
     def _allocate(self, layout: Layout | None) -> Values:
         assert layout is not None, "a layout was announced"
-        if self.values is None:
-            self.values = self.machine.make_values(layout, self.shard.number, self.shard.sync)
+        self.values = self.machine.make_values(layout, self.shard.number, self.shard.sync)
         return self.values
+
+    def _set_model(self, model: pb.Model) -> None:
+        """Memory for a model that a learner brought, instead of what an earlier one had."""
+        sync, self.values = self.shard.sync, None
+        try:
+            self._allocate(from_model(model, sync.fragments, self.shard.run_file.shards))
+        except (MemoryError, RuntimeError) as error:  # torch raises the latter
+            log.error("no memory for a model", trouble=str(error))
+            reason = "the model does not fit into this shard's memory"
+            self.feed(self.shard.does_not_fit(model.layout_digest, reason))
+
+    def failed(self, error: BaseException) -> None:
+        """The rules or this driver raised what they must not: a bug, which ends the process."""
+        log.error("a bug ends this process", exc_info=error)
+        self._failed(error)
 
     async def _merge(self, making: Making) -> None:
         outcome = await self._make(making)

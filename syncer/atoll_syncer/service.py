@@ -15,6 +15,8 @@ for it is looked up when the stream is free (`Shard.publish`), so it is always t
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -65,6 +67,20 @@ class SessionPort:
             self.ended = True
 
 
+@contextmanager
+def _bugs_end(driver: Driver) -> Iterator[None]:
+    """What the rules or the driver raise on a peer's input is a bug and ends the process.
+
+    Without this gRPC would close that one stream, say nothing, and the process would go on with a
+    half-changed state.
+    """
+    try:
+        yield
+    except Exception as error:
+        driver.failed(error)
+        raise
+
+
 class SyncerService(rpc.SyncerServicer):
     """What learners, observers and the operator connect to."""
 
@@ -84,7 +100,8 @@ class SyncerService(rpc.SyncerServicer):
             return
         driver.ports[number] = port
         log.info("join", session=number, slot=first.join.slot, instance=first.join.instance)
-        driver.feed(driver.shard.session_opened(number, first.join, driver.now()))
+        with _bugs_end(driver):
+            driver.feed(driver.shard.session_opened(number, first.join, driver.now()))
         reader = asyncio.create_task(self._read(number, context))
         writer = asyncio.create_task(self._write(port, context))
         try:
@@ -94,7 +111,8 @@ class SyncerService(rpc.SyncerServicer):
                 if task is not None:
                     task.cancel()
             driver.ports.pop(number, None)
-            driver.feed(driver.shard.session_closed(number, driver.now()))
+            with _bugs_end(driver):
+                driver.feed(driver.shard.session_closed(number, driver.now()))
             log.info("session ended", session=number, slot=first.join.slot)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
@@ -122,7 +140,8 @@ class SyncerService(rpc.SyncerServicer):
             log.warning("bad transfer", session=number, slot=session.slot, reason=str(error))
             if not port.ended:  # else the rules have refused its head already
                 shard = self.driver.shard
-                self.driver.feed(shard.transfer_rejected(number, str(error), self.driver.now()))
+                with _bugs_end(self.driver):
+                    self.driver.feed(shard.transfer_rejected(number, str(error), self.driver.now()))
         finally:
             writer.cancel()
 
@@ -130,7 +149,8 @@ class SyncerService(rpc.SyncerServicer):
         """Control messages of a learner, until it closes its side."""
         driver = self.driver
         while (message := await context.read()) is not grpc.aio.EOF:
-            driver.feed(driver.shard.message(number, message, driver.now()))
+            with _bugs_end(driver):
+                driver.feed(driver.shard.message(number, message, driver.now()))
 
     async def _write(self, port: SessionPort, context: Any) -> None:
         """Control messages to a learner, in order; returns after an End, the last one."""
@@ -148,7 +168,8 @@ class SyncerService(rpc.SyncerServicer):
         driver = self.driver
 
         def admit(head: pb.Transfer) -> int | None:
-            driver.feed(driver.shard.transfer_started(number, head, driver.now()))
+            with _bugs_end(driver):
+                driver.feed(driver.shard.transfer_started(number, head, driver.now()))
             return driver.accepted.pop(number, None)
 
         assembler = Assembler(admit)
@@ -156,7 +177,8 @@ class SyncerService(rpc.SyncerServicer):
             driver.received(len(frame))
             whole = assembler.feed(frame)
             if whole is not None:
-                await driver.transferred(number, whole.head, whole.payload)
+                with _bugs_end(driver):
+                    await driver.transferred(number, whole.head, whole.payload)
 
     async def _publish(self, number: int, port: SessionPort, context: Any) -> None:
         """The slices that a learner lacks, one transfer at a time.
@@ -169,13 +191,14 @@ class SyncerService(rpc.SyncerServicer):
             while port.lacking:
                 fragment = next(iter(port.lacking))
                 del port.lacking[fragment]
-                publish = driver.shard.publish(number, fragment)
-                if publish is None or driver.values is None:
-                    continue
-                held = driver.shard.held_by(number, fragment)
-                payload = driver.values.publish_payload(
-                    fragment, publish.version.version.number, held
-                )
+                with _bugs_end(driver):
+                    publish = driver.shard.publish(number, fragment)
+                    if publish is None or driver.values is None:
+                        continue
+                    held = driver.shard.held_by(number, fragment)
+                    payload = driver.values.publish_payload(
+                        fragment, publish.version.version.number, held
+                    )
                 publish.difference = payload.difference
                 publish.base = held or 0 if payload.difference else 0
                 head = pb.Transfer(
@@ -217,7 +240,8 @@ class RegistrarService(rpc.RegistrarServicer):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this shard is not the registrar; ask shard 0"
             )
-        return await self.driver.call(request)
+        with _bugs_end(self.driver):
+            return await self.driver.call(request)
 
 
 def add_services(server: grpc.aio.Server, driver: Driver) -> SyncerService:

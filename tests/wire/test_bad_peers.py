@@ -170,3 +170,23 @@ def test_a_port_in_use_is_one_line_that_names_it(served: ShardUnderTest, tmp_pat
     last = done.stderr.strip().splitlines()[-1]
     assert served.endpoint in last
     assert ";" in last  # a remedy follows
+
+
+def test_a_model_for_which_there_is_no_memory_ends_its_session_and_nothing_else(
+    served: ShardUnderTest,
+) -> None:
+    async def scenario() -> None:
+        huge = tuple(
+            TensorSpec(name=name, shape=(1 << 40,), dtype="float32", merge="rda") for name in "ab"
+        )
+        async with peer(served.endpoint, "here-0", huge) as wrong:
+            assert (await wrong.join()).welcome.needs_model
+            await wrong.call.write(pb.ToShard(model=wrong.layout.to_model()))
+            assert (await wrong.until("end")).code == pb.OTHER_LAYOUT
+        async with peer(served.endpoint, "here-1") as right:
+            await right.ready_to_seed()
+            for fragment in (0, 1):
+                await right.send(right.frames(fragment))
+            await until(lambda: served.status.state == pb.SHARD_SERVING)
+
+    asyncio.run(scenario())

@@ -98,11 +98,14 @@ class Sessions:
 class Seed:
     """How the values of this shard begin (rule 1).
 
+    `layout` is that of the log or, before version 0 is durable, that of the learner that was asked
+    for it. `models` are those that open sessions have sent meanwhile, by the digest of the layout.
     `marked`: the registrar has marked this shard begun, durably. `registrar_says_unmarked`: it
     has answered that it has not.
     """
 
     layout: Layout | None
+    models: dict[str, pb.Model] = field(default_factory=dict)
     marked: bool = False
     registrar_says_unmarked: bool = False
     session: int | None = None  # from which version 0 comes
@@ -174,7 +177,7 @@ class State:
 
     @property
     def layout(self) -> Layout | None:
-        """None until a learner has sent the model."""
+        """None until a learner with a model was asked for its values; see Seed."""
         return self.seed.layout
 
     @property

@@ -163,9 +163,8 @@ def move(state: State, now: float) -> list[Effect]:
     ):
         return []
     effects: list[Effect] = []
-    if state.layout is not None:
-        for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
-            effects += _ask(state, recovery, fragment, now)
+    for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
+        effects += _ask(state, recovery, fragment, now)
     _fail_when_no_learner_holds(state, recovery, now)
     if recovery.lost:
         return effects
@@ -195,10 +194,25 @@ def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Ef
         return []
     if any(asked.holder.session == holder.session for asked in recovery.asked.values()):
         return []
+    new_layout = _lay_out(state, recovery, holder)
+    if new_layout is None:
+        return []
     recovery.asked[fragment] = Asked(holder=holder, at=now)
     version = pb.Version(run=state.history.run, number=holder.number, epoch=holder.epoch)
     wanted = pb.SendHeld(version=pb.SliceVersion(slice=fragment, version=version))
-    return [Send(holder.session, pb.ToLearner(send_held=wanted))]
+    return [*new_layout, Send(holder.session, pb.ToLearner(send_held=wanted))]
+
+
+def _lay_out(state: State, recovery: Recovery, holder: Holder) -> list[Effect] | None:
+    """The layout of the holder's model, if the log is lost too; None when it cannot be taken now.
+
+    It changes only while no other value is on its way: all must come in one layout.
+    """
+    session = state.sessions.open[holder.session]
+    digest = "" if state.layout is None else state.layout.digest
+    if recovery.asked and session.join.layout_digest != digest:
+        return None
+    return seeding.lay_out(state, session)
 
 
 def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:
@@ -335,6 +349,7 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
     recovery.gone.discard(entry.slice)
     reach(state, entry.tick)
     rounds.recovered(state, entry)
+    ends = seeding.end_others(state) if entry.tensors else []
     record = publishing.commit_record(
         state,
         entry,
@@ -346,7 +361,7 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
         participants=[],
         left_out=[],
     )
-    return [*publishing.to_all(state, entry.slice), Tape(record)]
+    return [*publishing.to_all(state, entry.slice), Tape(record), *ends]
 
 
 def _merged(each: pb.SlotMerged) -> log.Merged:

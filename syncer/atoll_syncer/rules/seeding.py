@@ -1,13 +1,16 @@
 """How the values of a shard begin: the model, version 0, and the mark "has begun" (rule 1).
 
-    no layout --Model--> layout --SendSeed--> seeds arrive --all whole--> stored --> version 0
-                           ^                       |                           entry
-                           +---- session closed ---+
+    no seed --Model, SendSeed--> seeds arrive --all whole--> stored --> version 0, and
+       ^                             |                        entry      the layout
+       +------- session closed ------+
 
-The first model that a learner sends makes the layout, and every other one must equal it. A shard
-without version 0 asks one admitted learner for it, all its slices, and the next one if that
-learner dies half-way. One log entry makes all slices count at once. The job's seed fixes the
+A shard without version 0 asks one admitted learner for it, all its slices, and the next one if
+that learner dies half-way. One log entry makes all slices count at once. The job's seed fixes the
 values, so it does not matter which learner sends them.
+
+Before that entry is durable the layout is the one of the learner that was asked, and the next one
+may bring another: the model of a learner that left binds nobody. The entry fixes the layout. From
+then on every model must equal it, and sessions with another one end.
 
 Before its first commit above version 0 the shard has itself marked begun at the registrar,
 durably. From then on an empty store means that committed data was lost, and the shard never
@@ -16,12 +19,13 @@ takes a seed again (rule 22): a random seed would silently throw the training aw
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import from_model
+from atoll_protos.layout import Layout, from_model
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
     Ask,
     Effect,
+    EndSession,
     Send,
     SetModel,
     StoreSeed,
@@ -34,17 +38,60 @@ from atoll_syncer.rules import publishing
 
 
 def model_arrived(state: State, sender: Session, model: pb.Model) -> list[Effect]:
-    """The first model makes the layout; every other one must equal it."""
-    if state.layout is None:
-        try:
-            state.seed.layout = from_model(model, state.sync.fragments, state.run_file.shards)
-        except SpecError as error:
-            return [end_session(sender.number, pb.OTHER_LAYOUT, str(error))]
-        return [SetModel(model), *ask(state)]
-    if model.layout_digest != state.layout.digest:
-        reason = "another model than this run's"
-        return [end_session(sender.number, pb.OTHER_LAYOUT, reason)]
-    return []
+    """A learner's model: kept until version 0 is durable, in case this learner is asked for it."""
+    if state.history.tensors:
+        return []  # its Join was compared with the layout
+    try:
+        _layout_of(state, model)
+    except SpecError as error:
+        return [end_session(sender.number, pb.OTHER_LAYOUT, str(error))]
+    if model.layout_digest != sender.join.layout_digest:
+        reason = "its model is not the one that its Join named"
+        return [end_session(sender.number, pb.BAD_MESSAGE, reason)]
+    state.seed.models[model.layout_digest] = model
+    return ask(state)
+
+
+def needs_model(state: State, joined: Session) -> bool:
+    """Whether this learner has to send its model: no other one has sent the same."""
+    return not state.history.tensors and joined.join.layout_digest not in state.seed.models
+
+
+def lay_out(state: State, session: Session) -> list[Effect] | None:
+    """Take the layout of this session's model; None while that has not come."""
+    if state.history.tensors:
+        return []
+    digest = session.join.layout_digest
+    if digest not in state.seed.models:
+        return None
+    if state.layout is not None and state.layout.digest == digest:
+        return []
+    model = state.seed.models[digest]
+    state.seed.layout = _layout_of(state, model)
+    return [SetModel(model)]
+
+
+def does_not_fit(state: State, digest: str, reason: str) -> list[Effect]:
+    """This machine has no memory for a model: the sessions that brought it end."""
+    state.seed.layout = None
+    state.seed.models.pop(digest, None)
+    sessions = sorted(state.sessions.open.items())
+    with_it = [number for number, each in sessions if each.join.layout_digest == digest]
+    return [end_session(number, pb.OTHER_LAYOUT, reason) for number in with_it]
+
+
+def end_others(state: State) -> list[Effect]:
+    """The layout is durable: sessions with another model end."""
+    digest, sessions = state.history.layout_digest, sorted(state.sessions.open.items())
+    state.seed.models.clear()
+    others = [number for number, each in sessions if each.join.layout_digest != digest]
+    reason = "another model than this run's"
+    return [end_session(number, pb.OTHER_LAYOUT, reason) for number in others]
+
+
+def _layout_of(state: State, model: pb.Model) -> Layout:
+    """Raises SpecError."""
+    return from_model(model, state.sync.fragments, state.run_file.shards)
 
 
 # ------------------------------------------------------------ version 0
@@ -55,17 +102,23 @@ def ask(state: State) -> list[Effect]:
     seed = state.seed
     unmarked = seed.registrar_says_unmarked or (state.registrar and not seed.marked)
     unwanted = state.history.heads or seed.session is not None or state.recovery is not None
-    if unwanted or not unmarked or state.layout is None:
+    if unwanted or not unmarked:
         return []
     for number, session in sorted(state.sessions.open.items()):
-        if session.welcomed and session.slot:
+        if not session.welcomed or not session.slot:
+            continue
+        new_layout = lay_out(state, session)
+        if new_layout is not None:
             seed.session, seed.arrived = number, set()
-            return [Send(number, pb.ToLearner(send_seed=pb.SendSeed()))]
+            return [*new_layout, Send(number, pb.ToLearner(send_seed=pb.SendSeed()))]
     return []
 
 
 def session_closed(state: State, session: int) -> list[Effect]:
     """Ask the next learner, unless the seed is whole: then it is being written already."""
+    known = {each.join.layout_digest for each in state.sessions.open.values()}
+    for digest in state.seed.models.keys() - known:
+        del state.seed.models[digest]
     if state.seed.session != session or _is_whole(state):
         return []
     state.seed.session = None
@@ -108,11 +161,14 @@ def stored(state: State, digests: tuple[str, ...], objects: tuple[str, ...]) -> 
 
 
 def seeded(state: State) -> list[Effect]:
-    """Version 0 is durable: every session gets it."""
+    """Version 0 is durable: every session with this model gets it."""
     state.seed.session = None
     effects: list[Effect] = [Tape({"event": "seeded", "epoch": state.history.epoch})]
+    ends = end_others(state)
     for number in state.sessions.welcomed:
-        effects += publishing.all_to(state, number)
+        if not any(isinstance(end, EndSession) and end.session == number for end in ends):
+            effects += publishing.all_to(state, number)
+    effects += ends
     return [*effects, *mark(state)]
 
 

@@ -46,8 +46,7 @@ from atoll_syncer.rules import clock, ending, publishing, recovery, rounds, runs
 def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
     runs.note_join(state, join)
-    layout_digest = state.layout.digest if state.layout else ""
-    end = check(join, state.run_file, layout_digest, state.history.run)
+    end = check(join, state.run_file, state.history.layout_digest, state.history.run)
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
         again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
         return [runs.begin_term(state, epoch + 1), EndSession(session, again)]
@@ -114,7 +113,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         session=session,
         tick=state.clock.tick,
         cursor=history.cursors.get(joined.slot, 0),
-        needs_model=state.layout is None,
+        needs_model=seeding.needs_model(state, joined),
         heads=state.heads(),
     )
     effects: list[Effect] = [*lost, Send(session, pb.ToLearner(welcome=message))]

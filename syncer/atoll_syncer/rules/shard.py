@@ -279,6 +279,10 @@ class Shard:
         """The slices whose heads the store does not give back; before the first session."""
         return recovery.restored(self.state, fragments, now)
 
+    def does_not_fit(self, digest: str, reason: str) -> list[Effect]:
+        """There is no memory for the values of the layout that SetModel announced."""
+        return self._without_ended(seeding.does_not_fit(self.state, digest, reason))
+
     def seeded(self, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
         """Version 0 is written, by slice."""
         return seeding.stored(self.state, digests, objects)

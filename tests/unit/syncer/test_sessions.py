@@ -3,12 +3,32 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.names import PROTOCOL
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Ask, Drop, PublishHead, Reply, StoreSeed
+from atoll_syncer.model.effects import (
+    Append,
+    Ask,
+    Drop,
+    EndSession,
+    PublishHead,
+    Reply,
+    SetModel,
+    StoreSeed,
+)
 from atoll_syncer.model.log import History
 from atoll_syncer.rules.sessions import Admitted, admit, check
-from unit.syncer.shard_side import FRAGMENTS, RUN, begun, run_file, side, step_all, version
+from unit.syncer.shard_side import (
+    FRAGMENTS,
+    RUN,
+    Side,
+    begun,
+    layout_of,
+    run_file,
+    side,
+    step_all,
+    version,
+)
 
 
 def test_only_the_registrars_word_starts_a_run_rule_1() -> None:
@@ -349,3 +369,76 @@ def test_one_entry_of_a_slot_is_on_its_way_at_a_time() -> None:
     end = ask(a_join(), pending=True)
     assert isinstance(end, pb.End)
     assert (end.code, end.retry) == (pb.SLOT_HELD, True)
+
+
+# ------------------------------------------------------------ models that differ
+
+
+def with_other_model(one: Side, slot: str, *shape: int) -> int:
+    """A learner with another model joins, and sends it."""
+    tensors = [
+        TensorSpec(name=f"other{n}", shape=shape or (4,), dtype="float32", merge="rda")
+        for n in range(FRAGMENTS)
+    ]
+    other = build_layout(tensors, FRAGMENTS, 1)
+    session = one.join(slot, layout_digest=other.digest)
+    one.feed(one.shard.message(session, pb.ToShard(model=other.to_model()), one.now))
+    return session
+
+
+def test_the_model_of_a_learner_that_left_before_it_seeded_binds_nobody_rule_1() -> None:
+    one = side().start()
+    wrong = with_other_model(one, "a-0")
+    one.send(wrong, pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32))
+    right = one.join("a-1")
+    one.model(right)
+    assert [session for session, _ in one.sent("send_seed")] == [wrong]
+    one.leave(wrong)
+    assert [session for session, _ in one.sent("send_seed")] == [right]
+    one.seed(right)
+    assert one.ends() == []
+    assert one.state.history.layout_digest == layout_of(1).digest
+    assert one.state.serving
+
+
+def test_once_a_seed_is_durable_sessions_with_another_model_end_rule_1() -> None:
+    one = side().start()
+    right = one.join("a-0")
+    one.model(right)
+    wrong = with_other_model(one, "a-1")
+    one.sent("welcome")
+    one.seed(right)
+    assert [(e.session, e.end.code) for e in one.take(EndSession)] == [(wrong, pb.OTHER_LAYOUT)]
+    assert {each.session for each in one.take(PublishHead)} == {right}
+    with_other_model(one, "a-1")
+    assert [end.code for end in one.ends()] == [pb.OTHER_LAYOUT]
+
+
+def test_a_model_beyond_all_measure_ends_its_session_and_nothing_else_rule_25() -> None:
+    one = side().start()
+    with_other_model(one, "a-0", 1 << 44)
+    assert [end.code for end in one.ends()] == [pb.OTHER_LAYOUT]
+    assert one.take(SetModel) == []
+    right = one.join("a-1")
+    one.model(right)
+    one.seed(right)
+    assert one.state.serving
+
+
+def test_a_model_for_which_there_is_no_memory_ends_its_sessions_rule_25() -> None:
+    one = side().start()
+    wrong = with_other_model(one, "a-0")
+    right = one.join("a-1")
+    one.model(right)
+    assert one.state.layout is not None
+    one.feed(one.shard.does_not_fit(one.state.layout.digest, "no memory"))
+    assert [(e.session, e.end.code) for e in one.take(EndSession)] == [(wrong, pb.OTHER_LAYOUT)]
+    one.seed(right)
+    assert one.state.serving
+
+
+def test_a_learner_sends_the_model_that_its_join_named() -> None:
+    one = side().start()
+    session = one.join("a-0", layout_digest="another")
+    one.model(session)
+    assert [end.code for end in one.ends()] == [pb.BAD_MESSAGE]
