@@ -261,7 +261,17 @@ class Driver:
 
     async def _merge(self, making: Making) -> None:
         outcome = await self._make(making)
-        self.feed(self.shard.merged(outcome.slice, outcome.digest, outcome.object, self.now()))
+        if outcome.left_out:
+            log.error("offers not merged: not finite", slots=sorted(outcome.left_out))
+        self.feed(
+            self.shard.merged(
+                outcome.slice,
+                outcome.digest,
+                outcome.object,
+                self.now(),
+                outcome.left_out,
+            )
+        )
 
     async def _seed(self, makings: Sequence[Making], session: int) -> None:
         outcomes = [await self._make(making) for making in makings]

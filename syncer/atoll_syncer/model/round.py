@@ -28,6 +28,7 @@ class Round:
     deadline: float | None = None  # of a last round
     closed_at: float | None = None  # None while it is open
     reason: str = ""  # why it closed
+    not_finite: set[str] = field(default_factory=set)  # slots whose offers could not be merged
 
     @property
     def participants(self) -> tuple[Participant, ...]:

@@ -30,6 +30,8 @@ from atoll_syncer.numbers.merge import (
 )
 from atoll_syncer.numbers.outer import Outer, nesterov_step
 
+SURELY_FINITE = 1e37  # far enough below f32's largest for sums and for rounding to bf16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -97,6 +99,57 @@ def advance(
     if exact:
         return Published(base=base)
     return Published(base=base, difference=_add_difference(state, base, recipe.wire_down, scratch))
+
+
+def advance_finite(
+    state: SliceTensors,
+    offers: Sequence[Arrived],
+    weights: Sequence[float],
+    recipe: Recipe,
+    scratch: Scratch,
+) -> tuple[Published, frozenset[int]]:
+    """`advance`, and a look at its result (rule 12): master, momentum and base stay finite.
+
+    Offers are finite, but their sum may not be: one of 1e36 is beyond what a step can take. Those
+    are left out, the longest first, until the rest gives a finite version; with none left the
+    version has the old values. Also returns the places of those left out.
+
+    No offer of a healthy training is near that bound, so the look costs one pass over the state
+    and needs no copy of it. Only when a bound says that the result may leave f32 the state is
+    copied, to be put back.
+    """
+    if _surely_finite(state, offers, recipe.outer):
+        return advance(state, offers, weights, recipe, scratch), frozenset()
+    master, momentum = state.master.clone(), state.momentum.clone()
+    longest_last = sorted(range(len(offers)), key=lambda n: (max(offers[n].norms), n))
+    for count in range(len(offers), -1, -1):
+        kept = sorted(longest_last[:count])  # the order of the sum stays
+        made = advance(
+            state, [offers[n] for n in kept], [weights[n] for n in kept], recipe, scratch
+        )
+        if all(_is_finite(each) for each in (state.master, state.momentum, made.base)):
+            return made, frozenset(longest_last[count:])
+        state.master.copy_(master)
+        state.momentum.copy_(momentum)
+    raise AssertionError("the version before was finite")
+
+
+def _surely_finite(state: SliceTensors, offers: Sequence[Arrived], outer: Outer) -> bool:
+    """A bound on every value after the step: no element of a merge is longer than an offer."""
+    delta = max((max(offer.norms) for offer in offers), default=0.0)
+    momentum = outer.momentum * _largest(state.momentum) + delta
+    step = outer.learning_rate * (delta + outer.momentum * momentum)
+    return _largest(state.master) + step < SURELY_FINITE and momentum < SURELY_FINITE
+
+
+def _largest(values: torch.Tensor) -> float:
+    """The largest absolute value; NaN when there is one."""
+    low, high = torch.aminmax(values)
+    return max(-float(low), float(high))
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values).all())
 
 
 def _merged(

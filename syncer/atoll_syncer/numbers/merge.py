@@ -28,7 +28,9 @@ import torch
 from atoll_protos.codecs import BLOCK_MAX
 
 BLOCK_ELEMENTS = 256 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
+F32_MAX = torch.finfo(torch.float32).max
 ROW_ELEMENTS = 8 << 10  # of a norm: small enough that torch never splits a row over threads
+TINY = 1e-30  # a shorter difference has no direction: 1/|v| would leave f32
 CANCELLED = 1e-3  # a shorter mean direction is noise; M random directions give 1/sqrt(M)
 
 
@@ -66,18 +68,22 @@ def mean_coefficients(weights: Sequence[float]) -> list[float]:
 def direction_coefficients(weights: Sequence[float], norms: Sequence[float]) -> list[float]:
     """What each difference is multiplied by so that the sum is `sum w phi(v) / sum w`."""
     shares = mean_coefficients(weights)
-    return [share / norm if norm else 0.0 for share, norm in zip(shares, norms, strict=True)]
+    return [share / norm if norm > TINY else 0.0 for share, norm in zip(shares, norms, strict=True)]
 
 
 def radial_scale(
     weights: Sequence[float], norms: Sequence[float], direction_norm: float
 ) -> float | None:
-    """`(sum w|v| / sum w) / |mean direction|`, or None when the directions cancel."""
+    """`(sum w|v| / sum w) / |mean direction|`.
+
+    None when the directions cancel, or when the scale is beyond f32.
+    """
     if direction_norm < CANCELLED:
         return None
     shares = mean_coefficients(weights)
     length = math.fsum(share * norm for share, norm in zip(shares, norms, strict=True))
-    return length / direction_norm
+    scale = length / direction_norm
+    return scale if scale <= F32_MAX else None
 
 
 def squared_norm(block: torch.Tensor) -> float:

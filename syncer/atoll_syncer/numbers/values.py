@@ -57,7 +57,7 @@ from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.log import History
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
-from atoll_syncer.numbers.commit import Published, Recipe, advance, recipe
+from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recipe
 from atoll_syncer.numbers.merge import Scratch
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import Origin, read_slice, write_slice
@@ -102,16 +102,19 @@ class Making:
     one is committed.
     """
 
-    def __init__(self, part: SliceValues, origin: Origin, make: Callable[[], Published]) -> None:
+    def __init__(
+        self, part: SliceValues, origin: Origin, make: Callable[[], Published] | None = None
+    ) -> None:
         self.origin = origin
+        self.make = make
+        self.left_out: frozenset[str] = frozenset()  # slots whose offers `make` did not merge
         self._part = part
-        self._make: Callable[[], Published] | None = make
 
     def compute(self) -> None:
         """Make the version in memory."""
-        assert self._make is not None, "computed already"
-        made = self._make()
-        self._make = None  # frees the offers as well
+        assert self.make is not None, "computed already"
+        made = self.make()
+        self.make = None  # frees the offers as well
         self._part.coming = Version(
             number=self.origin.number, base=made.base, difference=made.difference
         )
@@ -122,17 +125,27 @@ class Making:
         assert coming is not None, "compute() first"
         state = SliceTensors(master=part.master, momentum=part.momentum, base=coming.base)
         digest, name = write_slice(store, self.origin, state, part.recipe.wire_down)
-        return Outcome(slice=part.fragment, number=coming.number, digest=digest, object=name)
+        return Outcome(
+            slice=part.fragment,
+            number=coming.number,
+            digest=digest,
+            object=name,
+            left_out=self.left_out,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A version on the disk that no entry names yet; `digest` is its base's."""
+    """A version on the disk that no entry names yet; `digest` is its base's.
+
+    `left_out` are the slots whose offers it does not hold, since it would not be finite with them.
+    """
 
     slice: int
     number: int
     digest: str
     object: str
+    left_out: frozenset[str] = frozenset()
 
 
 class Values:
@@ -203,11 +216,17 @@ class Values:
         weights = [p.weight for p in effect.participants]
         state = SliceTensors(master=part.master, momentum=part.momentum, base=part.head.base)
 
+        slots = [p.slot for p in effect.participants]
+        making = Making(part, self._origin(part, part.head.number + 1, run, epoch))
+
         def make() -> Published:
             with self._scratch_lock:
-                return advance(state, offers, weights, part.recipe, self._scratch)
+                made, left_out = advance_finite(state, offers, weights, part.recipe, self._scratch)
+            making.left_out = frozenset(slots[n] for n in left_out)
+            return made
 
-        return Making(part, self._origin(part, part.head.number + 1, run, epoch), make)
+        making.make = make
+        return making
 
     def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> list[Making]:
         """Version 0 of every slice, by fragment, from the seeds of one session."""

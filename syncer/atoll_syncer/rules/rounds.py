@@ -159,9 +159,7 @@ def completed(
     if each is not None:
         _note_transfer(state, each, part.slot, now)
     if each is None or each.closed_at is not None or each.base != offer.base or not fits:
-        state.rounds.late += 1
-        record = {"event": "late", "slot": part.slot, "slice": offer.slice, "base": part.base}
-        return [Tape({**record, "capture": part.capture, "tokens": part.tokens})]
+        return _late(state, offer.slice, part)
     effects: list[Effect] = []
     if part.slot in each.complete:  # rule 13: the newest complete capture
         effects.append(drop(offer.slice, each.complete[part.slot]))
@@ -170,6 +168,13 @@ def completed(
     each.add(part, standing.quorum, standing.grace_seconds, now)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *look(state, offer.slice, standing, now)]
+
+
+def _late(state: State, fragment: int, part: Participant) -> list[Effect]:
+    """An offer that is in no version."""
+    state.rounds.late += 1
+    record = {"event": "late", "slot": part.slot, "slice": fragment, "base": part.base}
+    return [Tape({**record, "capture": part.capture, "tokens": part.tokens})]
 
 
 def _is_on_the_head(state: State, offer: pb.Offer) -> bool:
@@ -301,9 +306,21 @@ def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
 # ------------------------------------------------------------ 6 and 7: a version
 
 
-def merged(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
-    """The version's objects are written; its entry makes it count."""
+def merged(
+    state: State, fragment: int, digest: str, name: str, left_out: frozenset[str]
+) -> list[Effect]:
+    """The version's objects are written; its entry makes it count.
+
+    The offers of `left_out` are not in it, since it would not be finite with them: they are late.
+    """
     each = state.rounds.open[fragment]
+    effects: list[Effect] = []
+    for slot in sorted(left_out):
+        part = each.complete.pop(slot)
+        each.not_finite.add(slot)
+        effects += _late(state, fragment, part)
+    if left_out:
+        each.reason += f"; not finite with the offers of {', '.join(sorted(left_out))}"
     tick = max(state.clock.tick, each.due) if state.sync.lockstep else state.clock.tick
     entry = log.Committed(
         slice=fragment,
@@ -319,7 +336,7 @@ def merged(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
         recovered=False,
         participants=each.participants,
     )
-    return [Append(entry)]
+    return [*effects, Append(entry)]
 
 
 def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
@@ -357,6 +374,8 @@ def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict
 
 def _why_left_out(state: State, slot: str, each: Round, now: float) -> str:
     """Why a slot has no part in a commit: its state, or what kept its offer away."""
+    if slot in each.not_finite:
+        return "not finite"
     does = state.sessions.slots[slot].state(now)
     if does != pb.SLOT_TRAINING:
         return slot_text(does)

@@ -287,12 +287,19 @@ class Shard:
         """Version 0 is written, by slice."""
         return seeding.stored(self.state, digests, objects)
 
-    def merged(self, fragment: int, digest: str, name: str, now: float) -> list[Effect]:
-        """A round's version is written, or one that a learner held."""
+    def merged(
+        self,
+        fragment: int,
+        digest: str,
+        name: str,
+        now: float,
+        left_out: frozenset[str] = frozenset(),
+    ) -> list[Effect]:
+        """A round's version is written, without the offers of `left_out`, or one that was held."""
         lost = self.state.recovery
         if lost is not None and fragment in lost.asked:
             return recovery.stored(self.state, fragment, digest, name)
-        return rounds.merged(self.state, fragment, digest, name)
+        return rounds.merged(self.state, fragment, digest, name, left_out)
 
     def part_written(self, file: str, digest: str) -> list[Effect]:
         """This shard's part of the export is written."""

@@ -250,3 +250,22 @@ def test_what_an_ended_session_has_under_way_counts_no_more_rule_5(end: str) -> 
     assert "a-0" not in one.state.rounds.open[1].complete
     assert one.take(Stage) == []
     assert one.state.clock.tick < 10
+
+
+def test_offers_that_would_make_a_version_not_finite_are_late_and_named_rule_12() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    one.offer(sessions[0], 1, 5)
+    head = one.state.history.heads[1]
+    one.skip_merges = True
+    one.offer(sessions[1], 1, 5)
+    late = one.state.rounds.late
+    name = digest(1, head.number + 1)
+    one.feed(one.shard.merged(1, name, "object", one.now, left_out=frozenset({"a-1"})))
+    entry = head_of(one.entries, 1)
+    assert [part.slot for part in entry.participants] == ["a-0"]
+    assert "a-1" in entry.reason
+    assert one.state.rounds.late == late + 1
+    records = [each.record for each in one.take(Tape)]
+    assert [r["slot"] for r in records if r["event"] == "late"] == ["a-1"]
+    (line,) = [record for record in records if record["event"] == "commit"]
+    assert {"slot": "a-1", "reason": "not finite"} in line["left_out"]

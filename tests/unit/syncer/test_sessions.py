@@ -1,5 +1,7 @@
 """Sessions: rules 1, 3, 4, 5, 8, 24 and 25, from a Join to what a lost session leaves."""
 
+from typing import Any
+
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -157,7 +159,11 @@ def test_what_a_joiner_has_seen_elsewhere_raises_the_tick_and_all_are_told_rule_
 def test_a_join_of_another_run_is_refused_before_anything_of_it_is_used_rule_3() -> None:
     one, _ = begun("a-0", "b-0")
     before = one.state.clock.tick
-    for fields in ({"slot": "a-0", "incarnation": 7}, {"slot": "", "observer": True}):
+    joins: list[dict[str, Any]] = [
+        {"slot": "a-0", "incarnation": 7},
+        {"slot": "", "observer": True},
+    ]
+    for fields in joins:
         one.join(**{"instance": "survivor", "run": "another", "tick_seen": 5000, **fields})
     assert [(end.code, end.retry) for end in one.ends()] == [(pb.OTHER_RUN, False)] * 2
     one.wait(20.0)

@@ -12,8 +12,9 @@ from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.run import Merge as MergeKind
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld
+from atoll_syncer.model.log import Participant
 from atoll_syncer.numbers.arrivals import TransferError
-from atoll_syncer.numbers.values import Values
+from atoll_syncer.numbers.values import Outcome, Values
 from atoll_syncer.storage.store import FileStore
 from unit.syncer.values_side import LAYOUT, SLOTS, Bench, bits
 
@@ -181,3 +182,61 @@ def test_staged_memory_is_counted_and_given_back(tmp_path: Path) -> None:
     bench.values.keep(7, 0, bench.examined(head, bench.random(0), Wire.F32))
     bench.values.forget(7)
     assert bench.values.staged_bytes == 0
+
+
+# ------------------------------------------------------------ values that are finite but absurd
+
+ABSURD = 7.5e37  # the largest of so many normal values is still finite in f32
+
+
+def merge_outcome(bench: Bench, participants: list[Participant]) -> Outcome:
+    making = bench.values.begin_merge(Merge(0, tuple(participants)), "run", 1)
+    making.compute()
+    return making.write(bench.store)
+
+
+@pytest.mark.parametrize("wire_down", [Wire.F32, Wire.BF16, Wire.INT8])
+@pytest.mark.parametrize("kind", list(MergeKind))
+def test_an_offer_that_would_make_the_version_infinite_is_left_out_rule_12(
+    kind: MergeKind, wire_down: Wire, tmp_path: Path
+) -> None:
+    sync = Sync(fragments=2, wire_up=Wire.F32, wire_down=wire_down, merge=kind)
+    bench, healthy = Bench(tmp_path / "one", sync), Bench(tmp_path / "two", sync)
+    bench.seed()
+    healthy.seed()
+    bench.round(0, 1)
+    healthy.round(0, 1)
+    offers = [bench.offer(0, slot, 1) for slot in SLOTS[:2]]
+    same = [healthy.offer(0, slot, 1) for slot in SLOTS[:2]]
+    outcome = merge_outcome(bench, [*offers, bench.offer(0, SLOTS[2], 997, ABSURD)])
+    assert outcome.left_out == {SLOTS[2]}
+    assert merge_outcome(healthy, same).left_out == frozenset()
+    bench.values.committed(0)
+    healthy.values.committed(0)
+    assert bits(bench.values, 0) == bits(healthy.values, 0)
+
+
+def test_with_no_offer_left_the_version_has_the_old_values_rule_12(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=Wire.F32))
+    bench.seed()
+    bench.round(0, 1)
+    before = bits(bench.values, 0)
+    outcome = merge_outcome(bench, [bench.offer(0, SLOTS[0], 1, ABSURD)])
+    assert outcome.left_out == {SLOTS[0]}
+    bench.values.committed(0)
+    assert bits(bench.values, 0) == before
+
+
+@pytest.mark.parametrize("size", [1e-39, 1e-44, 1e-31])
+def test_a_tiny_scalar_is_merged_without_an_error_rule_12(size: float, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=Wire.F32))
+    bench.seed()
+    fragment = next(
+        owned.fragment
+        for owned in LAYOUT.shard_slices(0)
+        if any(LAYOUT.tensors[piece.tensor].name == "scale" for piece in owned.pieces)
+    )
+    participants = [bench.offer(fragment, slot, 1, size) for slot in SLOTS]
+    bench.commit(fragment, participants)
+    for values in (bench.values.slices[fragment].master, bench.values.bases()[fragment]):
+        assert bool(torch.isfinite(values).all())
