@@ -43,7 +43,8 @@ from typing import Final, NamedTuple
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 
-MERGES: Final = ("rda", "mean")
+AVERAGE: Final = "average"  # of buffers: plain mean, which no outer optimizer extrapolates
+MERGES: Final = ("rda", "mean", AVERAGE)
 DTYPES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 TENSORS_MAX: Final = 100_000
 ELEMENTS_MAX: Final = 1 << 42  # of a model, 4.4e12: more is a mistake or an attack
@@ -52,7 +53,7 @@ PARTS_OF_A_SLICE: Final = 8  # how finely tensors that may be cut fill up the ot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """One tensor of the model. `merge` is "rda" or "mean" (docs/protocol.md, rule 18).
+    """One tensor of the model. `merge` is "rda", "mean" or "average" (docs/protocol.md, rule 18).
 
     Raises SpecError for an unknown merge or dtype, and for a tensor without elements.
     """
@@ -64,7 +65,8 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         if self.merge not in MERGES:
-            raise SpecError(f"tensor {self.name}", f"merge {self.merge!r}", "use rda or mean")
+            known = ", ".join(MERGES)
+            raise SpecError(f"tensor {self.name}", f"merge {self.merge!r}", f"use one of {known}")
         if self.dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise SpecError(f"tensor {self.name}", f"dtype {self.dtype} is unknown", f"use {known}")
@@ -79,7 +81,7 @@ class TensorSpec:
     @property
     def row_elements(self) -> int:
         """Elements of one index of the first dimension: where the tensor may be cut."""
-        may_be_cut = self.merge == "mean" and len(self.shape) > 1
+        may_be_cut = self.merge != "rda" and len(self.shape) > 1
         return self.element_count // self.shape[0] if may_be_cut else self.element_count
 
 

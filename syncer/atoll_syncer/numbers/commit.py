@@ -17,7 +17,7 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs, tensors
 from atoll_protos.codecs import Wire, encoding_of
-from atoll_protos.layout import Layout, Slice
+from atoll_protos.layout import AVERAGE, Layout, Slice
 from atoll_protos.run import Merge, Sync
 from atoll_syncer.model.slices import SliceTensors
 from atoll_syncer.numbers.arrivals import Arrived
@@ -30,6 +30,7 @@ from atoll_syncer.numbers.merge import (
 )
 from atoll_syncer.numbers.outer import Outer, nesterov_step
 
+PLAIN = Outer(learning_rate=1.0, momentum=0.0)  # base - mean(base - theta) = mean(theta)
 SURELY_FINITE = 1e37  # far enough below f32's largest for sums and for rounding to bf16
 
 
@@ -39,6 +40,7 @@ class Recipe:
 
     spans: tuple[range, ...]  # one for each piece
     radial: tuple[bool, ...]  # for each piece: RDA, else weighted mean
+    averaged: tuple[bool, ...]  # for each piece: takes the mean itself, without the outer optimizer
     outer: Outer
     wire_down: Wire
 
@@ -70,6 +72,7 @@ def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
             sync.merge is Merge.RADIAL_DIRECTIONAL and layout.tensors[p.tensor].merge == "rda"
             for p in owned.pieces
         ),
+        averaged=tuple(layout.tensors[p.tensor].merge == AVERAGE for p in owned.pieces),
         outer=Outer(learning_rate=sync.outer_learning_rate, momentum=sync.outer_momentum),
         wire_down=sync.wire_down,
     )
@@ -91,9 +94,9 @@ def advance(
         return Published(base=state.base)
     exact = not codecs.BY_WIRE[recipe.wire_down].scaled
     base = torch.empty_like(state.base)
-    for block, delta in _merged(offers, weights, recipe, scratch):
+    for block, delta, outer in _merged(offers, weights, recipe, scratch):
         part = slice(block.start, block.stop)
-        nesterov_step(state.master[part], state.momentum[part], delta, recipe.outer)
+        nesterov_step(state.master[part], state.momentum[part], delta, outer)
         if exact:
             base[part].copy_(state.master[part])
     if exact:
@@ -138,7 +141,7 @@ def _surely_finite(state: SliceTensors, offers: Sequence[Arrived], outer: Outer)
     """A bound on every value after the step: no element of a merge is longer than an offer."""
     delta = max((max(offer.norms) for offer in offers), default=0.0)
     momentum = outer.momentum * _largest(state.momentum) + delta
-    step = outer.learning_rate * (delta + outer.momentum * momentum)
+    step = max(1.0, outer.learning_rate) * (delta + outer.momentum * momentum)
     return _largest(state.master) + step < SURELY_FINITE and momentum < SURELY_FINITE
 
 
@@ -154,15 +157,18 @@ def _is_finite(values: torch.Tensor) -> bool:
 
 def _merged(
     offers: Sequence[Arrived], weights: Sequence[float], recipe: Recipe, scratch: Scratch
-) -> Iterator[tuple[range, torch.Tensor]]:
-    """The merged difference, block by block, each piece by its own rule."""
+) -> Iterator[tuple[range, torch.Tensor, Outer]]:
+    """The merged difference and its outer step, block by block, each piece by its own rule."""
     deltas = [offer.values for offer in offers]
-    for number, (span, radial) in enumerate(zip(recipe.spans, recipe.radial, strict=True)):
-        if radial:
+    for number, span in enumerate(recipe.spans):
+        outer = PLAIN if recipe.averaged[number] else recipe.outer
+        if recipe.radial[number]:
             norms = [offer.norms[number] for offer in offers]
-            yield from radial_directional(deltas, weights, norms, span, scratch)
+            blocks_of = radial_directional(deltas, weights, norms, span, scratch)
         else:
-            yield from weighted_mean(deltas, weights, span, scratch)
+            blocks_of = weighted_mean(deltas, weights, span, scratch)
+        for block, delta in blocks_of:
+            yield block, delta, outer
 
 
 def _add_difference(

@@ -148,7 +148,7 @@ def test_a_model_without_tensors_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"merge": "max"}, "tensor w: merge 'max'; use rda or mean"),
+        ({"merge": "max"}, "tensor w: merge 'max'; use one of rda, mean, average"),
         ({"dtype": "int64"}, "tensor w: dtype int64 is unknown; use float32, bfloat16, float16"),
         ({"shape": (3, 0)}, "tensor w: has no elements; leave it out of the model"),
         ({"shape": (-3, -2)}, "tensor w: has no elements; leave it out of the model"),

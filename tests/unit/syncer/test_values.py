@@ -9,6 +9,7 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.codecs import Wire, encoding_of
+from atoll_protos.layout import AVERAGE, TensorSpec, build_layout
 from atoll_protos.run import Merge as MergeKind
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld
@@ -240,3 +241,40 @@ def test_a_tiny_scalar_is_merged_without_an_error_rule_12(size: float, tmp_path:
     bench.commit(fragment, participants)
     for values in (bench.values.slices[fragment].master, bench.values.bases()[fragment]):
         assert bool(torch.isfinite(values).all())
+
+
+def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path: Path) -> None:
+    """A step of Nesterov would carry a variance past the average, and below zero."""
+    specs = [
+        TensorSpec(name="running_var", shape=(40,), dtype="float32", merge=AVERAGE),
+        TensorSpec(name="weight", shape=(40,), dtype="float32", merge="rda"),
+    ]
+    layout = build_layout(specs, fragments=1, shards=1)
+    sync = Sync(fragments=1, wire_up=Wire.F32, wire_down=Wire.F32)
+    bench = Bench(tmp_path, sync, layout)
+    bench.seed()
+    variance = bench.values.slices[0].master[:40]
+    variance.fill_(1.0)
+    for capture in range(1, 6):
+        head = pb.Transfer(offer=pb.Offer(slice=0, capture=capture))
+        goal = torch.full((80,), 0.01)  # where both learners' statistics are by now
+        arrived = bench.examined(head, bench.values.slices[0].master - goal, Wire.F32)
+        for slot in SLOTS[:2]:
+            bench.values.stage(Stage(slot, 1, 0, capture), arrived)
+        parts = [replace(a_participant(slot, capture), base=capture - 1) for slot in SLOTS[:2]]
+        bench.commit(0, parts)
+        assert torch.allclose(variance, torch.tensor(0.01))
+    assert not bool(bench.values.slices[0].momentum[:40].any())
+
+
+def a_participant(slot: str, capture: int) -> Participant:
+    return Participant(
+        slot=slot,
+        incarnation=1,
+        capture=capture,
+        base=0,
+        steps=1,
+        tokens=1,
+        cursor=1,
+        weight=1.0,
+    )

@@ -28,14 +28,14 @@ def layout_of(places: tuple[Place, ...], fragments: int = 2) -> Layout:
     return build_layout([place.spec for place in places], fragments, 1)
 
 
-def test_tied_once_frozen_and_integers_not_buffers_by_mean() -> None:
+def test_tied_once_frozen_and_integers_not_buffers_by_average() -> None:
     assert merges(travelling(Everything())) == {
         "embedding.weight": "mean",
         "inner.bias": "rda",
         "inner.weight": "rda",
         "norm.bias": "rda",
-        "norm.running_mean": "mean",
-        "norm.running_var": "mean",
+        "norm.running_mean": "average",
+        "norm.running_var": "average",
         "norm.weight": "rda",
         "scale": "rda",
     }
@@ -126,3 +126,11 @@ def test_a_model_on_two_devices_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(SpecError, match="several devices"):
         device_of(travelling(model))
+
+
+def test_a_buffer_that_is_not_finite_stays_rule_18() -> None:
+    """The usual causal mask: it is a constant, and could never be seeded."""
+    model = nn.Linear(4, 4)
+    model.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+    model.register_buffer("scale", torch.ones(4))
+    assert [place.spec.name for place in travelling(model)] == ["bias", "scale", "weight"]

@@ -6,7 +6,9 @@ and from it the layout of fragments and slices (atoll_protos.layout).
 
     trainable parameter                travels; merged as spec.sync.merge says
     embedding, or a head tied to it    travels; plain mean, as published (arXiv 2604.21428)
-    floating-point buffer              travels; plain mean (running statistics of norms)
+    floating-point buffer              travels; plain mean, without the outer optimizer: a step of
+                                       it would make a running variance negative
+    buffer that is not finite          stays: a mask is a constant of the model
     frozen parameter                   stays: it is the same everywhere already
     integer or unsaved buffer          stays: a mean of counters has no meaning
     tied parameter                     travels once, under its first name
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import Slice, TensorSpec
+from atoll_protos.layout import AVERAGE, Slice, TensorSpec
 from atoll_protos.tensors import DTYPES
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -51,9 +53,9 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
     """Trainable parameters and floating-point buffers of the state dict, sorted by name.
 
     Tied weights come once; frozen parameters and integer buffers do not travel at all
-    (docs/protocol.md, rule 18). Merged by the plain mean are embeddings, heads tied to them,
-    buffers, and names that match one of `mean_patterns` (shell globs); all else is merged as
-    `spec.sync.merge` says.
+    (docs/protocol.md, rule 18). Merged by the plain mean are embeddings, heads tied to them, and
+    names that match one of `mean_patterns` (shell globs); all else is merged as `spec.sync.merge`
+    says. Buffers take the average itself, without the outer optimizer.
 
     Raises SpecError for a tensor of an unsupported dtype, and for a model without a trainable
     parameter.
@@ -66,11 +68,11 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
     places: list[Place] = []
     for name, module, attribute, tensor, is_buffer in candidates(model):
         by_mean = (
-            is_buffer
-            or id(tensor) in embeddings
+            id(tensor) in embeddings
             or any(fnmatchcase(name, pattern) for pattern in mean_patterns)
         )
         merge = "mean" if by_mean else MATRIX_MERGE if tensor.ndim > 1 else VECTOR_MERGE
+        merge = AVERAGE if is_buffer else merge
         if tensor.dtype not in DTYPE_NAMES:
             raise SpecError(
                 f"model.{name}",
@@ -96,13 +98,17 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
                     continue
                 if is_buffer:
                     kept = attribute not in module._non_persistent_buffers_set
-                    wanted = kept and tensor.is_floating_point()
+                    wanted = kept and tensor.is_floating_point() and _is_finite(tensor)
                 else:
                     wanted = tensor.requires_grad
                 if wanted:
                     seen.add(id(tensor))
                     name = f"{prefix}.{attribute}" if prefix else attribute
                     yield name.replace(COMPILED_PREFIX, ""), module, attribute, tensor, is_buffer
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
 
 
 def pairs(places: Sequence[Place], wanted: Slice, region: Tensor) -> list[tuple[Tensor, Tensor]]:
