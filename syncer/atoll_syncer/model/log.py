@@ -77,13 +77,15 @@ class RunStarted:
 class Taken:
     """A higher incarnation of a slot; at the registrar also its admission (rules 4, 5).
 
-    `uid` is the pod's, `instance` names the start of the process.
+    `uid` is the pod's, `instance` names the start of the process. `tokens` were trained by the
+    slot's earlier instances, as far as this shard had reports.
     """
 
     slot: str
     incarnation: int
     uid: str
     instance: str
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,7 @@ class History:
     heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
     previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
     merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
+    tokens: dict[str, int] = field(default_factory=dict)  # slot: of its earlier instances
     cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
     named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
     due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
@@ -305,6 +308,7 @@ class History:
         if before is not None:
             self.superseded.setdefault(entry.slot, []).append(before.instance)
         self.taken[entry.slot] = entry
+        self.tokens[entry.slot] = max(self.tokens.get(entry.slot, 0), entry.tokens)
 
     def _seed(self, entry: Seeded) -> None:
         """Every slice has version 0, and the layout is known."""

@@ -58,7 +58,9 @@ class Slot:
     stepped_at: float = 0.0
     adopted_at: float = 0.0
     t_m_counted: int = 0
-    tokens_before: int = 0  # of earlier incarnations
+    instance: str = ""  # whose reports it has
+    tokens_before: int = 0  # of earlier instances
+    tokens_now: int = 0  # of this instance, over its sessions
 
     def state(self, now: float) -> pb.SlotState:
         """What the slot does at `now`. Only SLOT_TRAINING counts for quorum and grace (rule 6)."""
@@ -71,9 +73,19 @@ class Slot:
             return pb.SLOT_STALLED
         return pb.SLOT_TRAINING
 
-    def open(self, session: int, now: float) -> None:
-        """A session was welcomed; its reports count from nothing, the slot keeps its tokens."""
-        self.tokens_before += self.report.tokens
+    @property
+    def tokens(self) -> int:
+        """Tokens trained by all instances, each counted once (rule 35)."""
+        return self.tokens_before + self.tokens_now
+
+    def open(self, session: int, now: float, instance: str = "") -> None:
+        """A session was welcomed; its reports count from nothing, the slot keeps its tokens.
+
+        A report has the total of its instance, so only another instance's tokens add up.
+        """
+        if instance != self.instance:
+            self.tokens_before, self.tokens_now = self.tokens, 0
+        self.instance = instance
         self.session, self.left, self.report = session, "", pb.Report()
         self.reported_at = self.stepped_at = self.adopted_at = now
         self.t_m_counted = 0
@@ -91,6 +103,7 @@ class Slot:
         if not self.report.training:
             self.t_m_counted = report.t_m
         self.report, self.reported_at = report, now
+        self.tokens_now = max(self.tokens_now, report.tokens)
         steps = max(0, report.t_m - self.t_m_counted)
         self.t_m_counted += steps
         return steps

@@ -90,8 +90,8 @@ class Sessions:
 
     @property
     def tokens(self) -> int:
-        """Tokens trained by all slots, over their incarnations, as reported here."""
-        return sum(slot.tokens_before + slot.report.tokens for slot in self.slots.values())
+        """Tokens trained by the slots that have joined this process, over their instances."""
+        return sum(slot.tokens for slot in self.slots.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,7 +200,14 @@ class State:
         if self.run_file.steps is not None:
             return self.clock.tick >= self.run_file.steps
         tokens = self.run_file.tokens
-        return tokens is not None and self.sessions.tokens >= tokens
+        return tokens is not None and self.tokens >= tokens
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained by all slots, each once, over reconnects and restarts (rule 35)."""
+        known = self.history.tokens.items()
+        before = sum(count for slot, count in known if slot not in self.sessions.slots)
+        return before + self.sessions.tokens
 
     def standing(self, now: float) -> Standing:
         """Who trains, the quorum and the grace at `now`; once per input (see the module)."""

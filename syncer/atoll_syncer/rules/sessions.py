@@ -28,7 +28,7 @@ another learner.
 An observer joins to receive versions. It has no slot, moves no clock and never offers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
@@ -77,7 +77,9 @@ def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Eff
         return [EndSession(session, answer)]
     if answer.entry is not None:
         state.sessions.pending[join.slot] = session
-        return [Append(answer.entry)]
+        known = state.sessions.slots.get(join.slot)
+        trained = known.tokens if known else state.history.tokens.get(join.slot, 0)
+        return [Append(replace(answer.entry, tokens=trained))]
     effects = _end_others(state, join.slot, session, pb.REPLACED)
     return [*effects, *welcome(state, session, answer.incarnation, now)]
 
@@ -101,7 +103,9 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     joined.welcomed = True
     sessions.welcomed_in[joined.join.instance] = state.term.epoch
     if joined.slot:
-        sessions.slots.setdefault(joined.slot, Slot(name=joined.slot)).open(session, now)
+        before = history.tokens.get(joined.slot, 0)
+        slot = sessions.slots.setdefault(joined.slot, Slot(name=joined.slot, tokens_before=before))
+        slot.open(session, now, joined.join.instance)
     publishing.note_held(state, joined)
     lost = recovery.versions_claimed(state, joined, now)
     if joined.slot and (history.heads or state.recovery is not None):

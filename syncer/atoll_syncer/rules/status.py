@@ -76,7 +76,7 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         t_m=report.t_m,
         step_seconds=report.step_seconds,
         loss=report.loss,
-        tokens=slot.tokens_before + report.tokens,
+        tokens=slot.tokens,
         seconds_since_report=now - slot.reported_at,
         seconds_since_adoption=now - slot.adopted_at,
         cursor=report.cursor,
