@@ -241,6 +241,7 @@ class History:
     instance: str = ""  # the process that has it
     taken: dict[str, Taken] = field(default_factory=dict)
     superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: earlier instances
+    superseded_uids: dict[str, set[str]] = field(default_factory=dict)  # slot: of earlier pods
     owned: dict[str, Owned] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     tensors: tuple[Mapping[str, Any], ...] = ()
@@ -307,6 +308,10 @@ class History:
         assert before is None or entry.incarnation > before.incarnation, "incarnations only grow"
         if before is not None:
             self.superseded.setdefault(entry.slot, []).append(before.instance)
+            uids = self.superseded_uids.setdefault(entry.slot, set())
+            if before.uid:
+                uids.add(before.uid)
+            uids.discard(entry.uid)  # the same pod, or an operator's word has lifted the refusal
         self.taken[entry.slot] = entry
         self.tokens[entry.slot] = max(self.tokens.get(entry.slot, 0), entry.tokens)
 

@@ -290,6 +290,8 @@ def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.En
             f"the operator named another pod owner of {join.slot}",
             "wait until the operator names this pod",
         )
+    if taken is not None and join.uid in history.superseded_uids.get(join.slot, ()):
+        return _superseded(join, taken.incarnation)
     if live_instance and live_instance != join.instance:
         return refuse(
             pb.SLOT_HELD,

@@ -325,6 +325,16 @@ def test_an_instance_once_superseded_is_refused_for_good_rules_4_and_5() -> None
         assert (end.code, end.retry) == (pb.SUPERSEDED, False)
 
 
+def test_a_pod_once_superseded_is_refused_for_good_rule_4() -> None:
+    """Also as a new process, in a short break of the pod that has the slot now."""
+    entries = (taken(1, "old", "old uid"), taken(2, "newer", "new uid"))
+    end = ask(a_join(uid="old uid"), *entries)
+    assert isinstance(end, pb.End)
+    assert (end.code, end.retry) == (pb.SUPERSEDED, False)
+    assert isinstance(ask(a_join(uid="new uid"), *entries), Admitted)
+    assert isinstance(ask(a_join(uid="old uid"), *entries, owned("old uid")), Admitted)
+
+
 def test_every_shard_takes_a_higher_incarnation_at_once_rule_5() -> None:
     answer = ask(a_join(incarnation=3), taken(1, "old"), shard=1, live="old")
     assert isinstance(answer, Admitted)
