@@ -58,6 +58,9 @@ class Run:
     with_commits: set[str] = field(default_factory=set)  # of those, with a version above 0
     shards_seen: set[int] = field(default_factory=set)  # at the registrar: they said Hello
     incarnations_seen: dict[str, Taken] = field(default_factory=dict)  # the highest of each slot
+    words: dict[str, int] = field(
+        default_factory=dict
+    )  # slot: its last SetOwner, maybe not durable
 
 
 @dataclass(slots=True, kw_only=True)

@@ -269,10 +269,13 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
 def _set_owner(state: State, token: int, request: pb.SetOwnerRequest) -> list[Effect]:
     """Rule 4: the operator's word counts only if it knew the word before it."""
     owned = state.history.owned.get(request.slot)
-    word = owned.word if owned else 0
+    word = max(owned.word if owned else 0, state.run.words.get(request.slot, 0))
     if request.word != word:
         return [Reply(token, pb.SetOwnerReply(word=word))]
     entry = log.Owned(slot=request.slot, uid=request.uid, word=word + 1)
+    state.run.words[request.slot] = (
+        word + 1
+    )  # another with the same n may come before it is durable
     effects: list[Effect] = [Append(entry)]
     slot = state.sessions.slots.get(request.slot)
     session = None if slot is None else slot.session

@@ -116,6 +116,18 @@ def test_an_old_word_changes_nothing_rule_4() -> None:
     assert one.state.history.owned["a-0"].uid == "second"
 
 
+def test_of_two_words_with_one_number_the_first_counts_rule_4() -> None:
+    one, _ = begun("a-0")
+    one.durable = False
+    for uid in ("first", "late"):
+        request = pb.SetOwnerRequest(slot="a-0", uid=uid, word=0)
+        one.feed(one.shard.registrar_request(1, request, one.now))
+    one.flush()
+    assert [reply.message.word for reply in one.take(Reply)] == [1, 1]
+    assert one.state.history.owned["a-0"].uid == "first"
+    assert [e.uid for e in one.entries if isinstance(e, log.Owned)] == ["first"]
+
+
 def test_a_word_for_another_pod_ends_the_session_rule_4() -> None:
     one, (session,) = begun("a-0")
     request = pb.SetOwnerRequest(slot="a-0", uid="another", word=0)
