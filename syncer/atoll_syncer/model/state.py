@@ -216,7 +216,7 @@ class State:
         """Who trains, the quorum and the grace at `now`; once per input (see the module)."""
         slots = self.sessions.slots.values()
         training = frozenset(each.name for each in slots if each.state(now) == pb.SLOT_TRAINING)
-        step = step_seconds(slot.report.step_seconds for slot in slots)
+        step = step_seconds(each.report.step_seconds for each in slots if each.name in training)
         return Standing(
             training=training,
             quorum=self.sync.awaited(len(training)),

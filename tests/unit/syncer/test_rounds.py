@@ -269,3 +269,14 @@ def test_offers_that_would_make_a_version_not_finite_are_late_and_named_rule_12(
     assert [r["slot"] for r in records if r["event"] == "late"] == ["a-1"]
     (line,) = [record for record in records if record["event"] == "commit"]
     assert {"slot": "a-1", "reason": "not finite"} in line["left_out"]
+
+
+def test_the_grace_looks_at_training_learners_only_rule_11() -> None:
+    one, (fast, *slow) = begun("a-0", "a-1", "b-0")
+    one.report(fast, 1, step_seconds=0.2)
+    for session in slow:
+        one.report(session, 1, step_seconds=1.1)
+    short = one.state.standing(one.now).grace_seconds
+    one.leave(fast)
+    assert 0 < short <= 0.2
+    assert one.state.standing(one.now).grace_seconds > 0.2
