@@ -14,7 +14,8 @@ effects comes out. The driver is the other half. It has nine duties:
    that reads all of their values; then the rules are asked, and `Stage` keeps what they count.
 5. Versions are made (`Merge`, `StoreSeed`, `StoreHeld`) and written in the thread MERGE; then
    `Shard.merged` or `Shard.seeded` is fed, which answers with the entry that names them.
-6. Objects that no entry needs any more are collected after each entry that made them so.
+6. Objects that no entry needs any more are collected after each entry that made them so, by a
+   task of its own: neither the next entry nor a Welcome waits for a disk that deletes slowly.
 7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
 8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
 9. Once a second the heartbeat is renewed and the end of the log is looked at (rule 20).
@@ -39,7 +40,7 @@ registrar. tests/sim runs this same class in virtual time with symbols in place 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,6 +104,7 @@ class Driver:
         self.background = Background(machine.executors, machine.metrics, self._failed)
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
         self._deadline = Deadline(machine.clock, shard.deadline)
+        self._garbage: asyncio.Queue[Callable[[], object]] = asyncio.Queue()
         self._token = 0
         self._collector = Collector(machine.store)
 
@@ -112,6 +114,7 @@ class Driver:
         if self.shard.history.tensors:
             effects += await self._restore()
         self.background.spawn(self._append_entries())
+        self.background.spawn(self._collect())
         self.background.spawn(self._keep_time())
         self.background.spawn(self._keep_beating())
         self.feed(effects)
@@ -317,12 +320,16 @@ class Driver:
                     self.values.committed(entry.slice)
         self.feed(self.shard.appended(entry, self.now()))
         if isinstance(entry, TermBegun | Committed):
-            live = self.shard.history.live_objects()
-            epoch = self.shard.history.epoch
+            live, epoch = self.shard.history.live_objects(), self.shard.history.epoch
             sweep = isinstance(entry, TermBegun)
-            collect = self._collector.sweep if sweep else self._collector.advance
-            arguments = (live, epoch) if sweep else (live,)
-            await self.background.until_stored(Thread.MERGE, lambda: collect(*arguments))
+            collect = partial(self._collector.sweep, live, epoch)
+            self._garbage.put_nowait(collect if sweep else partial(self._collector.advance, live))
+
+    async def _collect(self) -> None:
+        """One task, so that the sets of live objects are taken in the order of their entries."""
+        while True:
+            collect = await self._garbage.get()
+            await self.background.until_stored(Thread.MERGE, collect)
 
     async def _write_part(self) -> None:
         values, run = self.values, self.shard.history.run

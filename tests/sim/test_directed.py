@@ -68,3 +68,17 @@ def test_a_shard_that_is_told_to_stop_ends_its_sessions_and_another_goes_on(worl
     assert first.exit_code is ExitCode.TRY_AGAIN
     assert not first.peers
     assert world.shards[0] is not first
+
+
+def test_a_store_that_deletes_nothing_delays_no_entry(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[str]()
+
+    def not_now(self: MemoryStore, name: str) -> None:
+        tried.append(name)
+        raise StoreUnavailable(name, "cannot be deleted", "try again")
+
+    monkeypatch.setattr(MemoryStore, "delete", not_now)
+    assert run(world).result == "Complete"
+    assert tried

@@ -67,9 +67,8 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
     }
     places: list[Place] = []
     for name, module, attribute, tensor, is_buffer in candidates(model):
-        by_mean = (
-            id(tensor) in embeddings
-            or any(fnmatchcase(name, pattern) for pattern in mean_patterns)
+        by_mean = id(tensor) in embeddings or any(
+            fnmatchcase(name, pattern) for pattern in mean_patterns
         )
         merge = "mean" if by_mean else MATRIX_MERGE if tensor.ndim > 1 else VECTOR_MERGE
         merge = AVERAGE if is_buffer else merge
