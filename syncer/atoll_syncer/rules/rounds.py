@@ -65,11 +65,13 @@ def start_due(state: State, standing: Standing, now: float) -> list[Effect]:
         return []
     effects: list[Effect] = []
     for fragment, due in schedule.starts(state.sync, state.clock.tick, state.rounds.starts):
-        state.rounds.starts[fragment] = due
         open_round = state.rounds.open.get(fragment)
+        if open_round is not None and open_round.closed_at is not None:
+            continue  # its commit is under way: the round of this tick begins after it
+        state.rounds.starts[fragment] = due
         if open_round is None:
             effects += _begin(state, fragment, due, now)
-        elif open_round.closed_at is None:
+        else:
             open_round.due = due  # one round, for the newest due tick
     return effects
 

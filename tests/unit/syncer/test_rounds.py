@@ -280,3 +280,14 @@ def test_the_grace_looks_at_training_learners_only_rule_11() -> None:
     one.leave(fast)
     assert 0 < short <= 0.2
     assert one.state.standing(one.now).grace_seconds > 0.2
+
+
+def test_a_slice_that_is_due_during_its_commit_starts_right_after_it_rule_9() -> None:
+    one, sessions = open_round("a-0")
+    one.skip_merges = True
+    one.offer(sessions[0], 1, 5)
+    step_all(one, sessions, range(6, 15))  # slice 1 is due again at tick 12
+    assert one.state.rounds.open[1].closed_at is not None
+    one.feed(one.shard.merged(1, digest(1, 1), "object", one.now))
+    assert one.state.history.heads[1].number == 1
+    assert one.state.rounds.open[1].due == 12
