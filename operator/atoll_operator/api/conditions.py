@@ -134,6 +134,8 @@ class Facts:
     stalled_seconds: float = 0.0
     ephemeral: bool = False
     pods_left: int = 0
+    refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
+    unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
 
     @property
@@ -186,14 +188,16 @@ def _accepted(facts: Facts) -> Condition:
         return Condition(
             type="Accepted", status=FALSE, reason=facts.phase.reason, message=facts.phase.message
         )
+    if facts.refused:
+        return _of("Accepted", "ChildrenRefused", "; ".join(facts.refused))
     return _of("Accepted", "Valid")
 
 
 def _idle(facts: Facts, kind: str) -> Condition | None:
-    """Of a job that does not run: the phase is the reason."""
+    """Of a job that does not run, or that cannot be seen: the phase or the failure to read it."""
     phase = facts.phase.kind
     if phase is Kind.RUNNING or phase is Kind.FINISHING:
-        return None
+        return _of(kind, "NotRead", facts.unread) if facts.unread else None
     reason = "NotAccepted" if phase is Kind.REJECTED else str(phase)
     return Condition(type=kind, status=FALSE, reason=reason)
 

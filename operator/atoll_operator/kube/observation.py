@@ -88,6 +88,7 @@ class Workload:
     applied: str  # hash of what the operator applied
     template: str  # hash of the role's pod template
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
+    trouble: str = ""  # why its controller cannot make pods; only Deployments say so
     replaced: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """By ordinal: how many pods were replaced for lost nodes, and the UID of the last one."""
 
@@ -103,6 +104,22 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A child that the API server refused to take."""
+
+    kind: str
+    name: str
+    applied: str  # hash of what was to be applied
+    message: str  # the API server's
+    wait_seconds: float = 0.0  # until it is tried again; not above 0: now
+
+    @property
+    def text(self) -> str:
+        """The text of the condition Accepted."""
+        return f"{self.kind} {self.name}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """What earlier passes left behind, read once (see `memory`). Ages in seconds."""
 
@@ -115,6 +132,7 @@ class Remembered:
     final_seconds: float | None = None  # since the registrar first said Complete
     still_seconds: float = 0.0  # since the job's tick last moved
     unwritten_seconds: float = float("inf")  # since the last write of the status
+    refused: tuple[Refusal, ...] = ()  # children that the API server has not taken yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +143,7 @@ class Observation:
     raw: Object  # the job's object as the API server has it
     job: Job | None = None  # None: the manifest is invalid, or another controller runs the job
     error: str = ""  # what is wrong with the manifest
+    unread: str = ""  # why the job's objects could not be read; then nothing below is known
     children: tuple[Object, ...] = ()  # raw, of every kind that the operator makes
     pods: tuple[Pod, ...] = ()
     workloads: Mapping[str, Workload] = field(default_factory=dict)  # by name
@@ -225,8 +244,17 @@ def workload(raw: Raw) -> Workload:
         applied=annotations.get(Annotation.APPLIED, ""),
         template=(template["metadata"].get("annotations") or {}).get(Annotation.TEMPLATE, ""),
         excluded=excluded_nodes(template),
+        trouble=_pods_refused(status),
         replaced={int(key): (count, uid) for key, (count, uid) in replaced.items()},
     )
+
+
+def _pods_refused(status: Raw) -> str:
+    """What a Deployment's controller was told when it could not make a pod."""
+    for each in status.get("conditions") or []:
+        if each["type"] == "ReplicaFailure" and each["status"] == "True":
+            return str(each.get("message") or each.get("reason") or "its pods are refused")
+    return ""
 
 
 def replaced_text(replaced: Mapping[int, tuple[int, str]]) -> str:

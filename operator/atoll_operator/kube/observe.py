@@ -15,7 +15,7 @@ A job that another controller manages, or whose manifest is invalid, is not obse
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job
@@ -33,6 +33,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
 OBSERVE_SECONDS = 30.0  # between two listings, however quiet the watches are
+READ_SECONDS_MAX = 12.0  # of age of what a status may still show when reading fails
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +80,27 @@ class Observer:
             remembered=remembered,
         )
 
+    def blind(self, memory: Memory | None, error: Exception) -> Observation | None:
+        """What may be reported when observing has failed: the job, and that nothing else is known.
+
+        None: the job itself was never read, is not run here, is invalid, or what was read before
+        is young enough to stand.
+        """
+        at = time.monotonic()
+        if memory is None or not memory.job or at - memory.read_at < READ_SECONDS_MAX:
+            return None
+        try:
+            job = from_object(memory.job)
+        except SpecError:
+            return None
+        if not is_managed_here(memory.job):
+            return None
+        remembered = replace(
+            memory.read(0, [], at), replies=(None,) * job.spec.syncer.shards, registrar_address=""
+        )
+        text = f"{type(error).__name__}: {error}"
+        return Observation(at=at, raw=memory.job, job=job, unread=text, remembered=remembered)
+
     async def _read(self, key: Key, memories: dict[Key, Memory]) -> Memory | None:
         """The job and its children, from the API server or as they were read a moment ago."""
         memory, now = memories.get(key), time.monotonic()
@@ -92,9 +114,9 @@ class Observer:
             memory = memories[key] = Memory(uid=uid)
         # Clean before the children are listed, so that an event during the listing is kept; dated
         # after it, so that a listing that fails is done again.
-        memory.dirty, memory.observed_at = False, LONG_AGO
+        memory.dirty, memory.observed_at, memory.job = False, LONG_AGO, raw
         memory.children = await self._children(*key)
-        memory.job, memory.observed_at = raw, now
+        memory.observed_at = memory.read_at = now
         return memory
 
     async def _children(self, namespace: str, name: str) -> list[Object]:

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,7 @@ class ApiServer:
         self.watched.add(plural)
         response = web.StreamResponse()
         await response.prepare(request)
-        while not (plural == PLURAL and self.broken):
-            await asyncio.sleep(0.05)
+        await until(lambda: plural == PLURAL and self.broken)
         return response
 
 
@@ -108,21 +107,21 @@ async def serving(server: ApiServer, folder: Path) -> AsyncIterator[Path]:
         await runner.cleanup()
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(int(SECONDS_MAX / 0.05)):
+        if holds():
+            return
+        await asyncio.sleep(0.05)
+    raise TimeoutError
+
+
 async def until_watched(server: ApiServer) -> None:
     wanted = {PLURAL, *(plural for _, _, plural in handlers.CHILDREN)}
-    async with asyncio.timeout(SECONDS_MAX):
-        while not wanted <= server.watched:
-            await asyncio.sleep(0.05)
-
-
-def kopf_threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == handlers.THREAD]
+    await until(lambda: wanted <= server.watched)
 
 
 async def until_kopf_ends() -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while kopf_threads():
-            await asyncio.sleep(0.05)
+    await until(lambda: all(each.name != handlers.THREAD for each in threading.enumerate()))
 
 
 def test_a_watch_that_is_refused_ends_the_part_that_watches(

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import excluded_nodes, key_of
 from atoll_operator.kube.plan.nodes import Exclusions
@@ -147,3 +149,28 @@ def test_a_role_that_does_not_run_has_zero_replicas_not_deletion() -> None:
         each["spec"]["replicas"] for each in found.values() if "replicas" in each.get("spec", {})
     ]
     assert set(replicas) == {0}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "metadata.labels", "metadata.annotations", "spec.securityContext", "spec.containers",
+        "spec.volumes", "spec.affinity", "spec.tolerations", "spec.nodeSelector",
+        "spec.terminationGracePeriodSeconds", "spec.serviceAccountName",
+    ],
+)  # fmt: skip
+def test_a_null_in_a_template_is_as_good_as_nothing(field: str) -> None:
+    changes = [f"spec.{role}.template.{field}=null" for role in ("learner", "syncer", "evaluator")]
+    assert children(*changes) == children()
+
+
+@pytest.mark.parametrize("field", ["env", "args", "command", "volumeMounts", "securityContext"])
+def test_a_null_in_a_container_is_as_good_as_nothing(field: str) -> None:
+    change = f"spec.learner.template.spec.containers=[{{{field}: null}}]"
+    assert children(change) == children()
+
+
+def test_a_null_in_a_security_context_leaves_the_field_to_the_cluster() -> None:
+    changed = children("spec.learner.template.spec.securityContext={runAsUser: null}")
+    learners = template(changed, "StatefulSet", "tiny-us-east")
+    assert learners["spec"]["securityContext"]["runAsUser"] is None

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from kubernetes.aio import client, config
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
@@ -41,6 +42,8 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 Object = dict[str, Any]
 Query = Sequence[tuple[str, str]]
 
+log = structlog.get_logger()
+
 
 class ApiError(Exception):
     """The API server refused a request; `status` is the HTTP status."""
@@ -48,6 +51,7 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
+        self.message = message
 
 
 class NotFoundError(ApiError):
@@ -177,8 +181,11 @@ class Api:
         return True
 
     async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
-        """Create a core/v1 Event."""
-        await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
+        """Create a core/v1 Event. One that is refused is logged: no pass ends for it."""
+        try:
+            await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
+        except ApiError as error:
+            log.warning("event refused", namespace=namespace, error=str(error))
 
     async def watch(self, where: str, version: str, seconds: int) -> AsyncIterator[Object]:
         """Yield a collection's events from a resource version on, until the server ends the stream.

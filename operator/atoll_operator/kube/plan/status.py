@@ -20,14 +20,14 @@ WRITE_SECONDS. So a job at rest costs no writes, and a training one six a minute
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition, Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set, shard_name
 from atoll_operator.kube.observation import Object, Observation, Pod, Workload, rfc3339
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan.nodes import Placement
@@ -53,9 +53,21 @@ def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
     return _write(seen, conditions.rejected(INVALID, seen.error), Status(), now)
 
 
-def of_job(case: Situation) -> StatusWrite | None:
-    """The status of a job in its situation; None: nothing to write."""
-    found = conditions.decide(_facts(case))
+def of_unread(case: Situation) -> StatusWrite | None:
+    """The status of a job whose objects cannot be read: its phase, and all else Unknown."""
+    facts = replace(_facts(case), unread=case.seen.unread, drift=())
+    status = case.seen.status
+    if not case.phase.kind.over:
+        status = Status(run=status.run).model_copy(update=_times(case))
+    return _write(case.seen, conditions.decide(facts), status, case.now)
+
+
+def of_job(case: Situation, refused: Sequence[str] = ()) -> StatusWrite | None:
+    """The status of a job in its situation; None: nothing to write.
+
+    `refused`: children that the API server has refused, in words.
+    """
+    found = conditions.decide(replace(_facts(case), refused=tuple(refused)))
     if case.phase.kind.over and case.before.over:
         # Pods and shards are gone: what was written while they were there stays.
         status = case.seen.status
@@ -95,6 +107,10 @@ def _facts(case: Situation) -> conditions.Facts:
     seen, job, placement = case.seen, case.job, case.placement
     live = statuses.training(seen.replies)
     shard_problems, losses = problems(seen.pods, placement)
+    for each in seen.workloads.values():
+        if each.trouble:
+            where = shard_problems if each.name in shard_names(job) else losses
+            where.append(f"{each.name} cannot make its pod: {each.trouble}")
     steps = job.spec.steps or 0
     behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
     return conditions.Facts(
@@ -112,6 +128,11 @@ def _facts(case: Situation) -> conditions.Facts:
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=conditions.troubles(seen.replies),
     )
+
+
+def shard_names(job: Job) -> frozenset[str]:
+    """Names of the shards' Deployments."""
+    return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
 
 
 def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list[str]]:
