@@ -129,6 +129,7 @@ class Facts:
     live: int | None = None
     quorum: int = 1
     losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
+    exited: tuple[str, ...] = ()  # pods that have ended for good, in words
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     stalled_seconds: float = 0.0
@@ -234,7 +235,7 @@ def _learners_available(facts: Facts) -> Condition:
     counted = f"{facts.live} of {facts.desired} in training, quorum {facts.quorum}"
     if facts.live >= facts.quorum:
         return _of(kind, "Quorum", counted)
-    return _of(kind, "TooFew", "; ".join((counted, *facts.losses)))
+    return _of(kind, "TooFew", "; ".join((counted, *facts.exited, *facts.losses)))
 
 
 def _progressing(facts: Facts) -> Condition:
@@ -263,6 +264,9 @@ def _degraded(facts: Facts) -> Condition:
     idle = _idle(facts, kind)
     if idle is not None:
         return idle
+    if facts.exited:
+        every = (*facts.exited, *facts.shard_problems, *facts.losses)
+        return _of(kind, "PodsExited", "; ".join(every))
     if facts.losses or facts.shard_problems:
         return _of(kind, "PodsMissing", "; ".join((*facts.shard_problems, *facts.losses)))
     if facts.troubles:

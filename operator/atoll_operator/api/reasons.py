@@ -133,6 +133,13 @@ REASONS: Final[tuple[Reason, ...]] = (
         "Degraded",
         TRUE,
         (
+            "PodsExited",
+            "a learner or the evaluator ended with a permanent exit code; its slot idles and the"
+            " others train on",
+            "fix what the message names and apply the job again: an edit of its template, image or"
+            " arguments restarts the pod",
+        ),
+        (
             "PodsMissing",
             "a pod waits, or its node is lost",
             "nothing while replacements come; else give the region more capacity",

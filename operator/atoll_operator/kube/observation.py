@@ -53,6 +53,7 @@ class Pod:
     template: str = ""  # hash of the role's template that it was made from
     exit_code: int | None = None  # of the container's last end
     exit_message: str = ""
+    runs: bool = False  # the container runs now, perhaps after an end
     waiting: str = ""  # why its container does not run
     unschedulable: str = ""  # the scheduler's message
     excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
@@ -185,7 +186,7 @@ def pod(raw: Raw) -> Pod:
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels", {})
     conditions = {each["type"]: each for each in status.get("conditions") or []}
-    code, message, waiting = _container(status)
+    code, message, waiting, runs = _container(status)
     scheduled = conditions.get("PodScheduled", {})
     return Pod(
         name=metadata["name"],
@@ -202,19 +203,21 @@ def pod(raw: Raw) -> Pod:
         template=(metadata.get("annotations") or {}).get(Annotation.TEMPLATE, ""),
         exit_code=code,
         exit_message=message,
+        runs=runs,
         waiting=waiting,
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         excluded=excluded_nodes(raw),
     )
 
 
-def _container(status: Raw) -> tuple[int | None, str, str]:
-    """Exit code and message of the first container's last end, and why it waits."""
+def _container(status: Raw) -> tuple[int | None, str, str, bool]:
+    """Exit code and message of the first container's last end, why it waits, whether it runs."""
     containers = status.get("containerStatuses") or [{}]
     now, last = containers[0].get("state") or {}, containers[0].get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
     waiting = (now.get("waiting") or {}).get("reason", "")
-    return ended.get("exitCode"), (ended.get("message") or "").strip(), waiting
+    said = (ended.get("message") or "").strip()
+    return ended.get("exitCode"), said, waiting, "running" in now
 
 
 def node(raw: Raw, region_label: str) -> Node:

@@ -67,6 +67,22 @@ def template_of(found: Observation, region: str) -> str:
     return found.workloads[f"tiny-{region}"].template
 
 
+def test_a_learner_that_ends_for_good_is_named_with_its_last_words() -> None:
+    bad = learner("us-east-0", "n1", exit_code=64, exit_message="no data at /x")
+    found = seen()
+    pods = tuple(
+        replace(each, template=template_of(found, each.region))
+        for each in (bad, learner("us-east-1", "n2"))
+    )
+    registrar = reply(us_east_1="Training")
+    said = planned(seen(pods=pods, remembered=answers(registrar))).status
+    assert said is not None
+    conditions = {each["type"]: each for each in said.status["conditions"]}
+    assert conditions["Failed"]["status"] == "False"
+    assert conditions["Degraded"]["reason"] == "PodsExited"
+    assert "tiny-us-east-0 ended with exit code 64: no data" in conditions["Degraded"]["message"]
+
+
 def test_the_same_observation_gives_the_same_plan_and_is_not_changed() -> None:
     lost = replace(learner("us-east-0", "n1"), excluded=("n3",))
     found = seen(

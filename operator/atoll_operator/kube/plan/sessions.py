@@ -79,6 +79,13 @@ def judge(
     return Sessions(dead=frozenset(dead), unseen=frozenset(unseen))
 
 
+def joined(registrar: pb.StatusReply | None) -> frozenset[str] | None:
+    """UIDs of pods with a session that is not dead; None when the registrar does not answer."""
+    if registrar is None:
+        return None
+    return frozenset(slot.uid for slot in registrar.slots if slot.state not in DEAD_STATES)
+
+
 def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> bool:
     if slot is None:
         return absent_seconds >= ABSENT_SECONDS

@@ -31,7 +31,7 @@ from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set, sha
 from atoll_operator.kube.observation import Object, Observation, Pod, Workload, rfc3339
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan.nodes import Placement
-from atoll_operator.kube.plan.phase import export_url
+from atoll_operator.kube.plan.phase import export_url, last_words
 from atoll_operator.kube.plan.situation import Situation
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
@@ -106,7 +106,8 @@ def _facts(case: Situation) -> conditions.Facts:
     """What the conditions are decided from."""
     seen, job, placement = case.seen, case.job, case.placement
     live = statuses.training(seen.replies)
-    shard_problems, losses = problems(seen.pods, placement)
+    gone = {pod.uid for pod in case.exited}
+    shard_problems, losses = problems([pod for pod in seen.pods if pod.uid not in gone], placement)
     for each in seen.workloads.values():
         if each.trouble:
             where = shard_problems if each.name in shard_names(job) else losses
@@ -121,6 +122,7 @@ def _facts(case: Situation) -> conditions.Facts:
         live=None if live is None else len(live),
         quorum=job.spec.sync.quorum,
         losses=tuple(losses),
+        exited=tuple(sorted(last_words(pod) for pod in case.exited)),
         held=tuple(each.message for each in placement.held),
         drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
         stalled_seconds=seen.remembered.still_seconds,
