@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.spec import Job
+from atoll_operator.api.spec import KIND, Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
@@ -87,6 +87,7 @@ class Workload:
     replicas: int
     observed: bool  # its controller has seen the present spec
     applied: str  # hash of what the operator applied
+    job_uid: str = ""  # the label of its pods; empty: made by an earlier version
     template: str  # hash of the role's pod template
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
     trouble: str = ""  # why its controller cannot make pods; only Deployments say so
@@ -245,6 +246,7 @@ def workload(raw: Raw) -> Workload:
         replicas=spec.get("replicas", 1),
         observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         applied=annotations.get(Annotation.APPLIED, ""),
+        job_uid=(template["metadata"].get("labels") or {}).get(Label.JOB_UID, ""),
         template=(template["metadata"].get("annotations") or {}).get(Annotation.TEMPLATE, ""),
         excluded=excluded_nodes(template),
         trouble=_pods_refused(status),
@@ -278,6 +280,27 @@ def excluded_nodes(template: Raw) -> tuple[str, ...]:
         if each.get("key") == HOSTNAME_FIELD and each.get("operator") == "NotIn"
     }
     return tuple(sorted(found))
+
+
+def belongs(raw: Raw, job: Raw) -> bool:
+    """Whether an object with the job's name as a label is this job's, and no former one's.
+
+    Its label or its controller says so by the job's UID. An object of an earlier version, without
+    the label, is a former job's if it is older than this job. Claims outlive their jobs on purpose,
+    so one without an owner belongs to every job of its name.
+    """
+    metadata, uid = raw["metadata"], job["metadata"]["uid"]
+    owners = metadata.get("ownerReferences") or []
+    of_jobs = [each["uid"] for each in owners if each.get("kind") == KIND]
+    if of_jobs:
+        return uid in of_jobs
+    if raw.get("kind") == "PersistentVolumeClaim":
+        return True
+    label = (metadata.get("labels") or {}).get(Label.JOB_UID)
+    if label is not None:
+        return bool(label == uid)
+    made, job_made = metadata.get("creationTimestamp"), job["metadata"].get("creationTimestamp")
+    return not made or not job_made or seconds_of(made) >= seconds_of(job_made)
 
 
 def with_region(found: Pod, region: str) -> Pod:

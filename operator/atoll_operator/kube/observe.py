@@ -115,15 +115,18 @@ class Observer:
         # Clean before the children are listed, so that an event during the listing is kept; dated
         # after it, so that a listing that fails is done again.
         memory.dirty, memory.observed_at, memory.job = False, LONG_AGO, raw
-        memory.children = await self._children(*key)
+        memory.children = await self._children(*key, raw)
         memory.observed_at = memory.read_at = now
         return memory
 
-    async def _children(self, namespace: str, name: str) -> list[Object]:
+    async def _children(self, namespace: str, name: str, job: Object) -> list[Object]:
+        """The job's objects, without those that a former job of its name has left."""
         found = []
         for kind, (version, _) in KINDS.items():
             for each in await self.api.list(path(kind, namespace), f"{Label.JOB}={name}"):
-                found.append({**each, "kind": kind, "apiVersion": version})
+                child = {**each, "kind": kind, "apiVersion": version}
+                if observation.belongs(child, job):
+                    found.append(child)
         return found
 
     async def _ask_shards(

@@ -9,6 +9,7 @@ from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import excluded_nodes, key_of
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
+from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 from unit.kube.cluster_values import SETTINGS
 from unit.kube.cluster_values import children as builder
@@ -174,3 +175,21 @@ def test_a_null_in_a_security_context_leaves_the_field_to_the_cluster() -> None:
     changed = children("spec.learner.template.spec.securityContext={runAsUser: null}")
     learners = template(changed, "StatefulSet", "tiny-us-east")
     assert learners["spec"]["securityContext"]["runAsUser"] is None
+
+
+def test_every_object_and_every_pod_carries_the_uid_of_the_job_and_no_selector_does() -> None:
+    for child in children().values():
+        assert child["metadata"]["labels"][Label.JOB_UID] == "job-uid"
+        inner = child.get("spec", {}).get("template")
+        if inner is not None:
+            assert inner["metadata"]["labels"][Label.JOB_UID] == "job-uid"
+        assert Label.JOB_UID not in str(child.get("spec", {}).get("selector", ""))
+
+
+def test_the_uid_as_a_label_restarts_no_pod_of_an_earlier_version() -> None:
+    name = "tiny-syncer-0"
+    new = template(children(), "Deployment", name)
+    running = template(children(unlabelled=frozenset({name})), "Deployment", name)
+    assert Label.JOB_UID not in running["metadata"]["labels"]
+    hashes = [each["metadata"]["annotations"][Annotation.TEMPLATE] for each in (new, running)]
+    assert hashes[0] == hashes[1]

@@ -12,7 +12,14 @@ import yaml
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.edges.api import LEASES, NODES, ApiError, NotFoundError, path
+from atoll_operator.kube.edges.api import (
+    LEASES,
+    NODES,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    path,
+)
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observe import Observer
@@ -59,9 +66,13 @@ class Server:
         live["status"] = {"observedGeneration": 1}
         self.children[where] = live
 
-    async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+    async def apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> None:
         if self.job is None:
             raise NotFoundError(404, "gone")
+        if self.job["metadata"]["uid"] != uid:
+            raise ConflictError(409, "another UID")
         self.log.append("status")
         self.job["status"] = copy.deepcopy(status)
 
@@ -459,3 +470,43 @@ def test_a_new_job_whose_objects_cannot_be_read_has_a_status() -> None:
     with pytest.raises(ApiError):
         world.run()
     assert world.condition("Progressing") == "Unknown"
+
+
+def test_pods_of_a_former_job_of_the_same_name_are_not_this_job_s() -> None:
+    world = World()
+    world.run()
+    world.server.add_pod("tiny-syncer-0-x", "shard", "n1", **{Label.SHARD: "0"})
+    pod = world.server.children[path("Pod", "demo", "tiny-syncer-0-x")]
+    pod["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 64}}}]
+    assert world.server.job is not None
+    world.server.job["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    for of_former in (
+        {"labels": {**pod["metadata"]["labels"], Label.JOB_UID: "former"}},
+        {"creationTimestamp": "2026-01-01T00:00:00Z"},  # of an earlier version: no such label
+    ):
+        whole = dict(pod["metadata"])
+        pod["metadata"] |= of_former
+        world.run()
+        assert world.reconciler.memories[KEY].addresses == {0: ""}
+        assert world.condition("Failed") == "False"
+        pod["metadata"] = whole
+    made = world.server.children[path("Deployment", "demo", "tiny-syncer-0")]["spec"]["template"]
+    pod["metadata"]["annotations"] = made["metadata"]["annotations"]
+    pod["metadata"]["creationTimestamp"] = "2026-01-03T00:00:00Z"
+    world.run()
+    assert world.condition("Failed") == "True"
+
+
+def test_a_pass_that_began_for_a_former_job_writes_no_status_of_the_next_one() -> None:
+    world = World()
+    whole = world.server.apply
+
+    async def remade(child: Mapping[str, Any]) -> None:
+        assert world.server.job is not None
+        world.server.job["metadata"]["uid"] = "next"
+        await whole(child)
+
+    world.server.apply = remade  # type: ignore[method-assign]
+    world.run()
+    assert world.server.job is not None
+    assert "status" not in world.server.job

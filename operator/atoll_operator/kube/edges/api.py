@@ -148,12 +148,17 @@ class Api:
         query = [("fieldManager", CHILDREN_MANAGER), ("force", "true")]
         return await self.call("patch", where, body=child, query=query, content_type=APPLY)
 
-    async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
-        """Server-side apply of a job's whole status; NotFoundError when the job is gone."""
+    async def apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> Object:
+        """Server-side apply of a job's whole status.
+
+        NotFoundError when the job is gone, ConflictError when another one has its name.
+        """
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "status": status,
         }
         query = [("fieldManager", STATUS_MANAGER), ("force", "true")]

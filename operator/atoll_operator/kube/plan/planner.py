@@ -207,6 +207,11 @@ def _children(
         settings=case.settings,
         running=phases.running(phase, case.before, keeps_shards=_keeps_shards(seen, job)),
         exclusions=nodes.exclusions(job.name, seen.workloads, case.placement),
+        unlabelled=frozenset(
+            live.name
+            for live in seen.workloads.values()
+            if live.kind == "Deployment" and live.replicas and not live.job_uid
+        ),
     )
     objects = builder.objects()
     held = _held_shards(case, objects)
