@@ -31,6 +31,8 @@ from atoll_operator.kube.names import (
 )
 from atoll_protos.names import Label, slot_name
 
+STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
+
 Raw = Mapping[str, Any]
 Object = dict[str, Any]
 
@@ -54,9 +56,14 @@ class Pod:
     exit_code: int | None = None  # of the container's last end
     exit_message: str = ""
     runs: bool = False  # the container runs now, perhaps after an end
-    waiting: str = ""  # why its container does not run
+    waiting: str = ""  # why its container, or one that it needs, does not run
     unschedulable: str = ""  # the scheduler's message
     excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod is only a record, such as an evicted one: it never runs again."""
+        return self.phase in ("Failed", "Succeeded")
 
     @property
     def slot(self) -> str:
@@ -182,12 +189,14 @@ class Observation:
 # ---------------------------------------------------------------- reading raw objects
 
 
-def pod(raw: Raw) -> Pod:
-    """A Pod from the API server's object."""
+def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
+    """A Pod from the API server's object; `containers` has the name of Atoll's one by role."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels", {})
     conditions = {each["type"]: each for each in status.get("conditions") or []}
-    code, message, waiting, runs = _container(status)
+    code, message, waiting, runs = _container(
+        raw, (containers or {}).get(labels.get(Label.ROLE, ""), "")
+    )
     scheduled = conditions.get("PodScheduled", {})
     return Pod(
         name=metadata["name"],
@@ -211,14 +220,40 @@ def pod(raw: Raw) -> Pod:
     )
 
 
-def _container(status: Raw) -> tuple[int | None, str, str, bool]:
-    """Exit code and message of the first container's last end, why it waits, whether it runs."""
-    containers = status.get("containerStatuses") or [{}]
-    now, last = containers[0].get("state") or {}, containers[0].get("lastState") or {}
+def _container(raw: Raw, name: str) -> tuple[int | None, str, str, bool]:
+    """Exit code and message of Atoll's container, why it or another one waits, whether it runs.
+
+    The kubelet sorts containers by name, and a webhook may put a sidecar before ours, so the
+    container is found by its `name` in the template; in a pod of an older template it may have
+    another one, and then it is the first of the pod's spec.
+    """
+    status = raw.get("status", {})
+    found = {each.get("name", ""): each for each in status.get("containerStatuses") or []}
+    specs = raw.get("spec", {}).get("containers") or []
+    if name not in found and specs:
+        name = specs[0].get("name", "")
+    own = found.get(name) or (next(iter(found.values())) if len(found) == 1 else {})
+    now, last = own.get("state") or {}, own.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
     waiting = (now.get("waiting") or {}).get("reason", "")
+    if waiting in STARTING_WAITS:
+        waiting = _other_waits(status, own) or waiting
     said = (ended.get("message") or "").strip()
     return ended.get("exitCode"), said, waiting, "running" in now
+
+
+def _other_waits(status: Raw, own: Raw) -> str:
+    """Which init container or sidecar keeps a pod from running, and why; empty: none."""
+    for title, field_name in (("init container", "init"), ("container", "")):
+        key = f"{field_name}ContainerStatuses" if field_name else "containerStatuses"
+        for each in status.get(key) or []:
+            waits = ((each.get("state") or {}).get("waiting") or {}).get("reason", "")
+            if each is own or waits in STARTING_WAITS:
+                continue
+            last = (each.get("lastState") or {}).get("terminated") or {}
+            code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
+            return f"{title} {each.get('name', '')} is in {waits}{code}"
+    return ""
 
 
 def node(raw: Raw, region_label: str) -> Node:

@@ -27,6 +27,7 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import LONG_AGO, Memory
 from atoll_operator.kube.observation import Object, Observation, Pod, Remembered, rfc3339
 from atoll_operator.kube.plan.planner import is_managed_here
+from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.sessions import shard_addresses
 from atoll_operator.kube.settings import Settings
 from atoll_protos.errors import SpecError
@@ -60,7 +61,10 @@ class Observer:
             job = from_object(raw)
         except SpecError as error:
             return Observation(at=at, raw=raw, error=str(error))
-        pods = [observation.pod(each) for each in memory.children if each["kind"] == "Pod"]
+        containers = container_names(job)
+        pods = [
+            observation.pod(each, containers) for each in memory.children if each["kind"] == "Pod"
+        ]
         remembered, at = await self._ask_shards(job, pods, memory)
         return Observation(
             at=at,

@@ -28,7 +28,14 @@ from atoll_operator.api.conditions import Condition, Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set, shard_name
-from atoll_operator.kube.observation import Object, Observation, Pod, Workload, rfc3339
+from atoll_operator.kube.observation import (
+    STARTING_WAITS,
+    Object,
+    Observation,
+    Pod,
+    Workload,
+    rfc3339,
+)
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import export_url, last_words
@@ -36,7 +43,6 @@ from atoll_operator.kube.plan.situation import Situation
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
-STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +149,16 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
     learners: list[str] = []
     lost = placement.lost
     for pod in pods:
+        if pod.ended:
+            continue
         said = ""
         if pod.node in lost:
             said = f"{pod.name} is on {pod.node}, which is {lost[pod.node]}"
         elif pod.unschedulable:
             said = f"{pod.name} waits for a node: {pod.unschedulable}"
         elif pod.waiting not in STARTING_WAITS:
-            code = "" if pod.exit_code is None else f", last exit code {pod.exit_code}"
+            own = pod.exit_code is not None and "container " not in pod.waiting
+            code = f", last exit code {pod.exit_code}" if own else ""
             said = f"{pod.name} waits: {pod.waiting}{code}"
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
