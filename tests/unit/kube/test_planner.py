@@ -253,12 +253,22 @@ def test_a_finished_job_lives_for_its_time_to_live(
 def test_a_finished_job_is_not_deleted_before_its_pods_and_its_last_status() -> None:
     with_pod = finished(0, 10, pods=(learner("us-east-0", "n1"),))
     assert planned(with_pod).expire is None
+    evicted = finished(0, 10, pods=(shard(0, "n1", phase="Failed", ready=False),))
+    assert planned(evicted).expire is not None
     unwritten = finished(0, 10)
     fresh = replace(unwritten, raw=raw(generation=2) | {"status": unwritten.raw["status"]})
     found = planned(fresh)
     assert found.status is not None
     assert found.expire is None
     assert found.pause_seconds == planner.POLL_SECONDS
+
+
+def test_an_evicted_shard_pod_on_a_lost_node_moves_no_shard() -> None:
+    evicted = shard(0, "gone", phase="Failed", ready=False, uid="evicted")
+    silent = Remembered(replies=(None,), silent_seconds={0: 60.0})
+    found = planned(seen(pods=(evicted, shard(0, "n1")), remembered=silent))
+    assert found.replace == ()
+    assert found.apply == ()
 
 
 def test_a_running_job_is_looked_at_every_second_and_a_suspended_one_rarely() -> None:

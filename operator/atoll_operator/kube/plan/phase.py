@@ -193,7 +193,9 @@ def exited_for_good(
     learners = {region.name: region.learners for region in job.spec.regions}
     found = []
     for pod in pods:
-        if pod.exit_code is None or not is_permanent(pod.exit_code) or pod.terminating:
+        if pod.exit_code is None or not is_permanent(pod.exit_code):
+            continue
+        if pod.terminating or pod.ended:
             continue
         live = workloads.get(workload_name(job.name, pod))
         old = live is not None and live.template != pod.template

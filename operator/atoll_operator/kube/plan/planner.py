@@ -340,7 +340,7 @@ def _pause(case: Situation) -> float | None:
         return None
     if case.phase.kind.over:
         return _seconds_left(case)
-    if case.phase.kind is Kind.SUSPENDED and not case.seen.pods:
+    if case.phase.kind is Kind.SUSPENDED and all(pod.ended for pod in case.seen.pods):
         return QUIET_SECONDS
     return POLL_SECONDS
 
@@ -351,7 +351,7 @@ def _seconds_left(case: Situation) -> float | None:
     completed = case.seen.status.completion_time
     if not completed or not case.before.over:
         return POLL_SECONDS
-    if any(not pod.terminating for pod in case.seen.pods):
+    if any(not (pod.terminating or pod.ended) for pod in case.seen.pods):
         return POLL_SECONDS
     if ttl is None:
         return QUIET_SECONDS

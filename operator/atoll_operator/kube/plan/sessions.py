@@ -140,7 +140,8 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
     """host:port by shard, empty where it is not known.
 
     In the syncer's own region it is the address of the shard's pod, and of one that is not
-    terminating if there is one; elsewhere `spec.syncer.endpoints`. `serves` says whether this
+    terminating if there is one (a pod that has ended, such as an evicted one, keeps its address and
+    has none that answers); elsewhere `spec.syncer.endpoints`. `serves` says whether this
     install runs a region.
     """
     shards = range(job.spec.syncer.shards)
@@ -149,6 +150,6 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
         return {n: endpoints[n] if endpoints else "" for n in shards}
     found = dict.fromkeys(shards, "")
     for pod in sorted(pods, key=lambda pod: not pod.terminating):
-        if pod.role == SHARD_ROLE and pod.shard in found and pod.address:
+        if pod.role == SHARD_ROLE and pod.shard in found and pod.address and not pod.ended:
             found[pod.shard] = f"{pod.address}:{SHARD_PORT}"
     return found

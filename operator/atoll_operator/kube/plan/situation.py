@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from atoll_operator.api.conditions import Kind, Phase
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.names import LEARNER_ROLE, Annotation
 from atoll_operator.kube.observation import Observation, Pod, with_region
 from atoll_operator.kube.plan import nodes, sessions
 from atoll_operator.kube.plan import phase as phases
@@ -63,7 +63,11 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Pla
     home = syncer_region(job)
     return nodes.decide(
         nodes.PlacementInput(
-            pods=[with_region(pod, home) for pod in seen.pods],
+            pods=[
+                with_region(pod, home)
+                for pod in seen.pods
+                if pod.role == LEARNER_ROLE or not pod.ended  # a StatefulSet waits for its name
+            ],
             nodes=seen.nodes,
             dead=judged.dead,
             unseen=judged.unseen,
