@@ -49,7 +49,7 @@ class Memory:
     # the API server's objects as last read
     dirty: bool = True  # something may have changed since then
     observed_at: float = LONG_AGO
-    read_at: float = LONG_AGO  # when all of them could last be read
+    read_at: float = LONG_AGO  # when the job, its objects and its shards could last be seen
     job: dict[str, Any] = field(default_factory=dict)
     children: list[dict[str, Any]] = field(default_factory=list)
 

@@ -66,6 +66,7 @@ class Observer:
             observation.pod(each, containers) for each in memory.children if each["kind"] == "Pod"
         ]
         remembered, at = await self._ask_shards(job, pods, memory)
+        memory.read_at = at
         return Observation(
             at=at,
             raw=raw,
@@ -87,18 +88,18 @@ class Observer:
     def blind(self, memory: Memory | None, error: Exception) -> Observation | None:
         """What may be reported when observing has failed: the job, and that nothing else is known.
 
-        None: the job itself was never read, is not run here, is invalid, or what was read before
-        is young enough to stand.
+        None: the job itself was never read, is not run here, or what was last seen of it is young
+        enough to stand.
         """
         at = time.monotonic()
         if memory is None or not memory.job or at - memory.read_at < READ_SECONDS_MAX:
             return None
-        try:
-            job = from_object(memory.job)
-        except SpecError:
-            return None
         if not is_managed_here(memory.job):
             return None
+        try:
+            job = from_object(memory.job)
+        except SpecError as wrong:
+            return Observation(at=at, raw=memory.job, error=str(wrong))
         remembered = replace(
             memory.read(0, [], at), replies=(None,) * job.spec.syncer.shards, registrar_address=""
         )
@@ -120,7 +121,7 @@ class Observer:
         # after it, so that a listing that fails is done again.
         memory.dirty, memory.observed_at, memory.job = False, LONG_AGO, raw
         memory.children = await self._children(*key, raw)
-        memory.observed_at = memory.read_at = now
+        memory.observed_at = now
         return memory
 
     async def _children(self, namespace: str, name: str, job: Object) -> list[Object]:

@@ -36,7 +36,10 @@ def ended(code: int, message: str = "") -> dict[str, Any]:
 
 
 RUNS: dict[str, Any] = {"state": {"running": {}}}
-CRASHES: dict[str, Any] = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended(3)}
+CRASHES: dict[str, Any] = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": ended(3),
+}
 
 
 def test_the_container_that_trains_is_read_whatever_sidecar_is_before_it() -> None:

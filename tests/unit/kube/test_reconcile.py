@@ -510,3 +510,21 @@ def test_a_pass_that_began_for_a_former_job_writes_no_status_of_the_next_one() -
     world.run()
     assert world.server.job is not None
     assert "status" not in world.server.job
+
+
+def test_a_short_failure_to_read_after_a_quiet_time_changes_no_condition() -> None:
+    world = World()
+    world.run()
+    memory = world.reconciler.memories[KEY]
+    memory.observed_at -= 20.0  # the last listing; passes without one have succeeded since
+    memory.read_at -= 20.0
+    memory.dirty = False
+    asyncio.run(world.reconciler.reconcile(KEY))
+
+    async def refuse(where: str, selector: str = "") -> list[Any]:
+        raise ConnectionError("reset")
+
+    world.server.list = refuse  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        world.run()
+    assert world.said("Degraded")["reason"] != "NotRead"
