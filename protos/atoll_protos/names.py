@@ -17,6 +17,7 @@ class Label:
     """Labels of what a job owns in a cluster, besides `app.kubernetes.io/*`."""
 
     JOB: Final = "atoll.dev/job"
+    JOB_UID: Final = "atoll.dev/job-uid"  # tells a job from a former one of the same name
     REGION: Final = "atoll.dev/region"
     ROLE: Final = "atoll.dev/role"  # learner, shard, evaluator
     SHARD: Final = "atoll.dev/shard"

@@ -129,11 +129,14 @@ class Facts:
     live: int | None = None
     quorum: int = 1
     losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
+    exited: tuple[str, ...] = ()  # pods that have ended for good, in words
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     stalled_seconds: float = 0.0
     ephemeral: bool = False
     pods_left: int = 0
+    refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
+    unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
 
     @property
@@ -186,14 +189,16 @@ def _accepted(facts: Facts) -> Condition:
         return Condition(
             type="Accepted", status=FALSE, reason=facts.phase.reason, message=facts.phase.message
         )
+    if facts.refused:
+        return _of("Accepted", "ChildrenRefused", "; ".join(facts.refused))
     return _of("Accepted", "Valid")
 
 
 def _idle(facts: Facts, kind: str) -> Condition | None:
-    """Of a job that does not run: the phase is the reason."""
+    """Of a job that does not run, or that cannot be seen: the phase or the failure to read it."""
     phase = facts.phase.kind
     if phase is Kind.RUNNING or phase is Kind.FINISHING:
-        return None
+        return _of(kind, "NotRead", facts.unread) if facts.unread else None
     reason = "NotAccepted" if phase is Kind.REJECTED else str(phase)
     return Condition(type=kind, status=FALSE, reason=reason)
 
@@ -230,7 +235,7 @@ def _learners_available(facts: Facts) -> Condition:
     counted = f"{facts.live} of {facts.desired} in training, quorum {facts.quorum}"
     if facts.live >= facts.quorum:
         return _of(kind, "Quorum", counted)
-    return _of(kind, "TooFew", "; ".join((counted, *facts.losses)))
+    return _of(kind, "TooFew", "; ".join((counted, *facts.exited, *facts.losses)))
 
 
 def _progressing(facts: Facts) -> Condition:
@@ -259,6 +264,9 @@ def _degraded(facts: Facts) -> Condition:
     idle = _idle(facts, kind)
     if idle is not None:
         return idle
+    if facts.exited:
+        every = (*facts.exited, *facts.shard_problems, *facts.losses)
+        return _of(kind, "PodsExited", "; ".join(every))
     if facts.losses or facts.shard_problems:
         return _of(kind, "PodsMissing", "; ".join((*facts.shard_problems, *facts.losses)))
     if facts.troubles:

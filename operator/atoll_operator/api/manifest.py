@@ -68,7 +68,7 @@ def from_object(document: dict[str, Any]) -> Job:
     name = (document.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
         raise SpecError("metadata.name", "is missing", "add it")
-    spec = copy.deepcopy(document.get("spec"))
+    spec = _without_nulls(copy.deepcopy(document.get("spec")))
     if isinstance(spec, dict):
         _fill_preset(spec)
     try:
@@ -77,6 +77,26 @@ def from_object(document: dict[str, Any]) -> Job:
         raise _first(error) from error
     rules.check(job)
     return job
+
+
+def _without_nulls(value: Any, key: str = "", *, template: bool = False) -> Any:
+    """The value without the nulls of pod templates, which mean "not given".
+
+    Templates that a program renders hold empty values such as `labels:`. A null inside of a
+    security context stays: it says that the field is not to be filled in.
+    """
+    inside = template or key in ("template", "podOverrides")
+    if isinstance(value, dict):
+        drops = inside and key != "securityContext"
+        return {
+            name: _without_nulls(each, name, template=inside)
+            for name, each in value.items()
+            if not (drops and each is None)
+        }
+    if isinstance(value, list):
+        kept = [each for each in value if not (inside and each is None)]
+        return [_without_nulls(each, template=inside) for each in kept]
+    return value
 
 
 def _change(document: dict[str, Any], change: str) -> None:

@@ -35,6 +35,11 @@ def _reasons(kind: str, status: str, *rows: tuple[str, str, str]) -> tuple[Reaso
 
 
 _SILENT = "see the pod and the log of shard 0"
+_NOT_READ = (
+    "NotRead",
+    "the operator cannot read the job's objects from the API server; what runs goes on",
+    "see the message, and the permissions of the operator",
+)
 REASONS: Final[tuple[Reason, ...]] = (
     *_reasons("Accepted", TRUE, ("Valid", "the manifest is right and supported", "")),
     *_reasons(
@@ -49,6 +54,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "NotSupported",
             "this version cannot do what a field asks for",
             "change or remove the field that the message names",
+        ),
+        (
+            "ChildrenRefused",
+            "the API server refuses objects that the job needs; what runs goes on",
+            "fix what the message names: a template, a quota, an admission rule; it is tried again"
+            " at least once a minute",
         ),
     ),
     *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),
@@ -70,6 +81,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         "SyncerReady",
         UNKNOWN,
         ("NoAnswer", "a shard does not answer", "see the pod and the log of that shard"),
+        _NOT_READ,
     ),
     *_reasons(
         "LearnersAvailable",
@@ -86,7 +98,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "see the pods that the message names: events, logs, capacity of their region",
         ),
     ),
-    *_reasons("LearnersAvailable", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "LearnersAvailable",
+        UNKNOWN,
+        ("SyncerSilent", "shard 0 does not answer", _SILENT),
+        _NOT_READ,
+    ),
     *_reasons(
         "Progressing",
         TRUE,
@@ -109,10 +126,19 @@ REASONS: Final[tuple[Reason, ...]] = (
             "see the learners' logs",
         ),
     ),
-    *_reasons("Progressing", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons(
+        "Progressing", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT), _NOT_READ
+    ),
     *_reasons(
         "Degraded",
         TRUE,
+        (
+            "PodsExited",
+            "a learner or the evaluator ended with a permanent exit code; its slot idles and the"
+            " others train on",
+            "fix what the message names and apply the job again: an edit of its template, image or"
+            " arguments restarts the pod",
+        ),
         (
             "PodsMissing",
             "a pod waits, or its node is lost",
@@ -130,7 +156,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
     ),
     *_reasons("Degraded", FALSE, ("AllWell", "everything that the job asks for is there", "")),
-    *_reasons("Degraded", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT)),
+    *_reasons("Degraded", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT), _NOT_READ),
     *_reasons(
         "NodeLossHeld",
         TRUE,

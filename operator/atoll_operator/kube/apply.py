@@ -15,9 +15,15 @@ The order, and why it is so:
 7. *A finished job is deleted* when its time to live is over. The plan asks for it only in a pass
    that has no status to write.
 
-Any step may fail and end the pass; the next pass observes and plans again. That is safe because
-every step is idempotent: server-side apply states the whole object, a delete carries the UID, and
-an owner's word carries the number of the word before it.
+A child that the API server refuses (a quota, an admission rule, a mistake in a template) stops no
+other child: it is noted with the server's message, the status says it, and it is tried again after
+1 to 60 s, or at once when the job is edited. As long as one is refused nothing is deleted under
+step 2, because what replaces it may not be there.
+
+Any other step may fail and end the pass; its status is written all the same, and the next pass
+observes and plans again. That is safe because every step is idempotent: server-side apply states
+the whole object, a delete carries the UID, and an owner's word carries the number of the word
+before it.
 
 Nothing here decides. The only branches are answers that the plan cannot know in advance.
 """
@@ -27,9 +33,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.kube.edges.api import Api, jobs_path, path
+from atoll_operator.kube.edges.api import Api, ApiError, jobs_path, path
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.observation import key_of
 from atoll_operator.kube.plan.actions import Deletion, Plan
 from atoll_operator.kube.repair import Repair
 
@@ -41,6 +49,7 @@ class Outcome:
     """What the plan could not know."""
 
     waits: bool = False  # the registrar has not taken a word: the next pass comes soon
+    refused: bool = False  # a child was refused, and the plan's status does not say so yet
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +64,9 @@ class Applier:
         """Raises ApiError and what the network raises; then the rest is left to the next pass."""
         memory.held = plan.held
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
-        await self._apply_children(plan)
-        await self._delete(plan, plan.prune)
+        refused = await self._apply_children(plan, memory)
+        if not memory.refused:
+            await self._delete(plan, plan.prune)
         waits = False
         for replacement in plan.replace:
             waits |= not await self.repair.replace(plan, replacement, memory)
@@ -66,14 +76,26 @@ class Applier:
         await self._delete(plan, plan.restart)
         if plan.expire is not None and not waits:
             await self.api.delete(jobs_path(plan.namespace, plan.expire.name), plan.expire.uid)
-        return Outcome(waits=waits)
+        return Outcome(waits=waits, refused=refused)
 
-    async def _apply_children(self, plan: Plan) -> None:
+    async def _apply_children(self, plan: Plan, memory: Memory) -> bool:
+        """Whether a child was refused that the status does not name yet."""
+        for gone in memory.refused.keys() - plan.refused:
+            del memory.refused[gone]  # the job no longer asks for it
+        news = False
         for child in plan.apply:
-            kind, name = child["kind"], child["metadata"]["name"]
-            await self.api.apply(child)
+            kind, name = key_of(child)
+            try:
+                await self.api.apply(child)
+            except ApiError as error:
+                applied = child["metadata"]["annotations"][Annotation.APPLIED]
+                news |= memory.refuse((kind, name), applied, error.message, plan.at)
+                log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+                continue
+            memory.refused.pop((kind, name), None)
             self.metrics.writes.labels(kind).inc()
             log.info("applied", job=plan.job, kind=kind, name=name)
+        return news
 
     async def _delete(self, plan: Plan, deletions: Iterable[Deletion]) -> None:
         for each in deletions:

@@ -15,10 +15,11 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.observation import Pod, Remembered, Replacement
+from atoll_operator.kube.observation import Pod, Refusal, Remembered, Replacement
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
+REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,16 @@ class Reply:
 
     message: pb.StatusReply
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A child that the API server refused, and when it is tried again."""
+
+    applied: str
+    message: str
+    tries: int
+    again_at: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +49,7 @@ class Memory:
     # the API server's objects as last read
     dirty: bool = True  # something may have changed since then
     observed_at: float = LONG_AGO
+    read_at: float = LONG_AGO  # when the job, its objects and its shards could last be seen
     job: dict[str, Any] = field(default_factory=dict)
     children: list[dict[str, Any]] = field(default_factory=list)
 
@@ -56,6 +68,7 @@ class Memory:
     held: bool = False  # the last plan held replacements: NodeLossHeld
     replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name or role
     written_at: float = LONG_AGO  # last write of the status
+    refused: dict[tuple[str, str], Refused] = field(default_factory=dict)  # by kind and name
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
         """Note the answers of one poll, one per shard; `wall` is when it began, RFC 3339."""
@@ -72,6 +85,18 @@ class Memory:
         if registrar is not None and registrar.state == pb.SHARD_COMPLETE and self.final_at is None:
             self.final_at = now
 
+    def refuse(self, key: tuple[str, str], applied: str, message: str, now: float) -> bool:
+        """Note that a child was refused; whether that is news, which no status says yet."""
+        known = self.refused.get(key)
+        same = known is not None and known.applied == applied
+        tries = known.tries + 1 if known is not None and same else 0
+        first, most = REFUSED_SECONDS
+        again_at = now + min(most, first * 2.0 ** min(tries, 10))
+        self.refused[key] = Refused(
+            applied=applied, message=message, tries=tries, again_at=again_at
+        )
+        return known is None or not same or known.message != message
+
     def read(self, shards: int, pods: Iterable[Pod], now: float) -> Remembered:
         """Everything that a plan may use, as ages; also notes which slots are absent."""
         replies = self._young_replies(shards, now)
@@ -87,6 +112,19 @@ class Memory:
             final_seconds=None if self.final_at is None else now - self.final_at,
             still_seconds=now - (self.tick_at or now),
             unwritten_seconds=now - self.written_at,
+            refused=self._refusals(now),
+        )
+
+    def _refusals(self, now: float) -> tuple[Refusal, ...]:
+        return tuple(
+            Refusal(
+                kind=kind,
+                name=name,
+                applied=each.applied,
+                message=each.message,
+                wait_seconds=each.again_at - now,
+            )
+            for (kind, name), each in sorted(self.refused.items())
         )
 
     def _young_replies(self, shards: int, now: float) -> tuple[pb.StatusReply | None, ...]:

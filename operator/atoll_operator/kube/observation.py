@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.spec import Job
+from atoll_operator.api.spec import KIND, Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
@@ -30,6 +30,8 @@ from atoll_operator.kube.names import (
     shard_name,
 )
 from atoll_protos.names import Label, slot_name
+
+STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
 
 Raw = Mapping[str, Any]
 Object = dict[str, Any]
@@ -53,9 +55,15 @@ class Pod:
     template: str = ""  # hash of the role's template that it was made from
     exit_code: int | None = None  # of the container's last end
     exit_message: str = ""
-    waiting: str = ""  # why its container does not run
+    runs: bool = False  # the container runs now, perhaps after an end
+    waiting: str = ""  # why its container, or one that it needs, does not run
     unschedulable: str = ""  # the scheduler's message
     excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod is only a record, such as an evicted one: it never runs again."""
+        return self.phase in ("Failed", "Succeeded")
 
     @property
     def slot(self) -> str:
@@ -86,8 +94,10 @@ class Workload:
     replicas: int
     observed: bool  # its controller has seen the present spec
     applied: str  # hash of what the operator applied
+    job_uid: str = ""  # the label of its pods; empty: made by an earlier version
     template: str  # hash of the role's pod template
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
+    trouble: str = ""  # why its controller cannot make pods; only Deployments say so
     replaced: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """By ordinal: how many pods were replaced for lost nodes, and the UID of the last one."""
 
@@ -103,6 +113,22 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A child that the API server refused to take."""
+
+    kind: str
+    name: str
+    applied: str  # hash of what was to be applied
+    message: str  # the API server's
+    wait_seconds: float = 0.0  # until it is tried again; not above 0: now
+
+    @property
+    def text(self) -> str:
+        """The text of the condition Accepted."""
+        return f"{self.kind} {self.name}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """What earlier passes left behind, read once (see `memory`). Ages in seconds."""
 
@@ -115,6 +141,7 @@ class Remembered:
     final_seconds: float | None = None  # since the registrar first said Complete
     still_seconds: float = 0.0  # since the job's tick last moved
     unwritten_seconds: float = float("inf")  # since the last write of the status
+    refused: tuple[Refusal, ...] = ()  # children that the API server has not taken yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +152,7 @@ class Observation:
     raw: Object  # the job's object as the API server has it
     job: Job | None = None  # None: the manifest is invalid, or another controller runs the job
     error: str = ""  # what is wrong with the manifest
+    unread: str = ""  # why the job's objects could not be read; then nothing below is known
     children: tuple[Object, ...] = ()  # raw, of every kind that the operator makes
     pods: tuple[Pod, ...] = ()
     workloads: Mapping[str, Workload] = field(default_factory=dict)  # by name
@@ -161,12 +189,14 @@ class Observation:
 # ---------------------------------------------------------------- reading raw objects
 
 
-def pod(raw: Raw) -> Pod:
-    """A Pod from the API server's object."""
+def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
+    """A Pod from the API server's object; `containers` has the name of Atoll's one by role."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels", {})
     conditions = {each["type"]: each for each in status.get("conditions") or []}
-    code, message, waiting = _container(status)
+    code, message, waiting, runs = _container(
+        raw, (containers or {}).get(labels.get(Label.ROLE, ""), "")
+    )
     scheduled = conditions.get("PodScheduled", {})
     return Pod(
         name=metadata["name"],
@@ -183,19 +213,47 @@ def pod(raw: Raw) -> Pod:
         template=(metadata.get("annotations") or {}).get(Annotation.TEMPLATE, ""),
         exit_code=code,
         exit_message=message,
+        runs=runs,
         waiting=waiting,
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         excluded=excluded_nodes(raw),
     )
 
 
-def _container(status: Raw) -> tuple[int | None, str, str]:
-    """Exit code and message of the first container's last end, and why it waits."""
-    containers = status.get("containerStatuses") or [{}]
-    now, last = containers[0].get("state") or {}, containers[0].get("lastState") or {}
+def _container(raw: Raw, name: str) -> tuple[int | None, str, str, bool]:
+    """Exit code and message of Atoll's container, why it or another one waits, whether it runs.
+
+    The kubelet sorts containers by name, and a webhook may put a sidecar before ours, so the
+    container is found by its `name` in the template; in a pod of an older template it may have
+    another one, and then it is the first of the pod's spec.
+    """
+    status = raw.get("status", {})
+    found = {each.get("name", ""): each for each in status.get("containerStatuses") or []}
+    specs = raw.get("spec", {}).get("containers") or []
+    if name not in found and specs:
+        name = specs[0].get("name", "")
+    own = found.get(name) or (next(iter(found.values())) if len(found) == 1 else {})
+    now, last = own.get("state") or {}, own.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
     waiting = (now.get("waiting") or {}).get("reason", "")
-    return ended.get("exitCode"), (ended.get("message") or "").strip(), waiting
+    if waiting in STARTING_WAITS:
+        waiting = _other_waits(status, own) or waiting
+    said = (ended.get("message") or "").strip()
+    return ended.get("exitCode"), said, waiting, "running" in now
+
+
+def _other_waits(status: Raw, own: Raw) -> str:
+    """Which init container or sidecar keeps a pod from running, and why; empty: none."""
+    for title, field_name in (("init container", "init"), ("container", "")):
+        key = f"{field_name}ContainerStatuses" if field_name else "containerStatuses"
+        for each in status.get(key) or []:
+            waits = ((each.get("state") or {}).get("waiting") or {}).get("reason", "")
+            if each is own or waits in STARTING_WAITS:
+                continue
+            last = (each.get("lastState") or {}).get("terminated") or {}
+            code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
+            return f"{title} {each.get('name', '')} is in {waits}{code}"
+    return ""
 
 
 def node(raw: Raw, region_label: str) -> Node:
@@ -223,10 +281,20 @@ def workload(raw: Raw) -> Workload:
         replicas=spec.get("replicas", 1),
         observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         applied=annotations.get(Annotation.APPLIED, ""),
+        job_uid=(template["metadata"].get("labels") or {}).get(Label.JOB_UID, ""),
         template=(template["metadata"].get("annotations") or {}).get(Annotation.TEMPLATE, ""),
         excluded=excluded_nodes(template),
+        trouble=_pods_refused(status),
         replaced={int(key): (count, uid) for key, (count, uid) in replaced.items()},
     )
+
+
+def _pods_refused(status: Raw) -> str:
+    """What a Deployment's controller was told when it could not make a pod."""
+    for each in status.get("conditions") or []:
+        if each["type"] == "ReplicaFailure" and each["status"] == "True":
+            return str(each.get("message") or each.get("reason") or "its pods are refused")
+    return ""
 
 
 def replaced_text(replaced: Mapping[int, tuple[int, str]]) -> str:
@@ -247,6 +315,27 @@ def excluded_nodes(template: Raw) -> tuple[str, ...]:
         if each.get("key") == HOSTNAME_FIELD and each.get("operator") == "NotIn"
     }
     return tuple(sorted(found))
+
+
+def belongs(raw: Raw, job: Raw) -> bool:
+    """Whether an object with the job's name as a label is this job's, and no former one's.
+
+    Its label or its controller says so by the job's UID. An object of an earlier version, without
+    the label, is a former job's if it is older than this job. Claims outlive their jobs on purpose,
+    so one without an owner belongs to every job of its name.
+    """
+    metadata, uid = raw["metadata"], job["metadata"]["uid"]
+    owners = metadata.get("ownerReferences") or []
+    of_jobs = [each["uid"] for each in owners if each.get("kind") == KIND]
+    if of_jobs:
+        return uid in of_jobs
+    if raw.get("kind") == "PersistentVolumeClaim":
+        return True
+    label = (metadata.get("labels") or {}).get(Label.JOB_UID)
+    if label is not None:
+        return bool(label == uid)
+    made, job_made = metadata.get("creationTimestamp"), job["metadata"].get("creationTimestamp")
+    return not made or not job_made or seconds_of(made) >= seconds_of(job_made)
 
 
 def with_region(found: Pod, region: str) -> Pod:

@@ -15,7 +15,7 @@ A job that another controller manages, or whose manifest is invalid, is not obse
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job
@@ -27,12 +27,14 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import LONG_AGO, Memory
 from atoll_operator.kube.observation import Object, Observation, Pod, Remembered, rfc3339
 from atoll_operator.kube.plan.planner import is_managed_here
+from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.sessions import shard_addresses
 from atoll_operator.kube.settings import Settings
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
 OBSERVE_SECONDS = 30.0  # between two listings, however quiet the watches are
+READ_SECONDS_MAX = 12.0  # of age of what a status may still show when reading fails
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +61,12 @@ class Observer:
             job = from_object(raw)
         except SpecError as error:
             return Observation(at=at, raw=raw, error=str(error))
-        pods = [observation.pod(each) for each in memory.children if each["kind"] == "Pod"]
+        containers = container_names(job)
+        pods = [
+            observation.pod(each, containers) for each in memory.children if each["kind"] == "Pod"
+        ]
         remembered, at = await self._ask_shards(job, pods, memory)
+        memory.read_at = at
         return Observation(
             at=at,
             raw=raw,
@@ -79,6 +85,27 @@ class Observer:
             remembered=remembered,
         )
 
+    def blind(self, memory: Memory | None, error: Exception) -> Observation | None:
+        """What may be reported when observing has failed: the job, and that nothing else is known.
+
+        None: the job itself was never read, is not run here, or what was last seen of it is young
+        enough to stand.
+        """
+        at = time.monotonic()
+        if memory is None or not memory.job or at - memory.read_at < READ_SECONDS_MAX:
+            return None
+        if not is_managed_here(memory.job):
+            return None
+        try:
+            job = from_object(memory.job)
+        except SpecError as wrong:
+            return Observation(at=at, raw=memory.job, error=str(wrong))
+        remembered = replace(
+            memory.read(0, [], at), replies=(None,) * job.spec.syncer.shards, registrar_address=""
+        )
+        text = f"{type(error).__name__}: {error}"
+        return Observation(at=at, raw=memory.job, job=job, unread=text, remembered=remembered)
+
     async def _read(self, key: Key, memories: dict[Key, Memory]) -> Memory | None:
         """The job and its children, from the API server or as they were read a moment ago."""
         memory, now = memories.get(key), time.monotonic()
@@ -92,16 +119,19 @@ class Observer:
             memory = memories[key] = Memory(uid=uid)
         # Clean before the children are listed, so that an event during the listing is kept; dated
         # after it, so that a listing that fails is done again.
-        memory.dirty, memory.observed_at = False, LONG_AGO
-        memory.children = await self._children(*key)
-        memory.job, memory.observed_at = raw, now
+        memory.dirty, memory.observed_at, memory.job = False, LONG_AGO, raw
+        memory.children = await self._children(*key, raw)
+        memory.observed_at = now
         return memory
 
-    async def _children(self, namespace: str, name: str) -> list[Object]:
+    async def _children(self, namespace: str, name: str, job: Object) -> list[Object]:
+        """The job's objects, without those that a former job of its name has left."""
         found = []
         for kind, (version, _) in KINDS.items():
             for each in await self.api.list(path(kind, namespace), f"{Label.JOB}={name}"):
-                found.append({**each, "kind": kind, "apiVersion": version})
+                child = {**each, "kind": kind, "apiVersion": version}
+                if observation.belongs(child, job):
+                    found.append(child)
         return found
 
     async def _ask_shards(

@@ -17,7 +17,10 @@ waited for, minutes while nothing runs, never again for a job that is invalid or
 another controller until it changes. Passes of one job are at least 0.3 s apart, however many
 events come.
 
-When a pass fails. Any exception ends the pass, is counted (`atoll_operator_pass_failures_total`)
+When a pass fails. What is known is reported all the same: a status that was planned is written
+although an effect failed, and a job whose objects could not be read for READ_SECONDS_MAX gets
+conditions that are Unknown and say why. A child that is refused does not fail the pass (`apply`).
+Any exception ends the pass, is counted (`atoll_operator_pass_failures_total`)
 and logged with its traceback by the queue, and the pass is tried again after 1 to 60 s, doubling
 with each failure and spread at random, so that a restarted API server does not get all jobs at
 once. "Not found" and "conflict" are no failures: a delete carries a UID and means "be gone", and
@@ -40,7 +43,7 @@ or a taint. A job whose `spec.managedBy` names another controller is not touched
 import time
 from dataclasses import dataclass, field
 
-from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.apply import Applier, Outcome
 from atoll_operator.kube.edges.api import Api
 from atoll_operator.kube.edges.queue import Key
 from atoll_operator.kube.memory import Memory
@@ -84,11 +87,22 @@ class Reconciler:
         return again
 
     async def _pass(self, key: Key) -> float | None:
-        seen = await self.observer.observe(key, self.memories)
+        try:
+            seen = await self.observer.observe(key, self.memories)
+        except Exception as error:
+            blind = self.observer.blind(self.memories.get(key), error)
+            if blind is not None:
+                decided = plan(blind, self.settings, time.time())
+                await self.writer.report(decided, self.memories[key])
+            raise
         if seen is None:
             self.memories.pop(key, None)
             return None
         decided = plan(seen, self.settings, time.time())
-        outcome = await self.applier.apply(decided, self.memories[key])
-        await self.writer.report(decided, self.memories[key])
-        return AGAIN_SECONDS if outcome.waits else decided.pause_seconds
+        outcome = Outcome()
+        try:
+            outcome = await self.applier.apply(decided, self.memories[key])
+        finally:
+            if not outcome.refused:  # else the next pass, which comes at once, says it too
+                await self.writer.report(decided, self.memories[key])
+        return AGAIN_SECONDS if outcome.waits or outcome.refused else decided.pause_seconds

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.kube.edges.api import Api, NotFoundError
+from atoll_operator.kube.edges.api import Api, ConflictError, NotFoundError
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.plan.actions import Plan
@@ -32,13 +32,13 @@ class StatusWriter:
     metrics: Metrics
 
     async def report(self, plan: Plan, memory: Memory) -> None:
-        """Raises ApiError and what the network raises; a job that is gone needs no status."""
+        """Raises ApiError and what the network raises; no status of a job that is gone."""
         self._measure(plan, memory)
         if plan.status is None:
             return
         try:
-            await self.api.apply_status(plan.namespace, plan.job, plan.status.status)
-        except NotFoundError:
+            await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)
+        except (NotFoundError, ConflictError):
             return
         memory.written_at = plan.at
         self.metrics.writes.labels("Status").inc()

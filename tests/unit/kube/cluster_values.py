@@ -37,10 +37,12 @@ def children(
     running: Running = EVERYTHING,
     exclusions: Exclusions = Exclusions(),  # noqa: B008
     settings: Settings = SETTINGS,
+    unlabelled: frozenset[str] = frozenset(),
 ) -> JobChildren:
     return JobChildren(
-        job=job(*changes), owner=OWNER, settings=settings, running=running, exclusions=exclusions
-    )
+        job=job(*changes), owner=OWNER, settings=settings, running=running, exclusions=exclusions,
+        unlabelled=unlabelled,
+    )  # fmt: skip
 
 
 def learner(name: str, node: str, **more: Any) -> Pod:

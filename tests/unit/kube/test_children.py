@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import excluded_nodes, key_of
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
+from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 from unit.kube.cluster_values import SETTINGS
 from unit.kube.cluster_values import children as builder
@@ -147,3 +150,46 @@ def test_a_role_that_does_not_run_has_zero_replicas_not_deletion() -> None:
         each["spec"]["replicas"] for each in found.values() if "replicas" in each.get("spec", {})
     ]
     assert set(replicas) == {0}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "metadata.labels", "metadata.annotations", "spec.securityContext", "spec.containers",
+        "spec.volumes", "spec.affinity", "spec.tolerations", "spec.nodeSelector",
+        "spec.terminationGracePeriodSeconds", "spec.serviceAccountName",
+    ],
+)  # fmt: skip
+def test_a_null_in_a_template_is_as_good_as_nothing(field: str) -> None:
+    changes = [f"spec.{role}.template.{field}=null" for role in ("learner", "syncer", "evaluator")]
+    assert children(*changes) == children()
+
+
+@pytest.mark.parametrize("field", ["env", "args", "command", "volumeMounts", "securityContext"])
+def test_a_null_in_a_container_is_as_good_as_nothing(field: str) -> None:
+    change = f"spec.learner.template.spec.containers=[{{{field}: null}}]"
+    assert children(change) == children()
+
+
+def test_a_null_in_a_security_context_leaves_the_field_to_the_cluster() -> None:
+    changed = children("spec.learner.template.spec.securityContext={runAsUser: null}")
+    learners = template(changed, "StatefulSet", "tiny-us-east")
+    assert learners["spec"]["securityContext"]["runAsUser"] is None
+
+
+def test_every_object_and_every_pod_carries_the_uid_of_the_job_and_no_selector_does() -> None:
+    for child in children().values():
+        assert child["metadata"]["labels"][Label.JOB_UID] == "job-uid"
+        inner = child.get("spec", {}).get("template")
+        if inner is not None:
+            assert inner["metadata"]["labels"][Label.JOB_UID] == "job-uid"
+        assert Label.JOB_UID not in str(child.get("spec", {}).get("selector", ""))
+
+
+def test_the_uid_as_a_label_restarts_no_pod_of_an_earlier_version() -> None:
+    name = "tiny-syncer-0"
+    new = template(children(), "Deployment", name)
+    running = template(children(unlabelled=frozenset({name})), "Deployment", name)
+    assert Label.JOB_UID not in running["metadata"]["labels"]
+    hashes = [each["metadata"]["annotations"][Annotation.TEMPLATE] for each in (new, running)]
+    assert hashes[0] == hashes[1]

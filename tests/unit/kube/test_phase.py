@@ -8,10 +8,11 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.plan import phase
+from atoll_operator.kube.observation import Workload
+from atoll_operator.kube.plan import phase, sessions
 from atoll_operator.kube.plan.phase import Before
 from atoll_protos.exits import ExitCode
-from unit.kube.cluster_values import job, learner, reply
+from unit.kube.cluster_values import job, learner, reply, shard
 
 
 def one_shard(*changes: str) -> Job:
@@ -19,16 +20,68 @@ def one_shard(*changes: str) -> Job:
 
 
 def decided(before: Before = Before(), registrar: Any = None, pods: Any = (), **more: Any) -> Phase:  # noqa: B008
-    return phase.decide(
-        more.pop("of", one_shard()), before, pods, registrar, more.pop("final", None)
-    )
+    of = more.pop("of", one_shard())
+    exited = phase.exited_for_good(of, pods, sessions.joined(registrar), more.pop("workloads", {}))
+    return phase.decide(of, before, pods, registrar, more.pop("final", None), exited)
 
 
-def test_a_permanent_exit_code_fails_the_job_with_its_reason() -> None:
-    bad = learner("us-east-0", "n", exit_code=int(ExitCode.BAD_INPUT), exit_message="no data")
-    found = decided(pods=[bad])
+SLOTS = ("us-east-0", "us-east-1", "eu-west-0")  # of the manifest; its quorum is 1
+BAD: dict[str, Any] = {"exit_code": int(ExitCode.BAD_INPUT), "exit_message": "no data"}
+
+
+def test_learners_that_all_end_for_good_fail_the_job_with_their_reason() -> None:
+    found = decided(pods=[learner(slot, "n", **BAD) for slot in SLOTS])
     assert (found.kind, found.reason) == (Kind.FAILED, "BadInput")
-    assert "no data" in found.message
+    assert "tiny-us-east-0 ended with exit code 64: no data" in found.message
+
+
+def test_one_learner_that_ends_for_good_fails_nothing_while_the_others_make_a_quorum() -> None:
+    bad, *others = (learner(slot, "n") for slot in SLOTS)
+    pods = [replace(bad, **BAD), *others]
+    assert decided(pods=pods).kind is Kind.RUNNING
+    assert decided(pods=pods, of=one_shard("spec.sync.quorum=2")).kind is Kind.RUNNING
+    assert decided(pods=pods, of=one_shard("spec.sync.quorum=3")).kind is Kind.FAILED
+
+
+def test_learners_of_other_installs_count_as_ones_that_may_train() -> None:
+    assert decided(pods=[learner(slot, "n", **BAD) for slot in SLOTS[:2]]).kind is Kind.RUNNING
+
+
+def test_an_evaluator_that_ends_for_good_fails_nothing_and_is_not_waited_for() -> None:
+    evaluator = replace(learner("us-east-0", "n", **BAD), role="evaluator")
+    assert decided(pods=[evaluator]).kind is Kind.RUNNING
+    final = reply()
+    final.state = pb.SHARD_COMPLETE
+    assert decided(registrar=final, pods=[evaluator], final=1.0).kind is Kind.COMPLETE
+
+
+def test_a_shard_that_ends_for_good_fails_the_job() -> None:
+    assert decided(pods=[shard(0, "n", **BAD)]).reason == "BadInput"
+
+
+def test_a_learner_that_has_come_back_after_its_end_does_not_count() -> None:
+    pods = [learner(slot, "n", runs=True, **BAD) for slot in SLOTS]
+    joined = reply(us_east_0="Joining")
+    assert decided(pods=pods, registrar=joined).kind is Kind.RUNNING
+    assert decided(pods=pods, registrar=reply()).kind is Kind.FAILED
+    assert decided(pods=pods, registrar=None).kind is Kind.RUNNING  # it may have joined
+
+
+def test_a_pod_of_an_old_template_does_not_count() -> None:
+    pods = [learner(slot, "n", template="old", **BAD) for slot in SLOTS]
+    live = {
+        f"tiny-{region}": Workload(
+            name=f"tiny-{region}", kind="StatefulSet", replicas=2, observed=True, applied="",
+            template="new",
+        )
+        for region in ("us-east", "eu-west")
+    }  # fmt: skip
+    assert decided(pods=pods, workloads=live).kind is Kind.RUNNING
+
+
+def test_pods_beyond_the_wanted_learners_do_not_count() -> None:
+    pods = [learner(slot, "n", **BAD) for slot in (*SLOTS[:2], "us-east-2")]
+    assert decided(pods=pods).kind is Kind.RUNNING
 
 
 def test_an_exit_that_may_be_tried_again_fails_nothing() -> None:

@@ -67,6 +67,22 @@ def template_of(found: Observation, region: str) -> str:
     return found.workloads[f"tiny-{region}"].template
 
 
+def test_a_learner_that_ends_for_good_is_named_with_its_last_words() -> None:
+    bad = learner("us-east-0", "n1", exit_code=64, exit_message="no data at /x")
+    found = seen()
+    pods = tuple(
+        replace(each, template=template_of(found, each.region))
+        for each in (bad, learner("us-east-1", "n2"))
+    )
+    registrar = reply(us_east_1="Training")
+    said = planned(seen(pods=pods, remembered=answers(registrar))).status
+    assert said is not None
+    conditions = {each["type"]: each for each in said.status["conditions"]}
+    assert conditions["Failed"]["status"] == "False"
+    assert conditions["Degraded"]["reason"] == "PodsExited"
+    assert "tiny-us-east-0 ended with exit code 64: no data" in conditions["Degraded"]["message"]
+
+
 def test_the_same_observation_gives_the_same_plan_and_is_not_changed() -> None:
     lost = replace(learner("us-east-0", "n1"), excluded=("n3",))
     found = seen(
@@ -237,12 +253,22 @@ def test_a_finished_job_lives_for_its_time_to_live(
 def test_a_finished_job_is_not_deleted_before_its_pods_and_its_last_status() -> None:
     with_pod = finished(0, 10, pods=(learner("us-east-0", "n1"),))
     assert planned(with_pod).expire is None
+    evicted = finished(0, 10, pods=(shard(0, "n1", phase="Failed", ready=False),))
+    assert planned(evicted).expire is not None
     unwritten = finished(0, 10)
     fresh = replace(unwritten, raw=raw(generation=2) | {"status": unwritten.raw["status"]})
     found = planned(fresh)
     assert found.status is not None
     assert found.expire is None
     assert found.pause_seconds == planner.POLL_SECONDS
+
+
+def test_an_evicted_shard_pod_on_a_lost_node_moves_no_shard() -> None:
+    evicted = shard(0, "gone", phase="Failed", ready=False, uid="evicted")
+    silent = Remembered(replies=(None,), silent_seconds={0: 60.0})
+    found = planned(seen(pods=(evicted, shard(0, "n1")), remembered=silent))
+    assert found.replace == ()
+    assert found.apply == ()
 
 
 def test_a_running_job_is_looked_at_every_second_and_a_suspended_one_rarely() -> None:

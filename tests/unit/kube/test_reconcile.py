@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ import yaml
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.edges.api import LEASES, NODES, NotFoundError, path
+from atoll_operator.kube.edges.api import (
+    LEASES,
+    NODES,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    path,
+)
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observe import Observer
@@ -31,6 +39,7 @@ class Server:
     def __init__(self, job: dict[str, Any] | None) -> None:
         self.job, self.children = job, {}  # type: ignore[var-annotated]
         self.log: list[str] = []
+        self.refuses: dict[str, str] = {}  # message by name of a child
 
     @property
     def writes(self) -> int:
@@ -49,15 +58,21 @@ class Server:
     async def apply(self, child: Mapping[str, Any]) -> None:
         name = child["metadata"]["name"]
         self.log.append(f"apply {child['kind']} {name}")
+        if name in self.refuses:
+            raise ApiError(403, self.refuses[name])
         where = path(child["kind"], "demo", name)
         live: Any = copy.deepcopy(child)
         live["metadata"] |= {"uid": f"uid-{name}", "generation": 1}
         live["status"] = {"observedGeneration": 1}
         self.children[where] = live
 
-    async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+    async def apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> None:
         if self.job is None:
             raise NotFoundError(404, "gone")
+        if self.job["metadata"]["uid"] != uid:
+            raise ConflictError(409, "another UID")
         self.log.append("status")
         self.job["status"] = copy.deepcopy(status)
 
@@ -129,6 +144,10 @@ class World:
 
     def metric(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(name)
+
+    def said(self, kind: str) -> dict[str, Any]:
+        assert self.server.job is not None
+        return next(c for c in self.server.job["status"]["conditions"] if c["type"] == kind)
 
     def condition(self, kind: str) -> str:
         assert self.server.job is not None
@@ -336,3 +355,176 @@ def test_a_word_that_the_registrar_refuses_deletes_nothing() -> None:
     world.shards.set_owner = refuse  # type: ignore[method-assign]
     assert not [each for each in world.run() if each.startswith("delete")]
     assert world.again == AGAIN_SECONDS
+
+
+QUOTA = 'pods "tiny-eu-west" is forbidden: exceeded quota'
+
+
+def refused() -> World:
+    """A job of which the API server refuses one StatefulSet, in the first pass."""
+    world = World()
+    world.server.refuses = {"tiny-eu-west": QUOTA}
+    world.run()
+    return world
+
+
+def test_a_child_that_is_refused_is_named_and_the_others_are_made() -> None:
+    world = refused()
+    assert path("StatefulSet", "demo", "tiny-us-east") in world.server.children
+    assert world.again == AGAIN_SECONDS
+    world.run()
+    accepted = world.said("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "ChildrenRefused")
+    assert "StatefulSet tiny-eu-west" in accepted["message"]
+    assert QUOTA in accepted["message"]
+    assert world.condition("SyncerReady") == "Unknown"  # all else is said as ever
+    assert world.run() == []
+
+
+def test_a_first_status_never_accepts_what_was_refused() -> None:
+    world = refused()
+    assert "status" not in world.server.log
+
+
+def test_a_refused_child_is_tried_again_after_a_pause() -> None:
+    world = refused()
+    again = "apply Service tiny-eu-west"
+    assert again not in world.run()
+    for key, each in world.reconciler.memories[KEY].refused.items():
+        world.reconciler.memories[KEY].refused[key] = replace(each, again_at=0.0)
+    assert again in world.run()
+    assert world.condition("Accepted") == "False"
+    world.server.refuses.clear()
+    for key, each in world.reconciler.memories[KEY].refused.items():
+        world.reconciler.memories[KEY].refused[key] = replace(each, again_at=0.0)
+    assert again in world.run()
+    world.run()
+    assert world.condition("Accepted") == "True"
+
+
+def test_an_edit_is_tried_at_once_whatever_was_refused() -> None:
+    world = refused()
+    world.run()
+    assert world.server.job is not None
+    world.server.refuses.clear()
+    template = {"spec": {"priorityClassName": "high"}}
+    world.server.job["spec"]["learner"] = {"template": template}
+    assert "apply StatefulSet tiny-eu-west" in world.run()
+
+
+def test_nothing_is_deleted_while_what_replaces_it_is_refused() -> None:
+    world = World()
+    world.run()
+    assert world.server.job is not None
+    world.server.refuses = {"tiny-us-east": QUOTA}
+    world.server.job["spec"]["regions"] = [{"name": "us-east", "learners": 4}]
+    assert not [each for each in world.run() if each.startswith("delete")]
+    world.server.refuses.clear()
+    world.reconciler.memories[KEY].refused.clear()
+    assert "delete tiny-eu-west" in world.run()
+
+
+def test_the_status_is_written_although_an_effect_failed() -> None:
+    world = lost_learner()
+    world.run()
+
+    async def refuse(where: str, uid: str, *, at_once: bool = False) -> bool:
+        raise ApiError(500, "no")
+
+    world.server.delete = refuse  # type: ignore[method-assign]
+    reply = world.shards.replies[0]
+    assert reply is not None
+    reply.tick, reply.state = 60, pb.SHARD_FAILED
+    with pytest.raises(ApiError):
+        world.run()
+    assert world.condition("Failed") == "True"
+
+
+def test_a_job_whose_objects_cannot_be_read_is_unknown_and_says_why() -> None:
+    world = World()
+    world.run()
+
+    async def refuse(where: str, selector: str = "") -> list[Any]:
+        raise ApiError(403, "persistentvolumeclaims is forbidden")
+
+    world.server.list = refuse  # type: ignore[method-assign]
+    with pytest.raises(ApiError):
+        world.run()
+    assert world.said("Degraded")["reason"] != "NotRead"  # what was read is young enough
+    world.reconciler.memories[KEY].read_at -= 60
+    with pytest.raises(ApiError):
+        world.run()
+    for kind in ("SyncerReady", "LearnersAvailable", "Progressing", "Degraded"):
+        said = world.said(kind)
+        assert (said["status"], said["reason"]) == ("Unknown", "NotRead")
+        assert "persistentvolumeclaims is forbidden" in said["message"]
+
+
+def test_a_new_job_whose_objects_cannot_be_read_has_a_status() -> None:
+    world = World()
+
+    async def refuse(where: str, selector: str = "") -> list[Any]:
+        raise ApiError(403, "forbidden")
+
+    world.server.list = refuse  # type: ignore[method-assign]
+    with pytest.raises(ApiError):
+        world.run()
+    assert world.condition("Progressing") == "Unknown"
+
+
+def test_pods_of_a_former_job_of_the_same_name_are_not_this_job_s() -> None:
+    world = World()
+    world.run()
+    world.server.add_pod("tiny-syncer-0-x", "shard", "n1", **{Label.SHARD: "0"})
+    pod = world.server.children[path("Pod", "demo", "tiny-syncer-0-x")]
+    pod["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 64}}}]
+    assert world.server.job is not None
+    world.server.job["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    for of_former in (
+        {"labels": {**pod["metadata"]["labels"], Label.JOB_UID: "former"}},
+        {"creationTimestamp": "2026-01-01T00:00:00Z"},  # of an earlier version: no such label
+    ):
+        whole = dict(pod["metadata"])
+        pod["metadata"] |= of_former
+        world.run()
+        assert world.reconciler.memories[KEY].addresses == {0: ""}
+        assert world.condition("Failed") == "False"
+        pod["metadata"] = whole
+    made = world.server.children[path("Deployment", "demo", "tiny-syncer-0")]["spec"]["template"]
+    pod["metadata"]["annotations"] = made["metadata"]["annotations"]
+    pod["metadata"]["creationTimestamp"] = "2026-01-03T00:00:00Z"
+    world.run()
+    assert world.condition("Failed") == "True"
+
+
+def test_a_pass_that_began_for_a_former_job_writes_no_status_of_the_next_one() -> None:
+    world = World()
+    whole = world.server.apply
+
+    async def remade(child: Mapping[str, Any]) -> None:
+        assert world.server.job is not None
+        world.server.job["metadata"]["uid"] = "next"
+        await whole(child)
+
+    world.server.apply = remade  # type: ignore[method-assign]
+    world.run()
+    assert world.server.job is not None
+    assert "status" not in world.server.job
+
+
+def test_a_short_failure_to_read_after_a_quiet_time_changes_no_condition() -> None:
+    world = World()
+    world.run()
+    memory = world.reconciler.memories[KEY]
+    memory.observed_at -= 20.0  # the last listing; passes without one have succeeded since
+    memory.read_at -= 20.0
+    memory.dirty = False
+    asyncio.run(world.reconciler.reconcile(KEY))
+
+    async def refuse(where: str, selector: str = "") -> list[Any]:
+        raise ConnectionError("reset")
+
+    world.server.list = refuse  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        world.run()
+    assert world.said("Degraded")["reason"] != "NotRead"

@@ -77,5 +77,9 @@ def test_shards_are_reached_at_their_newest_pods_or_at_the_endpoints_of_another_
     ]
     assert shard_addresses(two, pods, lambda _: True) == {0: "new:7700", 1: ""}
     assert shard_addresses(two, pods[:1], lambda _: True)[0] == "old:7700"
+    for phase in ("Failed", "Succeeded"):  # evicted, or ended with its node
+        dead = shard(0, "m", address="dead", phase=phase)
+        assert shard_addresses(two, [*pods, dead], lambda _: True)[0] == "new:7700"
+        assert shard_addresses(two, [dead], lambda _: True)[0] == ""
     far = job("spec.syncer.endpoints=['a:1', 'b:2']")
     assert shard_addresses(far, [], lambda _: False) == {0: "a:1", 1: "b:2"}

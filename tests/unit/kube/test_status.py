@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.conditions import Condition, Kind, Phase
-from atoll_operator.kube.observation import Observation, Remembered
+from atoll_operator.kube.observation import Observation, Remembered, workload
 from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState, Placement
 from atoll_operator.kube.plan.phase import Before
@@ -108,3 +108,18 @@ def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None
         "tiny-us-east-0 is on n1, which is silent",
         "tiny-us-east-1 waits for a node: 0/3 nodes are available",
     ]
+
+
+def test_pods_that_a_controller_cannot_make_are_named() -> None:
+    refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
+    live = workload(
+        {
+            "kind": "Deployment",
+            "metadata": {"name": "tiny-syncer-0"},
+            "spec": {"template": {"metadata": {}}},
+            "status": {"conditions": [refused]},
+        }
+    )
+    found = said(replace(seen(), workloads={live.name: live}))
+    degraded = next(each for each in found.status["conditions"] if each["type"] == "Degraded")
+    assert degraded["message"] == "tiny-syncer-0 cannot make its pod: exceeded quota: pods"

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from kubernetes.aio import client, config
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
@@ -41,6 +42,8 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 Object = dict[str, Any]
 Query = Sequence[tuple[str, str]]
 
+log = structlog.get_logger()
+
 
 class ApiError(Exception):
     """The API server refused a request; `status` is the HTTP status."""
@@ -48,6 +51,7 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
+        self.message = message
 
 
 class NotFoundError(ApiError):
@@ -144,12 +148,17 @@ class Api:
         query = [("fieldManager", CHILDREN_MANAGER), ("force", "true")]
         return await self.call("patch", where, body=child, query=query, content_type=APPLY)
 
-    async def apply_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
-        """Server-side apply of a job's whole status; NotFoundError when the job is gone."""
+    async def apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> Object:
+        """Server-side apply of a job's whole status.
+
+        NotFoundError when the job is gone, ConflictError when another one has its name.
+        """
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "status": status,
         }
         query = [("fieldManager", STATUS_MANAGER), ("force", "true")]
@@ -177,8 +186,11 @@ class Api:
         return True
 
     async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
-        """Create a core/v1 Event."""
-        await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
+        """Create a core/v1 Event. One that is refused is logged: no pass ends for it."""
+        try:
+            await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
+        except ApiError as error:
+            log.warning("event refused", namespace=namespace, error=str(error))
 
     async def watch(self, where: str, version: str, seconds: int) -> AsyncIterator[Object]:
         """Yield a collection's events from a resource version on, until the server ends the stream.

@@ -9,6 +9,10 @@ kopf lists again after each break of a watch, and ends a watch that has been sil
 INACTIVE_SECONDS, bookmarks included. It passes on events but no bookmarks, so in a cluster without
 changes `EventTimes` grow without bound although all is well. The probes report them and put no
 limit on them.
+
+A watch whose error kopf does not retry (404 at once, 403 and 5xx after about a minute) ends kopf as
+a whole. `run` then raises, the process exits with a code other than 0, and the kubelet starts it
+again: an operator that watches nothing is worse than one that restarts.
 """
 
 import asyncio
@@ -33,6 +37,11 @@ CHILDREN = (
     ("apps", "v1", "deployments"),
 )
 INACTIVE_SECONDS = 75.0  # the API server sends a bookmark every minute
+THREAD = "kopf"
+
+
+class KopfEndedError(Exception):
+    """kopf has ended, and with it every watch of jobs and children."""
 
 
 class EventTimes:
@@ -91,42 +100,48 @@ def registry(feed: Callable[[Key], None], times: EventTimes) -> kopf.OperatorReg
 
 
 async def run(feed: Callable[[Key], None], settings: Settings, times: EventTimes) -> None:
-    """Feed keys until cancelled; returns if kopf ends by itself.
+    """Feed keys until cancelled; raises KopfEndedError when kopf ends, whatever ended it.
 
     `feed` is called in the caller's event loop, never in kopf's thread. On cancellation kopf is
     asked to stop and not waited for: its thread is a daemon and ends with the process.
+
+    kopf ends as a whole as soon as one of its watches gets an error that it does not retry. Its
+    stop flag is an asyncio.Event of its own loop: for a threading.Event kopf would wait in the
+    loop's default executor, which `asyncio.Runner` joins, so a kopf that has ended by itself would
+    never come back from its thread, and the operator would live on without any watch.
     """
-    loop, stop = asyncio.get_running_loop(), threading.Event()
+    loop, inner, stop = asyncio.get_running_loop(), asyncio.new_event_loop(), asyncio.Event()
 
     def hand_over(key: Key) -> None:
         loop.call_soon_threadsafe(feed, key)
 
-    def work() -> None:
-        asyncio.run(
-            kopf.operator(
-                registry=registry(hand_over, times),
-                standalone=True,
-                clusterwide=not settings.namespaces,
-                namespaces=settings.namespaces,
-                stop_flag=stop,
-            )
-        )
-
     ended: asyncio.Future[None] = loop.create_future()
 
-    def finish() -> None:
+    def finish(error: BaseException | None) -> None:
         if not ended.done():
-            ended.set_result(None)
+            ended.set_exception(KopfEndedError(f"kopf has ended: {error or 'without an error'}"))
 
     def guard() -> None:
+        cause = None
         try:
-            work()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
-                loop.call_soon_threadsafe(finish)
+            with asyncio.Runner(loop_factory=lambda: inner) as runner:
+                runner.run(
+                    kopf.operator(
+                        registry=registry(hand_over, times),
+                        standalone=True,
+                        clusterwide=not settings.namespaces,
+                        namespaces=settings.namespaces,
+                        stop_flag=stop,
+                    )
+                )
+        except BaseException as error:  # the end of a thread: `run` raises it in the caller's loop
+            cause = error
+        with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(finish, cause)
 
-    threading.Thread(target=guard, name="kopf", daemon=True).start()
+    threading.Thread(target=guard, name=THREAD, daemon=True).start()
     try:
         await ended
     finally:
-        stop.set()
+        with contextlib.suppress(RuntimeError):  # kopf has ended and its loop is closed
+            inner.call_soon_threadsafe(stop.set)

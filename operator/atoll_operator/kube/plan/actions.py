@@ -56,6 +56,7 @@ class Plan:
     held: bool = False  # NodeLossHeld
 
     apply: tuple[Object, ...] = ()  # children by server-side apply
+    refused: frozenset[tuple[str, str]] = frozenset()  # kind and name: still asked for, refused
     prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
     replace: tuple[PodReplacement, ...] = ()
     delete: tuple[Deletion, ...] = ()  # pods, with their grace

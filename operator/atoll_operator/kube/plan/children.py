@@ -8,6 +8,10 @@
 Every object has the job as its controlling owner, so deleting the job deletes them all, except a
 claim with `reclaim: Retain`. Suspending or finishing a job sets replicas to 0 and deletes nothing.
 
+Every object and every pod has the job's UID as a label, so that what a former job of the same name
+has left is not taken for this job's (`observation.belongs`). It is in no selector, which could not
+change, and in no template's hash: the label alone restarts nothing.
+
 Two hashes decide what happens to running pods. `Annotation.APPLIED` is the hash of a whole object:
 while the live object carries it there is nothing to apply. `Annotation.TEMPLATE` is the hash of a
 role's pod template without what may change under running pods (the run file's name, which changes
@@ -72,6 +76,8 @@ class JobChildren:
     settings: Settings
     running: Running
     exclusions: Exclusions = field(default_factory=Exclusions)
+    unlabelled: frozenset[str] = frozenset()
+    """Names of running Deployments whose pods an earlier version made without the job's UID."""
 
     def objects(self) -> list[Object]:
         """All children, in the order in which they are applied: what pods refer to comes first."""
@@ -103,6 +109,7 @@ class JobChildren:
             "app.kubernetes.io/component": role,
             "app.kubernetes.io/managed-by": COMPONENT,
             Label.JOB: self.owner.name,
+            Label.JOB_UID: self.owner.uid,
             Label.ROLE: role,
             **more,
         }
@@ -164,7 +171,9 @@ class JobChildren:
             f"{shard_name(job.name, number)}.{self.owner.namespace}.svc:{SHARD_PORT}"
             for number in range(job.spec.syncer.shards)
         ]
-        labels = more.pop("labels")
+        labels = {**more.pop("labels")}
+        if child in self.unlabelled:
+            del labels[Label.JOB_UID]  # to add it would restart a pod that is well
         return pods.RoleContext(
             role=role,
             labels=labels,
@@ -190,7 +199,7 @@ class JobChildren:
             LEARNER_ROLE, region.name, run_file(job), name, labels=labels,
             overrides=region.pod_overrides,
         )  # fmt: skip
-        bare = replace(context, run_config="", excluded=())  # a count of learners restarts no pod
+        bare = _bare(context, run_config="")  # a count of learners restarts no pod
         template = pods.learner(job, context)
         note_template_hash(template, pods.learner(job, bare))
         selector = {Label.JOB: self.owner.name, Label.REGION: region.name, Label.ROLE: LEARNER_ROLE}
@@ -237,7 +246,7 @@ class JobChildren:
             SHARD_ROLE, syncer_region(job), shards_file(job), name, labels=labels
         )
         template = pods.shard(job, context, number, self.owner.uid, name)
-        bare = pods.shard(job, replace(context, excluded=()), number, self.owner.uid, name)
+        bare = pods.shard(job, _bare(context), number, self.owner.uid, name)
         note_template_hash(template, bare)
         ports = [{"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}]
         found = [
@@ -271,7 +280,7 @@ class JobChildren:
             EVALUATOR_ROLE, syncer_region(job), shards_file(job), name, labels=labels
         )
         template = pods.evaluator(job, context)
-        note_template_hash(template, pods.evaluator(job, replace(context, excluded=())))
+        note_template_hash(template, pods.evaluator(job, _bare(context)))
         selector = {Label.JOB: self.owner.name, Label.ROLE: EVALUATOR_ROLE}
         return self._deployment(name, labels, selector, template, self.running.evaluator)
 
@@ -291,6 +300,12 @@ class JobChildren:
             "template": template,
         }
         return self._object("Deployment", "apps/v1", name, labels, spec=spec)
+
+
+def _bare(context: pods.RoleContext, **more: Any) -> pods.RoleContext:
+    """The context without what restarts no pod when it changes: lost nodes, and the job's UID."""
+    labels = {key: value for key, value in context.labels.items() if key != Label.JOB_UID}
+    return replace(context, excluded=(), labels=labels, **more)
 
 
 def syncer_region(job: Job) -> str:

@@ -370,5 +370,7 @@ def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]
     if each.role == LEARNER_ROLE:
         new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
         return any(pod.uid in training for pod in new)
-    new = [pod for pod in pods if pod.role == each.role and pod.uid != each.old_uid]
+    new = [
+        pod for pod in pods if pod.role == each.role and pod.uid != each.old_uid and not pod.ended
+    ]
     return bool(new) and all(pod.ready for pod in new)

@@ -8,11 +8,18 @@ shards that they came from.
     spec.suspend ─────────────────────────────────────────> SUSPENDED <──> RUNNING
     registrar says Complete, the evaluator still measures ─> FINISHING ──> COMPLETE
     registrar says Complete ──────────────────────────────> COMPLETE (for ever)
-    permanent exit code, store lost, deadline passed ─────> FAILED (for ever)
+    no quorum left, store lost, deadline passed ──────────> FAILED (for ever)
     else ─────────────────────────────────────────────────> RUNNING
+
+A permanent exit code (`atoll_protos.exits`) means that the same process would end in the same way
+again. One of a shard fails the job, because no slice of it can be merged any more. Those of
+learners fail it once the remaining slots cannot make a quorum. One of a single learner or of the
+evaluator does not: its slot idles, Degraded names the pod with its last words, and the others
+train on. A pod of an old template does not count, because the edit that made it old may be the
+fix, and neither does one that has joined the syncer since.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -21,8 +28,8 @@ from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import EVALUATOR_ROLE
-from atoll_operator.kube.observation import Pod, seconds_of
+from atoll_operator.kube.names import EVALUATOR_ROLE, LEARNER_ROLE, SHARD_ROLE
+from atoll_operator.kube.observation import Pod, Workload, seconds_of, workload_name
 from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
@@ -72,10 +79,12 @@ def decide(
     pods: Sequence[Pod],
     registrar: pb.StatusReply | None,
     final_seconds: float | None,
+    exited: Sequence[Pod] = (),
 ) -> Phase:
     """The phase of a job, with its reason.
 
-    `registrar` is shard 0's answer, None when there is no young one. `final_seconds` is the time
+    `registrar` is shard 0's answer, None when there is no young one. `exited` are the pods that
+    have ended for good (`exited_for_good`). `final_seconds` is the time
     since this operator first saw the registrar's Complete.
     """
     refused = support.on_a_cluster(job)
@@ -87,7 +96,7 @@ def decide(
         return Phase(kind=Kind.REJECTED, reason=NOT_SUPPORTED, message=str(refused))
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         return _complete(job, registrar, pods, final_seconds or 0.0)
-    failure = _failure(job, before, pods, registrar)
+    failure = _failure(job, before, exited, registrar)
     if failure is not None:
         return failure
     if job.spec.suspend:
@@ -136,7 +145,11 @@ def _complete(
     )
     message = f"trained to step {registrar.tick}; {kept}"
     evaluators = [pod for pod in pods if pod.role == EVALUATOR_ROLE]
-    measured = any(pod.exit_code == ExitCode.FINAL for pod in evaluators)
+    measured = any(
+        pod.exit_code is not None
+        and (pod.exit_code == ExitCode.FINAL or is_permanent(pod.exit_code))
+        for pod in evaluators
+    )
     waits = job.spec.evaluator is not None and not measured and bool(evaluators)
     if waits and final_seconds < EVALUATION_SECONDS_MAX:
         return Phase(kind=Kind.FINISHING, reason=EVALUATING, message="the last evaluation runs")
@@ -144,14 +157,13 @@ def _complete(
 
 
 def _failure(
-    job: Job, before: Before, pods: Sequence[Pod], registrar: pb.StatusReply | None
+    job: Job, before: Before, exited: Sequence[Pod], registrar: pb.StatusReply | None
 ) -> Phase | None:
-    for pod in pods:
-        if pod.exit_code is not None and is_permanent(pod.exit_code):
-            row = EXITS[pod.exit_code]
-            said = f": {pod.exit_message}" if pod.exit_message else ""
-            message = f"{pod.name} ended with exit code {pod.exit_code}{said}; {row.remedy}"
-            return Phase(kind=Kind.FAILED, reason=row.reason, message=message[:2000])
+    fatal = [pod for pod in exited if pod.role == SHARD_ROLE] or _no_quorum(job, exited)
+    if fatal:
+        row = EXITS[fatal[0].exit_code or 0]
+        message = "; ".join(last_words(pod) for pod in fatal)
+        return Phase(kind=Kind.FAILED, reason=row.reason, message=message[:2000])
     if registrar is not None and registrar.state == pb.SHARD_FAILED:
         remedy = "restore a checkpoint, or start another job"
         message = f"{registrar.reason}; {remedy}"
@@ -161,3 +173,49 @@ def _failure(
         message = f"spec.activeDeadlineSeconds of {deadline} have passed; start another job"
         return Phase(kind=Kind.FAILED, reason=DEADLINE_EXCEEDED, message=message)
     return None
+
+
+# ---------------------------------------------------------------- permanent exits
+
+
+def exited_for_good(
+    job: Job,
+    pods: Iterable[Pod],
+    joined: frozenset[str] | None,
+    workloads: Mapping[str, Workload],
+) -> tuple[Pod, ...]:
+    """Pods whose last end was permanent and that have not come back since.
+
+    A container that has started again may end in the same way in a moment, so it counts as long as
+    its pod has no session. `joined` holds the UIDs of pods that have one; None: the registrar is
+    silent, and only a container that does not run counts.
+    """
+    learners = {region.name: region.learners for region in job.spec.regions}
+    found = []
+    for pod in pods:
+        if pod.exit_code is None or not is_permanent(pod.exit_code):
+            continue
+        if pod.terminating or pod.ended:
+            continue
+        live = workloads.get(workload_name(job.name, pod))
+        old = live is not None and live.template != pod.template
+        beyond = pod.role == LEARNER_ROLE and pod.ordinal >= learners.get(pod.region, 0)
+        unknown = pod.runs and (joined is None or pod.role != LEARNER_ROLE)
+        lives = unknown or pod.uid in (joined or ())
+        if not (old or beyond or lives):
+            found.append(pod)
+    return tuple(found)
+
+
+def last_words(pod: Pod) -> str:
+    """What a pod that has ended for good said, and what to do."""
+    row = EXITS[pod.exit_code or 0]
+    said = f": {pod.exit_message}" if pod.exit_message else ""
+    return f"{pod.name} ended with exit code {pod.exit_code}{said}; {row.remedy}"
+
+
+def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:
+    """The learners that have ended for good, if those that are left cannot make a quorum."""
+    ended = [pod for pod in exited if pod.role == LEARNER_ROLE]
+    left = job.spec.learners - len({pod.slot for pod in ended})
+    return ended if left < job.spec.sync.quorum else []

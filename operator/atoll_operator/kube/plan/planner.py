@@ -35,6 +35,7 @@ from atoll_operator.kube.observation import (
     Object,
     Observation,
     Pod,
+    Refusal,
     key_of,
     rfc3339,
     seconds_of,
@@ -68,16 +69,25 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     `now` is wall time in UNIX seconds; it dates statuses and Events, and measures deadlines, which
     outlive this process. All shorter times are ages in the observation.
     """
+    if seen.job is not None and seen.unread:
+        return Plan(
+            at=seen.at,
+            namespace=seen.namespace,
+            job=seen.job.name,
+            status=status.of_unread(situation_of(seen, seen.job, settings, now)),
+        )
     if seen.job is None:
         found = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
         return Plan(at=seen.at, namespace=seen.namespace, job=name, status=found)
     case = situation_of(seen, seen.job, settings, now)
     job, placement = case.job, case.placement
-    apply, prune = _children(case)
+    apply, prune, refused = _children(case)
     replace, waits = _replacements(case)
-    said = status.of_job(case)
+    said = status.of_job(case, [each.text for each in refused])
     pause = AGAIN_SECONDS if waits else _pause(case)
+    if refused and pause is not None:
+        pause = min(pause, POLL_SECONDS)
     expire = None
     if pause is None and case.phase.kind.over:
         if said is None:
@@ -92,6 +102,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         storms=placement.storms,
         held=bool(placement.held),
         apply=apply,
+        refused=frozenset((each.kind, each.name) for each in refused),
         prune=prune,
         replace=replace,
         delete=_deletions(case),
@@ -176,8 +187,10 @@ def _owners(case: Situation) -> tuple[OwnerWord, ...]:
 # ---------------------------------------------------------------- children
 
 
-def _children(case: Situation) -> tuple[tuple[Object, ...], tuple[Deletion, ...]]:
-    """Children to apply because they differ, and children to delete.
+def _children(
+    case: Situation,
+) -> tuple[tuple[Object, ...], tuple[Deletion, ...], tuple[Refusal, ...]]:
+    """Children to apply because they differ, children to delete, and those that are refused.
 
     A child differs when the hash that it carries is not the hash of what would be applied. That is
     a comparison with what was last applied, not with the live object: fields that others have
@@ -185,15 +198,20 @@ def _children(case: Situation) -> tuple[tuple[Object, ...], tuple[Deletion, ...]
     """
     seen, job, phase = case.seen, case.job, case.phase
     if phase.kind is Kind.REJECTED:
-        return (), ()
+        return (), (), ()
     if phase.kind is Kind.SUSPENDED and not seen.workloads:
-        return (), ()  # created suspended: not even an empty StatefulSet
+        return (), (), ()  # created suspended: not even an empty StatefulSet
     builder = JobChildren(
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
         settings=case.settings,
         running=phases.running(phase, case.before, keeps_shards=_keeps_shards(seen, job)),
         exclusions=nodes.exclusions(job.name, seen.workloads, case.placement),
+        unlabelled=frozenset(
+            live.name
+            for live in seen.workloads.values()
+            if live.kind == "Deployment" and live.replicas and not live.job_uid
+        ),
     )
     objects = builder.objects()
     held = _held_shards(case, objects)
@@ -204,7 +222,20 @@ def _children(case: Situation) -> tuple[tuple[Object, ...], tuple[Deletion, ...]
         if each["metadata"]["name"] not in held
         and _applied(live.get(key_of(each), {})) != _applied(each)
     ]
-    return tuple(changed), _pruned(seen, {key_of(each) for each in objects})
+    refused = _refused(seen, changed)
+    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
+    tried = tuple(each for each in changed if key_of(each) not in waiting)
+    return tried, _pruned(seen, {key_of(each) for each in objects}), refused
+
+
+def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[Refusal, ...]:
+    """The children that the API server refused as they are wanted now; an edit forgets it."""
+    wanted = {key_of(each): _applied(each) for each in changed}
+    return tuple(
+        each
+        for each in seen.remembered.refused
+        if wanted.get((each.kind, each.name)) == each.applied
+    )
 
 
 def _keeps_shards(seen: Observation, job: Job) -> bool:
@@ -309,7 +340,7 @@ def _pause(case: Situation) -> float | None:
         return None
     if case.phase.kind.over:
         return _seconds_left(case)
-    if case.phase.kind is Kind.SUSPENDED and not case.seen.pods:
+    if case.phase.kind is Kind.SUSPENDED and all(pod.ended for pod in case.seen.pods):
         return QUIET_SECONDS
     return POLL_SECONDS
 
@@ -320,7 +351,7 @@ def _seconds_left(case: Situation) -> float | None:
     completed = case.seen.status.completion_time
     if not completed or not case.before.over:
         return POLL_SECONDS
-    if any(not pod.terminating for pod in case.seen.pods):
+    if any(not (pod.terminating or pod.ended) for pod in case.seen.pods):
         return POLL_SECONDS
     if ttl is None:
         return QUIET_SECONDS

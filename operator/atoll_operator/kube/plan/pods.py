@@ -115,6 +115,20 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     return pod
 
 
+def container_names(job: Job) -> dict[str, str]:
+    """By role, the name of the container that runs Atoll: the template's first one."""
+    own = job.spec.evaluator
+    templates = {
+        LEARNER_ROLE: job.spec.learner.template,
+        SHARD_ROLE: job.spec.syncer.template,
+        EVALUATOR_ROLE: own.template if own else Template(),
+    }
+    return {
+        role: str((template.container.model_extra or {}).get("name") or role)
+        for role, template in templates.items()
+    }
+
+
 def _pod(
     job: Job, context: RoleContext, template: Template, env: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:

@@ -79,6 +79,13 @@ def judge(
     return Sessions(dead=frozenset(dead), unseen=frozenset(unseen))
 
 
+def joined(registrar: pb.StatusReply | None) -> frozenset[str] | None:
+    """UIDs of pods with a session that is not dead; None when the registrar does not answer."""
+    if registrar is None:
+        return None
+    return frozenset(slot.uid for slot in registrar.slots if slot.state not in DEAD_STATES)
+
+
 def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> bool:
     if slot is None:
         return absent_seconds >= ABSENT_SECONDS
@@ -133,7 +140,8 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
     """host:port by shard, empty where it is not known.
 
     In the syncer's own region it is the address of the shard's pod, and of one that is not
-    terminating if there is one; elsewhere `spec.syncer.endpoints`. `serves` says whether this
+    terminating if there is one (a pod that has ended, such as an evicted one, keeps its address and
+    has none that answers); elsewhere `spec.syncer.endpoints`. `serves` says whether this
     install runs a region.
     """
     shards = range(job.spec.syncer.shards)
@@ -142,6 +150,6 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
         return {n: endpoints[n] if endpoints else "" for n in shards}
     found = dict.fromkeys(shards, "")
     for pod in sorted(pods, key=lambda pod: not pod.terminating):
-        if pod.role == SHARD_ROLE and pod.shard in found and pod.address:
+        if pod.role == SHARD_ROLE and pod.shard in found and pod.address and not pod.ended:
             found[pod.shard] = f"{pod.address}:{SHARD_PORT}"
     return found

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from atoll_operator.api.conditions import Kind, Phase
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import Observation, with_region
+from atoll_operator.kube.names import LEARNER_ROLE, Annotation
+from atoll_operator.kube.observation import Observation, Pod, with_region
 from atoll_operator.kube.plan import nodes, sessions
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.children import syncer_region
@@ -29,12 +29,17 @@ class Situation:
     before: Before  # what earlier passes have written
     phase: Phase
     placement: Placement
+    exited: tuple[Pod, ...] = ()  # pods that have ended for good
 
 
 def situation_of(seen: Observation, job: Job, settings: Settings, now: float) -> Situation:
     """Decide the phase and the placement of a job whose manifest could be read."""
     before = phases.before(seen.status, now)
-    phase = phases.decide(job, before, seen.pods, seen.registrar, seen.remembered.final_seconds)
+    joined = sessions.joined(seen.registrar)
+    exited = phases.exited_for_good(job, seen.pods, joined, seen.workloads)
+    phase = phases.decide(
+        job, before, seen.pods, seen.registrar, seen.remembered.final_seconds, exited
+    )
     return Situation(
         seen=seen,
         job=job,
@@ -43,6 +48,7 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         before=before,
         phase=phase,
         placement=_place(seen, job, phase, settings),
+        exited=exited,
     )
 
 
@@ -57,7 +63,11 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Pla
     home = syncer_region(job)
     return nodes.decide(
         nodes.PlacementInput(
-            pods=[with_region(pod, home) for pod in seen.pods],
+            pods=[
+                with_region(pod, home)
+                for pod in seen.pods
+                if pod.role == LEARNER_ROLE or not pod.ended  # a StatefulSet waits for its name
+            ],
             nodes=seen.nodes,
             dead=judged.dead,
             unseen=judged.unseen,

@@ -20,23 +20,29 @@ WRITE_SECONDS. So a job at rest costs no writes, and a training one six a minute
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition, Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set
-from atoll_operator.kube.observation import Object, Observation, Pod, Workload, rfc3339
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set, shard_name
+from atoll_operator.kube.observation import (
+    STARTING_WAITS,
+    Object,
+    Observation,
+    Pod,
+    Workload,
+    rfc3339,
+)
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan.nodes import Placement
-from atoll_operator.kube.plan.phase import export_url
+from atoll_operator.kube.plan.phase import export_url, last_words
 from atoll_operator.kube.plan.situation import Situation
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
-STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +59,21 @@ def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
     return _write(seen, conditions.rejected(INVALID, seen.error), Status(), now)
 
 
-def of_job(case: Situation) -> StatusWrite | None:
-    """The status of a job in its situation; None: nothing to write."""
-    found = conditions.decide(_facts(case))
+def of_unread(case: Situation) -> StatusWrite | None:
+    """The status of a job whose objects cannot be read: its phase, and all else Unknown."""
+    facts = replace(_facts(case), unread=case.seen.unread, drift=())
+    status = case.seen.status
+    if not case.phase.kind.over:
+        status = Status(run=status.run).model_copy(update=_times(case))
+    return _write(case.seen, conditions.decide(facts), status, case.now)
+
+
+def of_job(case: Situation, refused: Sequence[str] = ()) -> StatusWrite | None:
+    """The status of a job in its situation; None: nothing to write.
+
+    `refused`: children that the API server has refused, in words.
+    """
+    found = conditions.decide(replace(_facts(case), refused=tuple(refused)))
     if case.phase.kind.over and case.before.over:
         # Pods and shards are gone: what was written while they were there stays.
         status = case.seen.status
@@ -94,7 +112,12 @@ def _facts(case: Situation) -> conditions.Facts:
     """What the conditions are decided from."""
     seen, job, placement = case.seen, case.job, case.placement
     live = statuses.training(seen.replies)
-    shard_problems, losses = problems(seen.pods, placement)
+    gone = {pod.uid for pod in case.exited}
+    shard_problems, losses = problems([pod for pod in seen.pods if pod.uid not in gone], placement)
+    for each in seen.workloads.values():
+        if each.trouble:
+            where = shard_problems if each.name in shard_names(job) else losses
+            where.append(f"{each.name} cannot make its pod: {each.trouble}")
     steps = job.spec.steps or 0
     behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
     return conditions.Facts(
@@ -105,6 +128,7 @@ def _facts(case: Situation) -> conditions.Facts:
         live=None if live is None else len(live),
         quorum=job.spec.sync.quorum,
         losses=tuple(losses),
+        exited=tuple(sorted(last_words(pod) for pod in case.exited)),
         held=tuple(each.message for each in placement.held),
         drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
         stalled_seconds=seen.remembered.still_seconds,
@@ -114,19 +138,27 @@ def _facts(case: Situation) -> conditions.Facts:
     )
 
 
+def shard_names(job: Job) -> frozenset[str]:
+    """Names of the shards' Deployments."""
+    return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
+
+
 def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list[str]]:
     """What is wrong with shards' and with learners' pods, one sentence per pod."""
     shards: list[str] = []
     learners: list[str] = []
     lost = placement.lost
     for pod in pods:
+        if pod.ended:
+            continue
         said = ""
         if pod.node in lost:
             said = f"{pod.name} is on {pod.node}, which is {lost[pod.node]}"
         elif pod.unschedulable:
             said = f"{pod.name} waits for a node: {pod.unschedulable}"
         elif pod.waiting not in STARTING_WAITS:
-            code = "" if pod.exit_code is None else f", last exit code {pod.exit_code}"
+            own = pod.exit_code is not None and "container " not in pod.waiting
+            code = f", last exit code {pod.exit_code}" if own else ""
             said = f"{pod.name} waits: {pod.waiting}{code}"
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)

@@ -1,0 +1,89 @@
+"""How objects of the API server are read: containers by name, and what keeps a pod from running."""
+
+from typing import Any
+
+from atoll_operator.kube import observation
+from atoll_operator.kube.observation import Pod
+from atoll_operator.kube.plan.nodes import Placement
+from atoll_operator.kube.plan.pods import container_names
+from atoll_operator.kube.plan.status import problems
+from atoll_protos.names import Label
+from unit.kube.cluster_values import job
+
+
+def read(
+    containers: dict[str, Any], *, init: dict[str, Any] | None = None, of: str = "learner"
+) -> Pod:
+    """A learner's pod whose containers are in these states, in the order of the kubelet."""
+    raw = {
+        "metadata": {"name": "tiny-us-east-0", "uid": "u", "labels": {Label.ROLE: "learner"}},
+        "spec": {"containers": [{"name": name} for name in sorted(containers, reverse=True)]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": _statuses(containers),
+            "initContainerStatuses": _statuses(init or {}),
+        },
+    }
+    return observation.pod(raw, {"learner": of})
+
+
+def _statuses(states: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name} | states[name] for name in sorted(states)]
+
+
+def ended(code: int, message: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "message": message}}
+
+
+RUNS: dict[str, Any] = {"state": {"running": {}}}
+CRASHES: dict[str, Any] = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": ended(3),
+}
+
+
+def test_the_container_that_trains_is_read_whatever_sidecar_is_before_it() -> None:
+    pod = read({"istio-proxy": RUNS, "learner": {"state": ended(64, "no data")}})
+    assert (pod.exit_code, pod.exit_message, pod.runs) == (64, "no data", False)
+
+
+def test_the_exit_of_a_sidecar_is_not_the_learner_s() -> None:
+    pod = read({"agent": {"state": ended(64)}, "learner": RUNS})
+    assert (pod.exit_code, pod.runs) == (None, True)
+
+
+def test_a_container_has_the_name_of_the_template_s_first_one_or_of_its_role() -> None:
+    named = job("spec.learner.template.spec.containers=[{name: main}, {name: learner}]")
+    assert container_names(named) == {
+        "learner": "main", "shard": "shard", "evaluator": "evaluator",
+    }  # fmt: skip
+    assert read({"main": {"state": ended(65)}, "learner": RUNS}, of="main").exit_code == 65
+
+
+def test_a_pod_of_a_template_with_another_name_is_read_by_its_own_first_container() -> None:
+    assert read({"trainer": {"state": ended(77)}, "agent": RUNS}).exit_code == 77
+
+
+def said(pod: Pod) -> str:
+    return problems([pod], Placement())[1][0]
+
+
+def test_an_init_container_that_fails_is_named() -> None:
+    waits = {"state": {"waiting": {"reason": "PodInitializing"}}}
+    pod = read({"learner": waits}, init={"fetch": CRASHES})
+    assert said(pod) == (
+        "tiny-us-east-0 waits: init container fetch is in CrashLoopBackOff, last exit code 3"
+    )
+
+
+def test_a_sidecar_that_fails_is_named() -> None:
+    pod = read({"agent": CRASHES, "learner": RUNS})
+    assert said(pod) == (
+        "tiny-us-east-0 waits: container agent is in CrashLoopBackOff, last exit code 3"
+    )
+
+
+def test_a_pod_that_starts_is_no_problem() -> None:
+    waits = {"state": {"waiting": {"reason": "PodInitializing"}}}
+    pod = read({"learner": waits}, init={"fetch": RUNS})
+    assert problems([pod], Placement()) == ([], [])
