@@ -186,6 +186,14 @@ class Driver:
             values.forget(session)  # it is not needed any more
         self.feed(effects)
         self.judged = None
+        if session not in self.shard.sessions:  # it ended while its values were examined
+            values.forget(session)
+
+    def session_closed(self, session: int) -> None:
+        """Both streams are gone, and with them what this session had sent of a seed."""
+        self.feed(self.shard.session_closed(session, self.now()))
+        if self.values is not None:
+            self.values.forget(session)
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -112,7 +112,7 @@ class SyncerService(rpc.SyncerServicer):
                     task.cancel()
             driver.ports.pop(number, None)
             with _bugs_end(driver):
-                driver.feed(driver.shard.session_closed(number, driver.now()))
+                driver.session_closed(number)
             log.info("session ended", session=number, slot=first.join.slot)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802

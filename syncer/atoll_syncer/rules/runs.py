@@ -273,9 +273,7 @@ def _set_owner(state: State, token: int, request: pb.SetOwnerRequest) -> list[Ef
     if request.word != word:
         return [Reply(token, pb.SetOwnerReply(word=word))]
     entry = log.Owned(slot=request.slot, uid=request.uid, word=word + 1)
-    state.run.words[request.slot] = (
-        word + 1
-    )  # another with the same n may come before it is durable
+    state.run.words[request.slot] = word + 1  # before it is durable another may come
     effects: list[Effect] = [Append(entry)]
     slot = state.sessions.slots.get(request.slot)
     session = None if slot is None else slot.session

@@ -44,8 +44,14 @@ def rules(raising: str) -> SimpleNamespace:
 @pytest.mark.parametrize("raising", ["session_opened", "message", "session_closed"])
 def test_an_exception_in_a_sessions_handler_ends_the_process(raising: str) -> None:
     failures: list[BaseException] = []
+    shard = rules(raising)
     driver: Any = SimpleNamespace(
-        ports={}, shard=rules(raising), now=lambda: 0.0, feed=list, failed=failures.append
+        ports={},
+        shard=shard,
+        now=lambda: 0.0,
+        feed=list,
+        failed=failures.append,
+        session_closed=shard.session_closed,
     )
     context = Context(pb.ToShard(join=pb.Join(slot="a-0")), pb.ToShard(report=pb.Report()))
 

@@ -1,0 +1,71 @@
+"""What the driver keeps of a session that is gone; tests/sim runs all of the driver."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.driver import Driver
+
+SESSION = 3
+
+
+class Kept:
+    """Values that only keep and forget."""
+
+    def __init__(self) -> None:
+        self.sessions: set[int] = set()
+
+    def examine(self, head: pb.Transfer, payload: bytearray) -> str:
+        return "examined"
+
+    def keep(self, session: int, slice_: int, arrived: str) -> None:
+        self.sessions.add(session)
+
+    def forget(self, session: int) -> None:
+        self.sessions.discard(session)
+
+
+def a_driver(sessions: dict[int, object]) -> Any:
+    """A driver without what these tests do not touch."""
+
+    async def run(thread: object, work: Callable[[], object]) -> object:
+        return work()
+
+    driver = Driver.__new__(Driver)
+    shard = SimpleNamespace(
+        sessions=sessions,
+        session_closed=lambda *_: [],
+        transfer_verified=lambda *_: [],
+    )
+    parts: dict[str, Any] = {
+        "shard": shard,
+        "values": Kept(),
+        "background": SimpleNamespace(run=run),
+        "now": lambda: 0.0,
+        "feed": list,
+    }
+    for name, part in parts.items():
+        setattr(driver, name, part)
+    return driver
+
+
+SEED = pb.Transfer(seed=pb.Seed(slice=0))
+
+
+def test_a_seed_is_forgotten_with_its_session() -> None:
+    driver = a_driver({SESSION: object()})
+    asyncio.run(driver.transferred(SESSION, SEED, bytearray()))
+    assert driver.values.sessions == {SESSION}
+    driver.session_closed(SESSION)
+    assert driver.values.sessions == set()
+
+
+@pytest.mark.parametrize("head", [SEED, pb.Transfer(held=pb.Held())])
+def test_what_is_examined_when_its_session_ends_is_forgotten(head: pb.Transfer) -> None:
+    driver = a_driver({})
+    asyncio.run(driver.transferred(SESSION, head, bytearray()))
+    assert driver.values.sessions == set()
