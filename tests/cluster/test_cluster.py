@@ -24,6 +24,12 @@ def _fetch(url: str) -> str:
     return f"import urllib.request as u; print(u.urlopen('{url}', timeout=5).status)"
 
 
+def _until_answers(kube: Kubectl, namespace: str, url: str) -> None:
+    """Endpoints, rules of kube-proxy and DNS follow some moments after a pod is Ready."""
+    words = ("-n", namespace, "exec", "row-0", "--", "python3", "-c", _fetch(url))
+    until(f"{url} answers", lambda: kube.attempt(*words).stdout.strip() == "200", 30)
+
+
 @pytest.fixture
 def web(kube: Kubectl, namespace: str, worker_image: str) -> str:
     """Return the namespace of a Deployment `web` and a StatefulSet `row`, both Ready."""
@@ -72,7 +78,7 @@ def test_a_deployment_and_a_stateful_set_become_ready(kube: Kubectl, web: str) -
 
 def test_pods_find_one_another_by_name(kube: Kubectl, web: str) -> None:
     for name in ("web", f"web.{web}.svc.cluster.local", "row-1.row:8000", "row-2.row:8000"):
-        assert _python(kube, web, "row-0", _fetch(f"http://{name}/")) == "200"
+        _until_answers(kube, web, f"http://{name}/")
     resolve = "import socket; print(socket.gethostbyname('kubernetes.default'))"
     service = kube.get("service", "kubernetes")["spec"]["clusterIP"]
     assert _python(kube, web, "row-0", resolve) == service
@@ -115,10 +121,7 @@ def test_clusters_reach_each_other_by_node_port(
         (port,) = there.get("-n", namespace, "service", "row")["spec"]["ports"]
         for node in there.get("nodes")["items"][:2]:
             address = node["status"]["addresses"][0]["address"]
-            url = f"http://{address}:{port['nodePort']}/"
-            # Its rules come some moments after its pods are Ready.
-            words = ("-n", namespace, "exec", "row-0", "--", "python3", "-c", _fetch(url))
-            until(url, lambda: "200" in here.attempt(*words).stdout, 20)  # noqa: B023
+            _until_answers(here, namespace, f"http://{address}:{port['nodePort']}/")
 
 
 def test_a_kubelet_that_ends_by_itself_is_started_again(lab: LabCommand, kube: Kubectl) -> None:
