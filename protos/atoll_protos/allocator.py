@@ -1,4 +1,4 @@
-"""glibc's allocator, tuned against page faults before torch or grpc are imported.
+"""Memory: how much there is, and glibc's allocator, tuned before torch or grpc are imported.
 
 glibc gives large blocks back to the kernel as soon as they are freed. The next transfer then gets
 fresh pages, and the kernel has to clear each page at its first use; for buffers of some megabytes
@@ -9,6 +9,7 @@ this took longer than the copy itself. `tune` keeps freed memory in the process,
 import ctypes
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 M_TRIM_THRESHOLD: Final = -1
@@ -25,6 +26,7 @@ SETTINGS: Final = {
 MMAP_THRESHOLD_OLD: Final = 32 << 20  # the most that an older glibc takes
 TUNABLES: Final = "GLIBC_TUNABLES"
 HUGE_PAGES: Final = "glibc.malloc.hugetlb"
+LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def tune() -> bool:
@@ -48,3 +50,14 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
     if not any(tunable.startswith(f"{HUGE_PAGES}=") for tunable in given):
         given.append(f"{HUGE_PAGES}=1")
     return {TUNABLES: ":".join(given)}
+
+
+def memory_byte_count_max() -> int:
+    """Bytes that this process can have: of the machine, or what its container is limited to.
+
+    An allocation above it may well succeed: kubelets let the kernel promise more memory than there
+    is. The process is killed later, when it uses what it was promised.
+    """
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [Path(each).read_text().strip() for each in LIMITS if Path(each).exists()]
+    return min([machine, *(int(each) for each in limits if each.isdigit())])

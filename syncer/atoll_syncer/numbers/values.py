@@ -49,6 +49,7 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
+from atoll_protos.allocator import memory_byte_count_max
 from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
@@ -61,6 +62,8 @@ from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recip
 from atoll_syncer.numbers.merge import Scratch
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import Origin, read_slice, write_slice
+
+STATE_BYTES = 8  # of an element: master and momentum, both f32
 
 OfferName = tuple[str, int, int, int]  # slot, incarnation, slice, capture
 
@@ -162,7 +165,14 @@ class Values:
 
     @classmethod
     def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "Values":
-        """Memory for every slice of the shard: 8 bytes per element; bases come later."""
+        """Memory for every slice of the shard: 8 bytes per element; bases come later.
+
+        Raises MemoryError when this process can never have so much.
+        """
+        owned_elements = sum(owned.element_count for owned in layout.shard_slices(shard))
+        needed, most = STATE_BYTES * owned_elements, memory_byte_count_max()
+        if needed > most:
+            raise MemoryError(f"the values take {needed} bytes, and this process can have {most}")
         return cls(
             layout,
             shard,

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,16 @@ def test_a_child_gets_huge_pages_beside_the_tunables_that_are_set(
 def test_a_child_starts_in_that_environment() -> None:
     environment = {**os.environ, **allocator.child_environment()}
     subprocess.run([sys.executable, "-c", "pass"], check=True, env=environment)
+
+
+def test_a_process_can_have_what_its_container_or_its_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, unlimited = tmp_path / "limit", tmp_path / "unlimited"
+    unlimited.write_text("max\n")
+    monkeypatch.setattr(allocator, "LIMITS", (str(unlimited), str(tmp_path / "absent")))
+    machine = allocator.memory_byte_count_max()
+    assert machine > 1 << 28
+    limit.write_text(f"{1 << 20}\n")
+    monkeypatch.setattr(allocator, "LIMITS", (str(unlimited), str(limit)))
+    assert allocator.memory_byte_count_max() == 1 << 20

@@ -278,3 +278,10 @@ def a_participant(slot: str, capture: int) -> Participant:
         cursor=1,
         weight=1.0,
     )
+
+
+def test_a_model_that_can_never_fit_is_refused_before_any_memory_is_taken() -> None:
+    """Also where the kernel promises more memory than there is, as on every Kubernetes node."""
+    huge = TensorSpec(name="a", shape=(1 << 41,), dtype="float32", merge="mean")
+    with pytest.raises(MemoryError, match="this process can have"):
+        Values.allocate(build_layout([huge], 1, 1), 0, Sync(fragments=1, period=4, overlap=1))
