@@ -72,7 +72,8 @@ class Job:
         return {name: pod["metadata"]["uid"] for name, pod in self.pods(role).items()}
 
     def node_of(self, pod: str) -> str:
-        return str(self.pods()[pod]["spec"].get("nodeName", ""))
+        """Empty while it has no node, also between its deletion and the new object."""
+        return str(self.pods().get(pod, {"spec": {}})["spec"].get("nodeName", ""))
 
     def status(self) -> pb.StatusReply | None:
         """What shard 0 says itself; None when it does not answer."""
