@@ -134,8 +134,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         TRUE,
         (
             "PodsExited",
-            "a learner or the evaluator ended with a permanent exit code; its slot idles and the"
-            " others train on",
+            "a learner or the evaluator ended with a permanent exit code; the"
+            " kubelet starts it again with back-off, and the others train on",
             "fix what the message names and apply the job again: an edit of its template, image or"
             " arguments restarts the pod",
         ),

@@ -14,9 +14,10 @@ shards that they came from.
 A permanent exit code (`atoll_protos.exits`) means that the same process would end in the same way
 again. One of a shard fails the job, because no slice of it can be merged any more. Those of
 learners fail it once the remaining slots cannot make a quorum. One of a single learner or of the
-evaluator does not: its slot idles, Degraded names the pod with its last words, and the others
-train on. A pod of an old template does not count, because the edit that made it old may be the
-fix, and neither does one that has joined the syncer since.
+evaluator does not: the kubelet starts its container again with back-off, which does no harm,
+Degraded names the pod with its last words, and the others train on. A pod of an old template does
+not count, because the edit that made it old may be the fix, and neither does one that has joined
+the syncer since.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
