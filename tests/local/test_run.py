@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from atoll_operator.local.summary import conserve, merged_by_tape
+from bytegpt.data import read as read_text
 from local.command import TINY, commits, json_lines, run_atoll, tapes
 
 STEPS = 100
-NATS_MIN = 1.5
+NATS_MIN = 0.5
 TAPE_FIELDS = {
     *("run", "time", "epoch", "tick", "slice", "version", "base", "digest", "reason"),
     *("quorum_wait_seconds", "grace_seconds", "participants", "left_out"),
@@ -37,10 +39,18 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_the_model_learns(out: Path) -> None:
+def entropy_of_single_bytes(byte_count: int) -> float:
+    """The held-out loss, in nats a byte, of a model that knows the frequencies of bytes alone."""
+    frequency = torch.bincount(read_text().heldout()[:byte_count].long()).double() / byte_count
+    return float(torch.special.entr(frequency).sum())
+
+
+def test_the_model_learns_more_than_how_frequent_each_byte_is(out: Path) -> None:
+    # The evaluator measures when it gets to it: on a slow machine its first value is of a model
+    # that has trained already, so the bound is the text's, not the first value.
     loss = read(out / "summary.json")["outer_loss"]
-    assert loss["end"] < loss["start"] - NATS_MIN
     evaluations = json_lines(out / "evaluations.jsonl")
+    assert loss["end"] < entropy_of_single_bytes(evaluations[-1]["tokens"]) - NATS_MIN
     assert loss == {"start": evaluations[0]["loss"], "end": evaluations[-1]["loss"]}
     assert evaluations[-1]["tick"] >= STEPS
 
