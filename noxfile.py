@@ -53,6 +53,13 @@ def seeds(session: nox.Session) -> None:
 
 
 @nox.session
+def planted(session: nox.Session) -> None:
+    """Bugs planted in production code, one at a time: the tests must notice each. Some minutes."""
+    with session.chdir(Path(__file__).parent / "tests"):
+        session.run(sys.executable, "-m", "planted", *session.posargs, external=True)
+
+
+@nox.session
 def local(session: nox.Session) -> None:
     """Real processes, real gRPC, kills, on this machine: some 8 minutes."""
     program(session, "pytest", "-m", "local and not long")

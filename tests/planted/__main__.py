@@ -1,0 +1,161 @@
+"""Plant every bug of the list, one at a time, and see that the tests it names notice.
+
+    cd tests && python -m planted                     all bugs
+    cd tests && python -m planted --list worker       those of worker.toml
+    cd tests && python -m planted ID...               those alone, with what pytest said
+
+A worker has a copy of the repository in a temporary folder. First all tests that the bugs name
+must pass there. Then it puts a bug into its file, runs the bug's tests until one fails, and puts
+the file back. A bug is caught when a test *fails*: an error at import or in a fixture is no proof,
+and a run that ends by its time limit is none either. Ends with 1 when a bug survives.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from planted.bugs import FOLDER, ROOT, Bug, load
+
+PACKAGES = ("operator", "worker", "syncer", "protos", "examples", "tests")
+SECONDS_MAX = 240.0  # of one bug's tests
+TEST_SECONDS_MAX = 60  # of one test: a bug may make it wait for ever
+ALL_SECONDS_MAX = 1200.0  # of all named tests, without a bug
+FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one bug went; `caught_by` is empty for one that survived."""
+
+    bug: Bug
+    caught_by: str
+    said: str  # what pytest wrote
+    seconds: float
+
+
+class Copy:
+    """The repository in a folder of its own, in which one bug at a time is planted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._changes = 0
+        listed = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+        names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+
+    def pytest(self, tests: list[str], seconds_max: float) -> subprocess.CompletedProcess[str]:
+        """Run tests here, with this folder's packages in every process that they start."""
+        paths = os.pathsep.join(str(self.folder / name) for name in PACKAGES)
+        words = ["-m", "pytest", "-x", "-q", "-rf", "--no-header", "-p", "no:cacheprovider"]
+        return subprocess.run(
+            [sys.executable, *words, f"--timeout={TEST_SECONDS_MAX}", "-m", "", *tests],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds_max,
+        )
+
+    def write(self, name: str, text: str) -> None:
+        """Change a file. Each change has another time, so that Python compiles it again."""
+        path = self.folder / name
+        path.write_text(text)
+        self._changes += 1
+        changed = path.stat().st_mtime + self._changes
+        os.utime(path, (changed, changed))
+
+    def attempt(self, bug: Bug) -> Outcome:
+        """Plant it, run its tests, take it out again."""
+        began, right = time.monotonic(), (self.folder / bug.file).read_text()
+        self.write(bug.file, bug.planted_in(right))
+        try:
+            done = self.pytest(list(bug.tests), SECONDS_MAX)
+            failed = FAILED.search(done.stdout)
+            caught_by = failed.group(1) if done.returncode == 1 and failed else ""
+            said = done.stdout + done.stderr
+        except subprocess.TimeoutExpired:
+            caught_by, said = "", f"the tests did not end within {SECONDS_MAX:.0f} s"
+        finally:
+            self.write(bug.file, right)
+        seconds = time.monotonic() - began
+        return Outcome(bug=bug, caught_by=caught_by, said=said, seconds=seconds)
+
+
+def chosen(words: argparse.Namespace) -> list[Bug]:
+    """The bugs that the command line asks for."""
+    paths = [FOLDER / f"{name}.toml" for name in words.list]
+    bugs = load(paths or None)
+    unknown = set(words.ids) - {bug.id for bug in bugs}
+    if unknown:
+        raise SystemExit(f"no such bug: {', '.join(sorted(unknown))}")
+    return [bug for bug in bugs if not words.ids or bug.id in words.ids]
+
+
+def say(line: str) -> None:
+    """A line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def run(bugs: list[Bug], workers: int, temporary: Path, *, show: bool) -> list[Outcome]:
+    """Every bug in some worker's copy."""
+    copies: SimpleQueue[Copy] = SimpleQueue()
+    for number in range(workers):
+        copies.put(Copy(temporary / f"copy{number}"))
+    first = copies.get()
+    tests = sorted({test for bug in bugs for test in bug.tests})
+    clean = first.pytest(tests, ALL_SECONDS_MAX)
+    if clean.returncode != 0:
+        say(clean.stdout + clean.stderr)
+        raise SystemExit("the tests must pass before a bug is planted")
+    copies.put(first)
+
+    def attempt(bug: Bug) -> Outcome:
+        copy = copies.get()
+        try:
+            outcome = copy.attempt(bug)
+        finally:
+            copies.put(copy)
+        by = outcome.caught_by.rpartition("::")[2] or "NOBODY"
+        say(f"{outcome.seconds:5.1f} s  {bug.id}: {by}")
+        if show or not outcome.caught_by:
+            say(outcome.said)
+        return outcome
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(attempt, bugs))
+
+
+def main() -> int:
+    """Run, and say in the last line how many were caught."""
+    parser = argparse.ArgumentParser(prog="python -m planted")
+    parser.add_argument("ids", nargs="*", help="bugs to plant; all without words")
+    parser.add_argument("--list", action="append", default=[], help="a file of the list, no suffix")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    words = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="atoll-planted-") as folder:
+        outcomes = run(chosen(words), words.workers, Path(folder), show=bool(words.ids))
+    survivors = [each.bug for each in outcomes if not each.caught_by]
+    for bug in survivors:
+        say(f"SURVIVES {bug.id} ({bug.file}): {bug.breaks}")
+    seconds = time.monotonic() - began
+    say(f"{len(outcomes) - len(survivors)} of {len(outcomes)} planted bugs caught, {seconds:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
