@@ -13,7 +13,7 @@ and PyYAML, but no clock, network, disk or process, and neither executor.
     support.py      what a manifest may say but this version cannot do yet
     runfile.py      Job -> run file
     reasons.py      what a condition can say: the table of reasons, meanings and remedies
-    conditions.py   how the ten conditions are decided
+    conditions.py   how the conditions are decided
     status.py       the models of `status`; how a status comes to be
     crd.py          the CustomResourceDefinition, made from the models
     docs.py         docs/spec.md and the table of conditions, made from the models

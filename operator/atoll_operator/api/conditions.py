@@ -1,4 +1,4 @@
-"""The ten conditions of a job, under both executors: what each says, why, and what to do; pure.
+"""The conditions of a job, under both executors: what each says, why, and what to do; pure.
 
 Theory of operation: how conditions are decided
 -----------------------------------------------
@@ -34,12 +34,17 @@ Complete); then missing learners are no trouble any more (TrainingOver, Exportin
 NodeLossHeld and SpecDrift do not depend on the phase. Accepted, Suspended, Complete and Failed
 restate the phase; Complete and Failed stay once they are True.
 
+Ready and Stalled are summaries for tools that know no other type (`_ready`, `_stalled`): kstatus,
+by which `helm --wait`, Flux and kpt judge an object, takes Ready as "what was asked for is there"
+and Stalled as "it has failed". The reason of Ready is the column State of `kubectl get`. They
+bring no Events, since another condition has told the same.
+
 `reasons.py` is the one table of what a condition can say. A condition takes its status from there,
 so a reason without an entry, and hence without a remedy, cannot be used. A new condition takes its
 entries in that table, a function here, and the facts that it needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -48,13 +53,31 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.reasons import FALSE, STALLED_SECONDS, STATUSES, TRUE, TYPES, UNKNOWN
+from atoll_operator.api.reasons import (
+    FALSE,
+    STALLED_SECONDS,
+    STATUSES,
+    SUMMARIES,
+    TRUE,
+    TYPES,
+    UNKNOWN,
+)
 from atoll_protos.states import shard_text
 
 # Shards that ask nothing more of learners, and shards that do their work.
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 MESSAGE_CHARACTERS_MAX: Final = 2000
+BEGUN: Final = frozenset(  # status and reason of Ready, of a job that has trained
+    {(TRUE, "Training"), (TRUE, "Degraded"), (TRUE, "Exporting"), (TRUE, "Evaluating")}
+    | {(FALSE, "Waiting"), (FALSE, "Stalled"), (UNKNOWN, "SyncerSilent")}
+)
+# As metav1.Condition has them.
+TYPE: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 
 class Kind(StrEnum):
@@ -97,13 +120,15 @@ class Shown(BaseModel):
 class Condition(Shown):
     """One condition. `atoll run` gives no generation and no time."""
 
-    type: str = Field(max_length=316, description="Which question this condition answers.")
+    type: str = Field(
+        max_length=316, pattern=TYPE, description="Which question this condition answers."
+    )
     status: str = Field(
         description="True, False, or Unknown when it cannot be seen now.",
         json_schema_extra={"enum": [TRUE, FALSE, UNKNOWN]},
     )
     observed_generation: int | None = Field(
-        default=None, description="The metadata.generation that this condition describes."
+        default=None, ge=0, description="The metadata.generation that this condition describes."
     )
     last_transition_time: str | None = Field(
         default=None,
@@ -111,7 +136,10 @@ class Condition(Shown):
         json_schema_extra={"format": "date-time"},
     )
     reason: str = Field(
-        max_length=1024, description="Why, in one word; docs/operating.md has the remedies."
+        min_length=1,
+        max_length=1024,
+        pattern=REASON,
+        description="Why, in one word; docs/operating.md has the remedies.",
     )
     message: str = Field(
         default="", max_length=32768, description="The details, for a person to read."
@@ -138,6 +166,7 @@ class Facts:
     refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
+    begun: bool = False  # the job has trained since it was started or resumed
 
     @property
     def ended(self) -> bool:
@@ -156,7 +185,7 @@ def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
 
 def decide(facts: Facts) -> tuple[Condition, ...]:
     """One of each type, in the order of TYPES."""
-    return (
+    found = (
         _accepted(facts),
         _syncer_ready(facts),
         _learners_available(facts),
@@ -168,12 +197,24 @@ def decide(facts: Facts) -> tuple[Condition, ...]:
         _over(facts, "Complete", Kind.COMPLETE),
         _over(facts, "Failed", Kind.FAILED),
     )
+    by_type = {each.type: each for each in found}
+    return (*found, _ready(facts, by_type), _stalled(facts.phase))
 
 
 def rejected(reason: str, message: str) -> tuple[Condition, ...]:
-    """All ten for a manifest that cannot be read."""
-    rest = (Condition(type=kind, status=FALSE, reason="NotAccepted") for kind in TYPES[1:])
-    return (Condition(type="Accepted", status=FALSE, reason=reason, message=message), *rest)
+    """All of them for a manifest that cannot be read."""
+    phase = Phase(kind=Kind.REJECTED, reason=reason, message=message)
+    rest = (
+        Condition(type=kind, status=FALSE, reason="NotAccepted")
+        for kind in TYPES[1:]
+        if kind not in SUMMARIES
+    )
+    return (
+        Condition(type="Accepted", status=FALSE, reason=reason, message=message),
+        *rest,
+        _of("Ready", "Rejected", message),
+        _stalled(phase),
+    )
 
 
 def _of(kind: str, reason: str, message: str = "") -> Condition:
@@ -306,6 +347,51 @@ def _over(facts: Facts, kind: str, phase: Kind) -> Condition:
     return _of(kind, f"Not{kind}")
 
 
+def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
+    """Whether the job is as its user wants it: it trains, or has trained. Else what it waits for.
+
+    A job that trains without some of its learners is Ready: that is what it is made for.
+    """
+    phase, kind = facts.phase, "Ready"
+    if phase.kind not in (Kind.RUNNING, Kind.FINISHING):
+        return _of(kind, str(phase.kind), phase.message)
+    if facts.unread:
+        return _of(kind, "NotRead", facts.unread)
+    accepted, progressing, degraded = (
+        by_type[each] for each in ("Accepted", "Progressing", "Degraded")
+    )
+    if accepted.status == FALSE:
+        return _of(kind, "Refused", accepted.message)
+    if progressing.status == TRUE:
+        lacks = degraded.status == TRUE and degraded.reason != "LearnersMissing"
+        trains = progressing.reason == "Training"
+        return _of(kind, "Degraded" if lacks and trains else progressing.reason, degraded.message)
+    if progressing.reason == "Stalled":
+        return _of(kind, "Stalled", progressing.message)
+    missing = [
+        each.message
+        for each in (by_type["SyncerReady"], by_type["LearnersAvailable"])
+        if each.status != TRUE and each.message
+    ]
+    if not facts.begun:
+        return _of(kind, "Starting", "; ".join(missing))
+    if progressing.status == UNKNOWN:
+        return _of(kind, "SyncerSilent", "; ".join(missing))
+    return _of(kind, "Waiting", "; ".join(missing))
+
+
+def _stalled(phase: Phase) -> Condition:
+    """Whether a person must act before anything happens."""
+    if phase.kind in (Kind.FAILED, Kind.REJECTED):
+        return _of("Stalled", str(phase.kind), f"{phase.reason}: {phase.message}")
+    return _of("Stalled", "NotStalled")
+
+
+def has_begun(conditions: Sequence[Condition]) -> bool:
+    """Whether a status with these conditions shows a job that has trained since its last start."""
+    return any(each.type == "Ready" and (each.status, each.reason) in BEGUN for each in conditions)
+
+
 def merged(
     old: Sequence[Condition], new: Sequence[Condition], generation: int, now: str
 ) -> list[Condition]:
@@ -324,11 +410,12 @@ def merged(
 
 
 def transitions(old: Sequence[Condition], new: Sequence[Condition]) -> tuple[Condition, ...]:
-    """Those whose status has changed; a first False is not worth an Event."""
+    """Those whose status has changed; a first False is not worth an Event, nor is a summary."""
     before = {each.type: each.status for each in old}
     return tuple(
         each
         for each in new
-        if before.get(each.type) != each.status
+        if each.type not in SUMMARIES
+        and before.get(each.type) != each.status
         and not (each.type not in before and each.status != TRUE)
     )

@@ -21,6 +21,8 @@ OPEN = ("Template", "EnvVar")  # pods are the cluster's to check
 NULL = {"type": "null"}
 UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
 MAPS = {"regions": ["name"], "conditions": ["type"], "metrics": ["name"]}
+# Of a status; those of a condition are metav1.Condition's.
+REQUIRED = {"conditions": ["type", "status", "lastTransitionTime", "reason", "message"]}
 
 
 def definition() -> dict[str, Any]:
@@ -59,7 +61,9 @@ def definition() -> dict[str, Any]:
 
 def columns() -> list[dict[str, Any]]:
     """What `kubectl get dtj` shows."""
+    state = '.status.conditions[?(@.type=="Ready")].reason'
     shown = (
+        ("State", "string", state, "the reason of the condition Ready"),
         ("Learners", "string", ".status.columns.learners", "in training / asked for"),
         ("Step", "integer", ".status.progress.step", "the job's step (tick)"),
         ("Progress", "string", ".status.columns.progress", "of spec.steps or spec.tokens"),
@@ -209,8 +213,8 @@ def status_schema() -> dict[str, Any]:
     return found
 
 
-def _loosen(node: dict[str, Any]) -> None:
-    """No defaults, and nothing is required but the keys of list maps.
+def _loosen(node: dict[str, Any], name: str = "") -> None:
+    """No defaults, and nothing is required but REQUIRED and the keys of list maps.
 
     Only the operator writes a status, and an object may hold what an older operator has written.
     """
@@ -218,12 +222,12 @@ def _loosen(node: dict[str, Any]) -> None:
     items = node.get("items")
     node.pop("default", None)
     node.pop("required", None)
-    for inner in node.get("properties", {}).values():
-        _loosen(inner)
+    for key, inner in node.get("properties", {}).items():
+        _loosen(inner, key)
     if items is not None:
         _loosen(items)
         if keys:
-            items["required"] = list(keys)
+            items["required"] = REQUIRED.get(name, list(keys))
 
 
 class Plain(yaml.SafeDumper):

@@ -11,7 +11,8 @@ from typing import Final
 from atoll_protos.exits import EXITS
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
-WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed"})
+WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed", "Stalled"})
+SUMMARIES: Final = frozenset({"Ready", "Stalled"})  # they repeat what other conditions say
 STALLED_SECONDS: Final = 120.0
 STORE_LOST: Final = "StoreLost"
 
@@ -215,6 +216,47 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
     ),
     *_reasons("Failed", FALSE, ("NotFailed", "the job has not failed", "")),
+    *_reasons(
+        "Ready",
+        TRUE,
+        ("Training", "the job trains with all that it asks for, or learners still start", ""),
+        (
+            "Degraded",
+            "the job trains, but something of what it asks for is missing",
+            "see Degraded",
+        ),
+        ("Exporting", "the training is over and the model is being written", ""),
+        ("Evaluating", "the model is written and the last evaluation runs", ""),
+        ("Complete", "the training is over and the model is written", ""),
+    ),
+    *_reasons(
+        "Ready",
+        FALSE,
+        ("Starting", "the job has not begun to train", "wait; the message names what is missing"),
+        (
+            "Waiting",
+            "the training waits for shards or for learners",
+            "see SyncerReady and LearnersAvailable",
+        ),
+        ("Stalled", "the step does not move", "see Progressing"),
+        ("Refused", "the API server refuses objects that the job needs", "see Accepted"),
+        ("Suspended", "the job is suspended", "`spec.suspend: false` resumes it"),
+        ("Rejected", "the manifest is wrong or asks for what is not supported", "see Accepted"),
+        ("Failed", "the job has failed", "see Failed"),
+    ),
+    *_reasons(
+        "Ready",
+        UNKNOWN,
+        ("SyncerSilent", "the job has trained, and shard 0 does not answer now", _SILENT),
+        _NOT_READ,
+    ),
+    *_reasons(
+        "Stalled",
+        TRUE,
+        ("Failed", "the job has failed and does not go on by itself", "see Failed"),
+        ("Rejected", "the manifest must be changed before anything happens", "see Accepted"),
+    ),
+    *_reasons("Stalled", FALSE, ("NotStalled", "the job goes on, or waits, by itself", "")),
 )
 TYPES: Final = tuple(dict.fromkeys(each.type for each in REASONS))
 STATUSES: Final = {(each.type, each.reason): each.status for each in REASONS}

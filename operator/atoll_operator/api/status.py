@@ -175,7 +175,7 @@ class Status(Shown):
     conditions: list[Condition] | None = Field(
         default=None,
         description=(
-            "What holds for the job: all ten types from the first pass. docs/operating.md lists"
+            "What holds for the job: all types from the first pass. docs/operating.md lists"
             " every reason and its remedy."
         ),
     )

@@ -36,6 +36,7 @@ def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
         live=None if live is None else len(live),
         quorum=job.spec.sync.quorum,
         troubles=troubles(replies),
+        begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )
 
 

@@ -26,7 +26,7 @@ def test_it_has_what_kubectl_shows() -> None:
     assert definition["names"]["shortNames"] == ["dtj"]
     assert version["subresources"] == {"status": {}}
     names = [column["name"] for column in version["additionalPrinterColumns"]]
-    assert names == ["Learners", "Step", "Progress", "Loss", "Syncer", "Age"]
+    assert names == ["State", "Learners", "Step", "Progress", "Loss", "Syncer", "Age"]
 
 
 def test_no_schema_has_what_a_structural_one_must_not() -> None:

@@ -121,7 +121,8 @@ def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
     lost.reason = "its store is empty"
     failed = shown([reply(), lost])
     assert said(failed)["Failed"] == "True/StoreLost"
-    assert failed["conditions"][-1]["message"] == "its store is empty"
+    (why,) = (each for each in failed["conditions"] if each["type"] == "Failed")
+    assert why["message"] == "its store is empty"
 
 
 def test_a_row_is_there_for_every_learner_also_before_it_joins() -> None:

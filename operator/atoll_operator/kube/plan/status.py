@@ -1,6 +1,6 @@
 """What the status of a job says after a pass, and whether that is worth a write.
 
-A status has two parts: ten conditions (`api.conditions` decides them from facts) and counts and
+A status has two parts: conditions (`api.conditions` decides them from facts) and counts and
 progress (`api.status`). Both are the same for `atoll run`; this module collects what they are made
 from on a cluster:
 
@@ -135,6 +135,7 @@ def _facts(case: Situation) -> conditions.Facts:
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=conditions.troubles(seen.replies),
+        begun=conditions.has_begun(seen.status.conditions or []),
     )
 
 

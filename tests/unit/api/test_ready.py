@@ -1,0 +1,152 @@
+"""Ready, Stalled and the column State: what kstatus and Argo CD make of a job."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lupa
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api import crd
+from atoll_operator.api.conditions import (
+    Facts,
+    Kind,
+    Phase,
+    decide,
+    has_begun,
+    merged,
+    rejected,
+    transitions,
+)
+from atoll_operator.api.reasons import REASONS, SUMMARIES
+
+NOW = "2026-01-01T00:00:00Z"
+KUBERNETES_MD = Path(__file__).resolve().parents[3] / "docs/kubernetes.md"
+RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
+FAILED = Phase(kind=Kind.FAILED, reason="BadInput", message="no such file")
+TRAINS = Facts(phase=RUNNING, shard_states=(pb.SHARD_SERVING,), desired=2, live=2, quorum=2)
+SILENT = replace(TRAINS, shard_states=(None,), live=None)
+
+
+def of_kind(kind: Kind, reason: str = "x") -> Facts:
+    return replace(TRAINS, phase=Phase(kind=kind, reason=reason, message="because"))
+
+
+CASES = [
+    ("Starting", SILENT, "InProgress", "Progressing"),
+    ("Starting", replace(TRAINS, live=1), "InProgress", "Progressing"),
+    ("Starting", replace(TRAINS, shard_states=(pb.SHARD_STARTING,)), "InProgress", "Progressing"),
+    ("Training", TRAINS, "Current", "Healthy"),
+    ("Training", replace(TRAINS, live=2, desired=3), "Current", "Healthy"),
+    ("Degraded", replace(TRAINS, losses=("x-0 is on n1, which is silent",)), "Current", "Healthy"),
+    ("Waiting", replace(TRAINS, live=1, begun=True), "InProgress", "Progressing"),
+    ("SyncerSilent", replace(SILENT, begun=True), "InProgress", "Progressing"),
+    ("NotRead", replace(TRAINS, unread="503"), "InProgress", "Progressing"),
+    ("Stalled", replace(TRAINS, stalled_seconds=500.0), "InProgress", "Progressing"),
+    ("Refused", replace(TRAINS, refused=("Service x: no",)), "InProgress", "Degraded"),
+    ("Exporting", replace(TRAINS, shard_states=(pb.SHARD_FINAL,)), "Current", "Healthy"),
+    ("Evaluating", of_kind(Kind.FINISHING, "Evaluating"), "Current", "Healthy"),
+    ("Complete", of_kind(Kind.COMPLETE, "Trained"), "Current", "Healthy"),
+    ("Suspended", of_kind(Kind.SUSPENDED, "Suspended"), "InProgress", "Suspended"),
+    ("Failed", of_kind(Kind.FAILED, "StoreLost"), "Failed", "Degraded"),
+    ("Rejected", of_kind(Kind.REJECTED, "NotSupported"), "Failed", "Degraded"),
+]
+
+
+def written(facts: Facts, generation: int = 3) -> dict[str, Any]:
+    """The job's object with the status of these facts."""
+    conditions = merged([], decide(facts), 3, NOW)
+    return {
+        "metadata": {"generation": generation},
+        "status": {
+            "observedGeneration": 3,
+            "conditions": [each.to_object() for each in conditions],
+        },
+    }
+
+
+def kstatus(job: dict[str, Any]) -> str:
+    """The generic rules of sigs.k8s.io/cli-utils/pkg/kstatus, in their order."""
+    if job["status"].get("observedGeneration", 0) != job["metadata"]["generation"]:
+        return "InProgress"
+    statuses = {each["type"]: each["status"] for each in job["status"]["conditions"]}
+    if statuses.get("Reconciling") == "True":
+        return "InProgress"
+    if statuses.get("Stalled") == "True":
+        return "Failed"
+    return "Current" if statuses.get("Ready", "True") == "True" else "InProgress"
+
+
+def argo_cd(job: dict[str, Any]) -> tuple[str, str]:
+    """Status and message of the script in docs/kubernetes.md."""
+    (script,) = re.findall(r"```lua\n(.*?)```", KUBERNETES_MD.read_text(), re.DOTALL)
+    runtime = lupa.LuaRuntime(unpack_returned_tuples=True)
+    judge = runtime.eval(f"function(obj) {script} end")
+    found = judge(runtime.table_from(job, recursive=True))
+    return found["status"], found["message"]
+
+
+@pytest.mark.parametrize(("state", "facts", "kstatus_says", "argo_says"), CASES)
+def test_tools_that_know_no_other_condition_judge_a_job_right(
+    state: str, facts: Facts, kstatus_says: str, argo_says: str
+) -> None:
+    job = written(facts)
+    (ready,) = (each for each in job["status"]["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == state
+    assert kstatus(job) == kstatus_says
+    assert argo_cd(job)[0] == argo_says
+
+
+def test_every_state_is_tried_here() -> None:
+    assert {each.reason for each in REASONS if each.type == "Ready"} == {
+        state for state, *_ in CASES
+    }
+
+
+def test_a_spec_that_was_not_looked_at_yet_is_in_progress() -> None:
+    job = written(TRAINS, generation=4)
+    assert kstatus(job) == "InProgress"
+    assert argo_cd(job)[0] == "Progressing"
+    new = {"metadata": {"generation": 1}}
+    assert argo_cd(new)[0] == "Progressing"
+
+
+def test_what_is_wrong_is_in_the_message() -> None:
+    job = written(replace(TRAINS, phase=FAILED))
+    assert argo_cd(job) == ("Degraded", "no such file")
+    (stalled,) = (each for each in job["status"]["conditions"] if each["type"] == "Stalled")
+    assert stalled["message"] == "BadInput: no such file"
+    (ready, stalled) = rejected("Invalid", "spec.x: is unknown; remove it")[-2:]
+    assert (ready.reason, ready.message) == ("Rejected", "spec.x: is unknown; remove it")
+    assert (stalled.status, stalled.message) == ("True", "Invalid: spec.x: is unknown; remove it")
+
+
+def test_a_job_that_has_trained_waits_and_does_not_start() -> None:
+    status = merged([], decide(TRAINS), 1, NOW)
+    assert has_begun(status)
+    waits = merged(status, decide(replace(SILENT, begun=has_begun(status))), 1, NOW)
+    assert waits[-2].reason == "SyncerSilent"
+    assert has_begun(waits)
+    assert not has_begun(merged([], decide(SILENT), 1, NOW))
+    assert not has_begun(merged(waits, decide(of_kind(Kind.SUSPENDED, "Suspended")), 1, NOW))
+
+
+def test_a_summary_brings_no_event_since_another_condition_has_told_the_same() -> None:
+    ended = transitions(merged([], decide(TRAINS), 1, NOW), decide(replace(TRAINS, phase=FAILED)))
+    assert "Failed" in {each.type for each in ended}
+    assert not SUMMARIES & {each.type for each in ended}
+
+
+def test_a_condition_has_the_schema_of_metav1_condition() -> None:
+    items = crd.status_schema()["properties"]["conditions"]["items"]
+    assert items["required"] == ["type", "status", "lastTransitionTime", "reason", "message"]
+    assert items["properties"]["reason"]["minLength"] == 1
+    for name, each in items["properties"].items():
+        assert name in ("message", "observedGeneration") or each.keys() & {
+            "pattern", "format", "enum",
+        }  # fmt: skip
+    for each in REASONS:
+        assert re.fullmatch(items["properties"]["reason"]["pattern"], each.reason)
+        assert re.fullmatch(items["properties"]["type"]["pattern"], each.type)
