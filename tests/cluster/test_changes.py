@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from atoll_operator.api import rules
+from atoll_operator.api.reasons import TYPES
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
@@ -144,7 +145,7 @@ def test_a_job_created_suspended_has_no_pods_and_all_conditions(
 ) -> None:
     job = apply(kube, namespace, "waits", {"us-east": 1}, suspend=True)
     until("suspended", lambda: job.is_true("Suspended"), 20)
-    assert len(job.get()["status"]["conditions"]) == 10
+    assert [each["type"] for each in job.get()["status"]["conditions"]] == [*TYPES]
     assert not job.pods()
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_operator.api.reasons import TYPES
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job
@@ -20,15 +21,18 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
 ) -> None:
     job = Job(kube=kube, namespace=namespace, name="three-regions")
     job.kubectl("apply", "-f", str(EXAMPLE))
-    until(
-        "all conditions", lambda: len(job.get().get("status", {}).get("conditions", [])) == 10, 20
-    )
+
+    def conditions() -> list[dict[str, str]]:
+        found: list[dict[str, str]] = job.get().get("status", {}).get("conditions", [])
+        return found
+
+    until("all conditions", lambda: [each["type"] for each in conditions()] == [*TYPES], 20)
     until("three learners train", lambda: job.get()["status"].get("learnersLive") == 3, 180)
     columns = job.kubectl("get", "dtj").splitlines()
     assert columns[0].split() == [
-        "NAME", "LEARNERS", "STEP", "PROGRESS", "LOSS", "SYNCER", "AGE",
+        "NAME", "STATE", "LEARNERS", "STEP", "PROGRESS", "LOSS", "SYNCER", "AGE",
     ]  # fmt: skip
-    assert columns[1].split()[1] == "3/3"
+    assert columns[1].split()[1:3] == ["Training", "3/3"]
     for pod in job.pods().values():  # nothing of Kubernetes can be asked from inside
         volumes = json.dumps(pod["spec"]["volumes"])
         assert "serviceAccountToken" not in volumes, pod["metadata"]["name"]
