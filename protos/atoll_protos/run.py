@@ -8,7 +8,13 @@ Two processes work together only if their run files agree on all that changes th
 `RunFile.hash` covers that part: the job's name, the seed, the number of shards and all of
 `sync`. It travels in every Join, and a shard refuses a learner with another hash
 (docs/protocol.md, rule 3). The length of the job and the regions are left out: a job may be
-prolonged, and learners may be added, while it runs. Adding a field to `Sync` changes every hash.
+prolonged, and learners and regions come and go, while it runs. For the same reason a quorum of
+"all" learners is a word and not their number, and the word is not part of the hash. Earlier
+versions wrote the number in its place, so `accepts` takes a hash with any number for the word.
+Adding a field to `Sync` changes every hash.
+
+A file without regions is that of a shard on a cluster: it takes every slot, so that it need not
+be started again when a region is added.
 
 The dataclasses are checked when they are made, so a value that exists is valid. Reading is strict:
 an unknown, missing, doubled or wrongly typed field raises SpecError with its path and what to do.
@@ -18,6 +24,7 @@ the operator's presets, which a test compares with these.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -32,6 +39,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN, slot_name
 
 LEARNERS_MAX: Final = 10_000  # of one region
+NUMBERED_QUORUM_MAX: Final = 1024  # largest number that `accepts` takes for a quorum of all
 RETIRED: Final = frozenset({"syncer_region", "storage", "export_url"})
 WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
 
@@ -48,19 +56,26 @@ class Merge(StrEnum):
     MEAN = "Mean"
 
 
+class Quorum(StrEnum):
+    """The word in place of a number of learners."""
+
+    ALL = "all"  # those that train, however many there are
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     """What is computed (2604.21428; symbols of docs/algorithm.md).
 
     `quorum` is K, `overlap` tau in ticks, `blend` the share of its own value that a learner
     keeps on adoption (0 overwrites). With `lockstep` learners hand over by themselves and
-    `step()` waits at hand-over + overlap (docs/protocol.md, rule 15).
+    `step()` waits at hand-over + overlap (docs/protocol.md, rule 15); only there the quorum may
+    be all learners.
     """
 
     fragments: int = 24
     period: int = 24
     overlap: int = 2
-    quorum: int = 1
+    quorum: int | Quorum = 1
     grace: bool = True
     grace_safety: float = 0.8
     merge: Merge = Merge.RADIAL_DIRECTIONAL
@@ -93,7 +108,11 @@ class Sync:
             "is false with an overlap of 0",
             "set it, or use a sync.overlap of 1 or more",
         )
-        _require(self.quorum >= 1, "sync.quorum", f"{self.quorum} is below 1", "use 1 or more")
+        if isinstance(self.quorum, Quorum):
+            problem = "is all learners in a mode in which learners do not wait"
+            _require(self.lockstep, "sync.quorum", problem, "give a number")
+        else:
+            _require(self.quorum >= 1, "sync.quorum", f"{self.quorum} is below 1", "use 1 or more")
         for name, holds, remedy in (
             ("grace_safety", 0 < self.grace_safety < 1, "use more than 0 and less than 1"),
             ("blend", 0 <= self.blend < 1, "use 0 (overwrite) or more, and less than 1"),
@@ -104,6 +123,8 @@ class Sync:
 
     def awaited(self, training: int) -> int:
         """K, which in modes that wait means min(K, learners Training), at least 1 (rule 10)."""
+        if isinstance(self.quorum, Quorum):
+            return max(1, training)
         return max(1, min(self.quorum, training)) if self.lockstep else self.quorum
 
 
@@ -131,7 +152,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """One job as its processes see it. `steps` is T in ticks; or `tokens`: exactly one."""
+    """One job as its processes see it. `steps` is T in ticks; or `tokens`: exactly one.
+
+    Without `regions` any slot may take part.
+    """
 
     job: str
     regions: tuple[Region, ...]
@@ -145,13 +169,12 @@ class RunFile:
     def __post_init__(self) -> None:
         _require(bool(self.job), "job", "is empty", "give the job's name")
         names = [region.name for region in self.regions]
-        _require(bool(names), "regions", "is empty", "name at least one region")
         _require(len({*names}) == len(names), "regions", "one is named twice", "name each once")
-        learners = sum(region.learners for region in self.regions)
+        learners, quorum = sum(region.learners for region in self.regions), self.sync.quorum
         _require(
-            self.sync.quorum <= max(1, learners),
+            not names or isinstance(quorum, Quorum) or quorum <= max(1, learners),
             "sync.quorum",
-            f"{self.sync.quorum} of {learners} learners",
+            f"{quorum} of {learners} learners",
             "use at most the number of learners",
         )
         _require(self.shards >= 1, "shards", f"{self.shards} is below 1", "use 1 or more")
@@ -171,16 +194,26 @@ class RunFile:
         """All slots of the job, by region in the file's order."""
         return tuple(slot_name(r.name, i) for r in self.regions for i in range(r.learners))
 
+    def has_region(self, name: str) -> bool:
+        """Whether slots of this region may take part."""
+        return not self.regions or any(region.name == name for region in self.regions)
+
     @property
     def hash(self) -> str:
         """sha256 of what must be equal everywhere: not the length, not who takes part."""
-        equal = {
-            "job": self.job,
-            "seed": self.seed,
-            "shards": self.shards,
-            "sync": dataclasses.asdict(self.sync),
-        }
+        sync = dataclasses.asdict(self.sync)
+        if self.sync.quorum is Quorum.ALL:
+            del sync["quorum"]
+        equal = {"job": self.job, "seed": self.seed, "shards": self.shards, "sync": sync}
         return hashlib.sha256(_canonical(equal)).hexdigest()
+
+    def accepts(self, run_hash: str) -> bool:
+        """Whether a process, or a log, with this run hash belongs to the same run as this file.
+
+        Its own hash does. So does one that differs only in that one side says "all" learners where
+        an earlier version has written their number: they compute the same.
+        """
+        return run_hash == self.hash or run_hash in _hashes_of_other_versions(self)
 
     def to_json(self) -> str:
         """The file's text; `from_json` reads it back to an equal value."""
@@ -197,6 +230,21 @@ class RunFile:
             document = {name: value for name, value in document.items() if name not in RETIRED}
         value: RunFile = _parse(cls, document, "")
         return value
+
+
+@functools.lru_cache(maxsize=8)
+def _hashes_of_other_versions(file: RunFile) -> frozenset[str]:
+    """The hashes of a file with a number in place of the word, or the word for its number."""
+
+    def with_quorum(quorum: int | Quorum) -> str:
+        sync = dataclasses.replace(file.sync, quorum=quorum)
+        return dataclasses.replace(file, sync=sync, regions=()).hash
+
+    if not file.sync.lockstep:
+        return frozenset()
+    if file.sync.quorum is Quorum.ALL:
+        return frozenset(with_quorum(number) for number in range(1, NUMBERED_QUORUM_MAX + 1))
+    return frozenset({with_quorum(Quorum.ALL)})
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
@@ -225,9 +273,12 @@ def _parse(kind: Any, value: Any, path: str) -> Any:
         return tuple(
             _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
         )
-    options = [option for option in get_args(kind) if option is not type(None)]
-    if options:  # T | None
-        return None if value is None else _parse(options[0], value, path)
+    options = get_args(kind)
+    if options:  # T | None, or int | the words in its place
+        if value is None and type(None) in options:
+            return None
+        word = options[-1] is Quorum and value in list(Quorum)
+        return _parse(options[-1 if word else 0], value, path)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         if value not in list(kind):
             raise SpecError(path, f"{_short(value)} is unknown", f"use one of {', '.join(kind)}")

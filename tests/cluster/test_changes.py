@@ -68,16 +68,47 @@ def test_what_is_fixed_cannot_be_changed(
 
 
 @pytest.mark.timeout(900)
-def test_more_and_fewer_learners_restart_nobody(train: Callable[..., Job]) -> None:
-    job = train("grows", {"us-east": 2})
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"fragments": 4, "period": 16, "overlap": 2, "quorum": 1},
+        {"preset": "DiLoCo", "period": 4},
+        pytest.param(
+            {"preset": "StreamingDiLoCo", "fragments": 4, "period": 16}, marks=pytest.mark.long
+        ),
+    ],
+    ids=lambda sync: sync.get("preset", "DecoupledDiLoCo"),
+)
+def test_more_and_fewer_learners_restart_nobody(
+    sync: dict[str, object], train: Callable[..., Job]
+) -> None:
+    job = train("grows", {"us-east": 2}, sync=sync)
     before = job.uids()
     job.patch(regions=[{"name": "us-east", "learners": 3}])
+    job.trains(3)
+    assert before.items() <= job.uids().items()
+    commits = len(job.commits())
+    until("merges go on", lambda: len(job.commits()) > commits + 2, 90)
+    job.patch(regions=[{"name": "us-east", "learners": 2}])
+    until("two are left", lambda: len(job.pods("learner")) == 2, 90)
+    commits = len(job.commits())
+    until("merges go on with two", lambda: len(job.commits()) > commits + 2, 90)
+    assert job.uids() == before
+    until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2", 30)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_region_more_and_less_restarts_nobody(train: Callable[..., Job]) -> None:
+    job = train("spreads", {"us-east": 2}, sync={"preset": "DiLoCo", "period": 4})
+    before = job.uids()
+    job.patch(regions=[{"name": "us-east", "learners": 2}, {"name": "eu-west", "learners": 1}])
     job.trains(3)
     assert before.items() <= job.uids().items()
     job.patch(regions=[{"name": "us-east", "learners": 2}])
     until("two are left", lambda: len(job.pods("learner")) == 2, 90)
     assert job.uids() == before
-    until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2", 30)
+    job.trains(2)
 
 
 @pytest.mark.long

@@ -107,7 +107,6 @@ def test_an_oversized_message_ends_its_session_and_nothing_else(served: ShardUnd
     ("changes", "code", "names"),
     [
         ({"run_hash": "other"}, pb.OTHER_RUN_HASH, "spec.sync"),
-        ({"slot": "there-0"}, pb.UNKNOWN_SLOT, "here"),
         ({"slot": "here"}, pb.UNKNOWN_SLOT, "REGION-ORDINAL"),
         ({"protocol": 99}, pb.OTHER_PROTOCOL, "version"),
     ],

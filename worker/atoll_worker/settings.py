@@ -59,7 +59,13 @@ def read_settings(
         slot = ""
     else:
         slot = slot or _required(variables, Env.SLOT, "slot")
-        split_slot(slot)
+        region, _ = split_slot(slot)
+        if not run.has_region(region):
+            raise SpecError(
+                Env.SLOT,
+                f"{slot} is in region {region}, which the run file does not name",
+                f"use a slot of one of spec.regions: {', '.join(r.name for r in run.regions)}",
+            )
     uid = variables.get(Env.UID) or f"no-pod-{secrets.token_hex(8)}"
     return Settings(
         run_file=run,

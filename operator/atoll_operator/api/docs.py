@@ -138,7 +138,7 @@ def _presets() -> str:
     for name, each in presets.PRESETS.items():
         settings = [f"`{field}: {_yaml(value)}`" for field, value in each.settings.items()]
         if each.waits:
-            settings.append(f"`{presets.QUORUM}`: the number of learners")
+            settings.append(f"`{presets.QUORUM}`: {presets.ALL}")
         rows.append((f"`{name}`", each.about, ", ".join(settings)))
     head = (
         "## Presets\n\n`spec.sync.preset` fills the fields of `spec.sync` that are not given. A"

@@ -12,7 +12,7 @@ import pydantic
 import yaml
 
 from atoll_operator.api import presets, rules
-from atoll_operator.api.spec import API_VERSION, KIND, Job, RegionSpec, Spec
+from atoll_operator.api.spec import API_VERSION, KIND, Job, Spec
 from atoll_protos.errors import SpecError
 
 UNKNOWN = "extra_forbidden"
@@ -119,11 +119,7 @@ def _fill_preset(spec: dict[str, Any]) -> None:
     sync = spec.setdefault("sync", {})
     if not isinstance(sync, dict):
         return  # the models say what is wrong with it
-    given = spec.get("regions")
-    regions = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
-    default = RegionSpec.model_fields["learners"].default
-    counts = [each.get("learners", default) for each in regions]
-    presets.fill(sync, sum(count for count in counts if isinstance(count, int)))
+    presets.fill(sync)
 
 
 def _first(error: pydantic.ValidationError) -> SpecError:

@@ -12,6 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
+from atoll_protos.errors import SpecError
+
 
 class Preset(StrEnum):
     """A published system."""
@@ -27,7 +29,8 @@ class Published:
 
     `settings` holds fields of `spec.sync` as a manifest spells them; a field that is absent keeps
     the default of the model. With `waits`, every learner waits for the others: the quorum is
-    all learners unless the manifest gives one, and `step()` waits at hand-over + overlap.
+    all learners, however many there are, unless the manifest gives a number, and `step()` waits
+    at hand-over + overlap.
     """
 
     about: str
@@ -72,7 +75,8 @@ PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
     }
 )
 DEFAULT: Final = Preset.DECOUPLED_DILOCO
-QUORUM: Final = "quorum"  # the one field whose value for a preset depends on the job
+QUORUM: Final = "quorum"  # None for a preset that asks for all learners
+ALL: Final = "all learners"
 
 
 def fields() -> tuple[str, ...]:
@@ -89,17 +93,20 @@ def values(path: str) -> dict[str, Any]:
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if path == QUORUM and each.waits:
-            value = "the number of learners"
+            value = ALL
         if value is not None:
             found[str(name)] = value
     return found
 
 
-def fill(sync: dict[str, Any], learners: int) -> None:
+def fill(sync: dict[str, Any]) -> None:
     """Add to `sync` what its preset says and it does not; an unknown preset adds nothing.
 
-    `learners` is the number of learners of the whole job.
+    Raises SpecError for a quorum that is null, which here alone means all learners.
     """
+    if QUORUM in sync and sync[QUORUM] is None:
+        problem = "must be a whole number, got None"
+        raise SpecError(f"spec.sync.{QUORUM}", problem, "give a number, or leave it out")
     preset = sync.get("preset", DEFAULT)
     if preset not in tuple(Preset):
         return
@@ -107,7 +114,7 @@ def fill(sync: dict[str, Any], learners: int) -> None:
     for field, value in published.settings.items():
         sync.setdefault(field, value)
     if published.waits:
-        sync.setdefault(QUORUM, max(1, learners))
+        sync.setdefault(QUORUM, None)
 
 
 def waits(preset: Preset) -> bool:

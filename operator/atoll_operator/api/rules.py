@@ -113,7 +113,7 @@ RULES = (
         field="spec.sync.quorum",
         problem="must not be more than all learners together",
         remedy="use at most the number of learners",
-        holds=lambda job: job.spec.sync.quorum <= max(1, job.spec.learners),
+        holds=lambda job: (job.spec.sync.quorum or 1) <= max(1, job.spec.learners),
         cel=f"!has(self.sync.quorum) || self.sync.quorum <= 1 || self.sync.quorum <= {_LEARNERS}",
     ),
     Rule(
@@ -170,10 +170,19 @@ def _grows(name: str) -> Fixed:
     )
 
 
+_HOME = "({0}.syncer.region == '' ? {0}.regions[0].name : {0}.syncer.region)"
+
 FIXED = (
     _same("seed"),
     _same("learner.hosts"),
-    _same("syncer.region"),
+    Fixed(
+        path="syncer.region",
+        cel=f"{_HOME.format('self')} == {_HOME.format('oldSelf')}",
+        text=(
+            "cannot change, and is the first region unless given; keep that region the first one,"
+            " name it here, or start another job"
+        ),
+    ),
     _same("syncer.shards"),
     _same("sync"),
     Fixed(

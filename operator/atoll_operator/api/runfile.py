@@ -4,10 +4,9 @@ The run file is derived from the manifest alone, so the operators of several clu
 `atoll run`, write the same bytes for the same manifest. `atoll_protos.run` defines its fields.
 """
 
-from atoll_operator.api import presets
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import AdoptMode
-from atoll_protos.run import Region, RunFile, Sync
+from atoll_protos.run import Quorum, Region, RunFile, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
@@ -29,7 +28,7 @@ def run_file(job: Job) -> RunFile:
             fragments=sync.fragments,
             period=sync.period,
             overlap=sync.overlap,
-            quorum=sync.quorum,
+            quorum=Quorum.ALL if sync.quorum is None else sync.quorum,
             grace=sync.grace.enabled,
             grace_safety=sync.grace.safety_percent / 100,
             merge=sync.merge,
@@ -38,7 +37,7 @@ def run_file(job: Job) -> RunFile:
             outer_momentum=float(sync.outer.momentum),
             wire_up=sync.wire.up,
             wire_down=sync.wire.down,
-            lockstep=sync.overlap == 0 or presets.waits(sync.preset),
+            lockstep=sync.lockstep,
             mean_patterns=tuple(sync.mean_patterns),
         ),
     )

@@ -455,6 +455,20 @@ class Spec(Model):
         """Number of learners of all regions."""
         return sum(region.learners for region in self.regions)
 
+    @property
+    def quorum(self) -> int:
+        """K as a number: learners whose work a merge is to contain."""
+        given = self.sync.quorum
+        return max(1, self.learners) if given is None else given
+
+    @property
+    def learners_needed(self) -> int:
+        """Learners without which no merge is made: K, but 1 where learners wait for each other.
+
+        There a merge asks for no more than are in training (docs/protocol.md, rule 10).
+        """
+        return 1 if self.sync.lockstep else self.quorum
+
 
 class Job(Model):
     """A checked manifest."""

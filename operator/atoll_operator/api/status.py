@@ -135,7 +135,11 @@ class Status(Shown):
         default=None, description="Learners of all regions that the job should have."
     )
     quorum: int | None = Field(
-        default=None, description="Learners that a merge needs: spec.sync.quorum or its default."
+        default=None,
+        description=(
+            "Learners that must be in training for merges to go on: spec.sync.quorum or its"
+            " default; 1 where learners wait for each other."
+        ),
     )
     columns: Columns | None = Field(
         default=None, description="Texts for the columns of kubectl get."
@@ -225,7 +229,7 @@ def of(view: View) -> Status:
     runs = [reply.run for reply in view.replies if reply is not None and reply.run]
     return Status(
         learners_desired=spec.learners,
-        quorum=spec.sync.quorum,
+        quorum=spec.learners_needed,
         columns=Columns(
             learners=f"{'?' if live is None else len(live)}/{spec.learners}",
             syncer=f"{ready}/{shards}",

@@ -138,13 +138,14 @@ class SyncSpec(Model):
             " wait. Less than the period."
         ),
     )
-    quorum: int = Field(
+    quorum: int | None = Field(  # None: all learners, as a preset says; a manifest has a number
         default=1,
         ge=1,
         le=LEARNERS_MAX * REGIONS_MAX,
         description=(
             "Number of learners whose work a merge must contain (K). Training waits while fewer"
-            " are there. At most the number of learners."
+            " are there, but where learners wait for each other a merge never asks for more than"
+            " are in training. At most the number of learners."
         ),
     )
     grace: GraceSpec = Field(
@@ -176,3 +177,8 @@ class SyncSpec(Model):
             " as in file names: `*.router.weight`."
         ),
     )
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether learners wait for each other (docs/protocol.md, rule 15)."""
+        return self.overlap == 0 or presets.waits(self.preset)

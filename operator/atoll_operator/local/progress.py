@@ -34,7 +34,7 @@ def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
         shard_states=tuple(reply.state if reply else None for reply in replies),
         desired=job.spec.learners,
         live=None if live is None else len(live),
-        quorum=job.spec.sync.quorum,
+        quorum=job.spec.learners_needed,
         troubles=troubles(replies),
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )

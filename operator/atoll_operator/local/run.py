@@ -83,9 +83,9 @@ class JobFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A job on this machine. `out` is its folder; `quorum` is what training needs at least."""
+    """A job on this machine, in the folder `out`. Training needs at least `needed` learners."""
 
-    quorum: int
+    needed: int
     out: Path
     supervisor: Supervisor
     poller: Poller
@@ -138,7 +138,7 @@ class Training:
         learners = self.supervisor.in_roles("learner")
         lost = [child for child in learners if child.given_up]
         shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
-        if not shards and len(learners) - len(lost) >= self.quorum:
+        if not shards and len(learners) - len(lost) >= self.needed:
             return
         first = (shards or lost)[0]
         row = EXITS.get(first.exit_code or 0)
@@ -176,7 +176,7 @@ def train(
         view.say(line)
     supervisor = Supervisor(plan.processes(job, out, ports, new=new), out, view.say)
     training = Training(
-        quorum=1 if wanted.sync.lockstep else wanted.sync.quorum,
+        needed=job.spec.learners_needed,
         out=out,
         supervisor=supervisor,
         poller=Poller(job, ports),
@@ -204,7 +204,7 @@ def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
     if path.exists():
         if not resume:
             raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")
-        if RunFile.from_json(path.read_text(encoding="utf-8")).hash != wanted.hash:
+        if not wanted.accepts(RunFile.from_json(path.read_text(encoding="utf-8")).hash):
             raise SpecError(
                 "spec.sync",
                 f"this, or spec.seed or spec.syncer.shards, differs from the run in {out}",

@@ -172,13 +172,14 @@ Effect = (
 )
 
 
-def refuse(code: pb.Code, reason: str, remedy: str = "") -> pb.End:
+def refuse(code: pb.Code, reason: str, remedy: str = "", *, retry: bool = False) -> pb.End:
     """A refusal of a Join, or the end of a session; `remedy` where the code's own is too general.
 
-    Whether the learner may dial again goes with the code (`exits.REFUSALS`).
+    Whether the learner may dial again goes with the code (`exits.REFUSALS`); `retry` says that it
+    may although the code alone does not.
     """
     row = REFUSALS[code]
-    return pb.End(code=code, reason=reason, remedy=remedy or row.remedy, retry=row.retry)
+    return pb.End(code=code, reason=reason, remedy=remedy or row.remedy, retry=retry or row.retry)
 
 
 def end_session(session: int, code: pb.Code, reason: str) -> EndSession:

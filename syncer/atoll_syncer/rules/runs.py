@@ -93,7 +93,7 @@ def of_another_job(history: log.History, run_file: RunFile) -> str:
 
     It would merge old state under other settings, or find no fragment where it looks for one.
     """
-    if history.run_hash not in ("", run_file.hash):  # "": a log of an earlier version
+    if history.run_hash and not run_file.accepts(history.run_hash):  # "": of an earlier version
         return f"its run hash is {history.run_hash}, that of the run file is {run_file.hash}"
     if not history.tensors:
         return ""
@@ -154,7 +154,7 @@ def _carry_on(state: State, run: str) -> list[Effect]:
 
 def note_join(state: State, join: pb.Join) -> None:
     """A learner's Join names the run that it holds, whether or not it will be admitted."""
-    if state.history.run or join.run_hash != state.run_file.hash:
+    if state.history.run or not state.run_file.accepts(join.run_hash):
         return  # the run is known already, or the Join is of another job
     if join.run:
         state.run.named.add(join.run)

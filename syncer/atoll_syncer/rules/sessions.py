@@ -194,7 +194,7 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
             pb.OTHER_PROTOCOL,
             f"the learner has protocol {join.protocol}, this shard has {PROTOCOL}",
         )
-    if join.run_hash != run_file.hash:
+    if not run_file.accepts(join.run_hash):
         return refuse(
             pb.OTHER_RUN_HASH,
             "spec.sync, seed or syncer.shards differ from this shard's",
@@ -215,12 +215,13 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
         region, _ = split_slot(join.slot)
     except SpecError as error:
         return refuse(pb.UNKNOWN_SLOT, str(error), error.remedy)
-    if region not in {each.name for each in run_file.regions}:
+    if not run_file.has_region(region):  # a learner's own run file has it: see read_settings
         known = ", ".join(each.name for each in run_file.regions)
         return refuse(
             pb.UNKNOWN_SLOT,
-            f"slot {join.slot}: this job has no region {region}",
-            f"use one of spec.regions: {known}",
+            f"slot {join.slot}: region {region} is not in this shard's run file, which has {known}",
+            "start this shard with the newest run file; the learner tries again",
+            retry=True,
         )
     return None
 

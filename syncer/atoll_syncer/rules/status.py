@@ -3,9 +3,9 @@
 Nothing is kept for it; every field is computed from the State when it is asked for. The state of
 the shard is the first of these that holds (rules/shard draws them): Failed, Complete, Recovering,
 Final, Starting, Seeding, Serving. `live` counts the slots that are Training now, `quorum` is K as
-the manifest sets it, and `grace_seconds` is the longest grace of the open rounds. `late` and
-`refused_zombies` count since the start of this process, `commits` and `recovered` since the
-beginning of the log.
+it is now (in modes that wait never more than those slots), and `grace_seconds` is the longest
+grace of the open rounds. `late` and `refused_zombies` count since the start of this process,
+`commits` and `recovered` since the beginning of the log.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -21,6 +21,7 @@ def status(state: State, now: float) -> pb.StatusReply:
     """
     rounds = [each for each in state.rounds.open.values() if each.closed_at is None]
     does, reason = _state(state, now)
+    standing = state.standing(now)
     return pb.StatusReply(
         run=state.history.run,
         shard=state.number,
@@ -31,8 +32,8 @@ def status(state: State, now: float) -> pb.StatusReply:
         steps=state.run_file.steps or 0,
         slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],
         commits=state.history.commits,
-        quorum=state.sync.quorum,
-        live=len(state.standing(now).training),
+        quorum=standing.quorum,
+        live=len(standing.training),
         grace_seconds=max((each.grace_seconds for each in rounds), default=0.0),
         registrar=state.registrar,
         ticks_per_second=state.clock.ticks_per_second,

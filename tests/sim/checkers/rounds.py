@@ -128,6 +128,7 @@ class QuorumChecker(Watcher):
             if isinstance(effect, Merge) and not sync.lockstep:
                 assert shard.shard is not None
                 count = len(effect.participants)
+                assert isinstance(sync.quorum, int), "only modes that wait ask for all"
                 enough = count >= sync.quorum or shard.shard.state.over
                 self.require(enough, f"{shard.name} merges {count} of {sync.quorum}")
 

@@ -7,7 +7,10 @@ import pytest
 from atoll_operator.api import presets, rules
 from atoll_operator.api.manifest import parse
 from atoll_operator.api.presets import PRESETS, Preset
+from atoll_operator.api.runfile import run_file
 from atoll_operator.api.sync import SyncSpec
+from atoll_protos.errors import SpecError
+from atoll_protos.run import Quorum
 from unit.kube.cluster_values import MANIFEST
 
 
@@ -27,9 +30,29 @@ def test_every_preset_has_settings_that_are_fields_of_sync() -> None:
 
 def test_a_preset_fills_only_what_is_not_given() -> None:
     plain = sync(preset="DiLoCo")
-    assert (plain.fragments, plain.overlap, plain.quorum) == (1, 0, 3)
+    assert (plain.fragments, plain.overlap, plain.quorum) == (1, 0, None)
     assert sync(preset="DiLoCo", quorum=2, fragments=4).quorum == 2
     assert sync(preset="DiLoCo", fragments=4).fragments == 4
+
+
+def test_the_quorum_of_a_preset_that_waits_does_not_depend_on_the_number_of_learners() -> None:
+    few = parse(MANIFEST, ("spec.sync={preset: DiLoCo}", "spec.regions=[{name: us-east}]"))
+    many = parse(MANIFEST, ("spec.sync={preset: DiLoCo}",))
+    assert run_file(few).hash == run_file(many).hash
+    assert run_file(many).sync.quorum is Quorum.ALL
+    assert (many.spec.quorum, many.spec.learners_needed) == (3, 1)
+
+
+def test_a_quorum_that_is_given_is_a_number_and_what_training_needs_where_nobody_waits() -> None:
+    for given, needed in (({"preset": "DiLoCo"}, 1), ({"preset": "DecoupledDiLoCo"}, 2)):
+        job = parse(MANIFEST, (f"spec.sync={{preset: {given['preset']}, quorum: 2}}",))
+        assert run_file(job).sync.quorum == 2
+        assert (job.spec.quorum, job.spec.learners_needed) == (2, needed)
+
+
+def test_a_quorum_of_null_is_refused_as_by_the_api_server() -> None:
+    with pytest.raises(SpecError, match=r"^spec\.sync\.quorum: must be a whole number"):
+        sync(preset="DiLoCo", quorum="null")
 
 
 def test_without_a_preset_the_defaults_are_decoupled_diloco() -> None:

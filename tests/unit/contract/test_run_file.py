@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from atoll_protos.codecs import Wire
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
-from atoll_protos.run import Merge, Region, RunFile, Sync
+from atoll_protos.run import Merge, Quorum, Region, RunFile, Sync
 
 NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
 SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -21,6 +21,7 @@ SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
 def syncs(draw: st.DrawFn) -> Sync:
     period = draw(st.integers(1, 200))
     overlap = draw(st.integers(0, period - 1))
+    lockstep = overlap == 0 or draw(st.booleans())
     return Sync(
         fragments=draw(st.integers(1, period)),
         period=period,
@@ -33,7 +34,8 @@ def syncs(draw: st.DrawFn) -> Sync:
         outer_momentum=draw(SHARES),
         wire_up=draw(st.sampled_from(Wire)),
         wire_down=draw(st.sampled_from(Wire)),
-        lockstep=overlap == 0 or draw(st.booleans()),
+        lockstep=lockstep,
+        quorum=draw(st.sampled_from(Quorum)) if lockstep and draw(st.booleans()) else 1,
         mean_patterns=tuple(draw(st.lists(st.text()))),
     )
 
@@ -94,6 +96,61 @@ def test_every_setting_of_sync_is_in_the_hash(field: str) -> None:
     assert minimal(sync=Sync(**{field: other[field]})).hash != minimal().hash
 
 
+def lockstep(quorum: int | Quorum, learners: int = 3, **changed: Any) -> RunFile:
+    regions = (Region(name="us", learners=learners),)
+    return minimal(sync=Sync(overlap=0, lockstep=True, quorum=quorum), regions=regions, **changed)
+
+
+def test_a_quorum_of_all_learners_is_a_word_of_its_own_outside_of_the_hash() -> None:
+    """So learners come and go under every preset: nothing of them is in what must be equal."""
+    files = [lockstep(Quorum.ALL, learners) for learners in (0, 2, 3)]
+    assert len({file.hash for file in files}) == 1
+    assert '"quorum": "all"' in files[0].to_json()
+    for file in files:
+        assert RunFile.from_json(file.to_json()) == file
+
+
+def test_the_hash_of_a_quorum_of_all_is_the_same_on_every_machine_and_for_ever() -> None:
+    assert lockstep(Quorum.ALL).hash == (
+        "50636b306a232fee1879ba41c87f58d5822da14ab7c0917baead041510f275e8"
+    )
+
+
+def test_a_number_of_an_earlier_version_in_place_of_the_word_is_accepted_both_ways() -> None:
+    word, three = lockstep(Quorum.ALL), lockstep(3)
+    assert word.hash != three.hash
+    for one, other in ((word, three), (three, word), (word, word), (three, three)):
+        assert one.accepts(other.hash)
+    more = (Region(name="us", learners=1), Region(name="eu", learners=9))
+    assert dataclasses.replace(word, regions=more, steps=7).accepts(three.hash)
+
+
+def test_what_differs_in_anything_else_is_not_accepted() -> None:
+    word, three = lockstep(Quorum.ALL), lockstep(3)
+    assert not three.accepts(lockstep(2).hash)  # two manifests that say different numbers
+    for other in (lockstep(Quorum.ALL, seed=1), lockstep(3, seed=1), minimal()):
+        assert not word.accepts(other.hash)
+        assert not three.accepts(other.hash)
+    assert not minimal().accepts(word.hash)
+    assert not minimal().accepts(minimal(sync=Sync(quorum=2)).hash)
+
+
+def test_all_learners_means_those_that_train_and_at_least_one_rule_10() -> None:
+    everyone = lockstep(Quorum.ALL).sync
+    assert [everyone.awaited(training) for training in (0, 1, 3, 9)] == [1, 1, 3, 9]
+    three = lockstep(3).sync
+    assert [three.awaited(training) for training in (0, 1, 3, 9)] == [1, 1, 3, 3]
+    assert [Sync(quorum=2).awaited(training) for training in (0, 1, 3)] == [2, 2, 2]
+
+
+def test_a_file_without_regions_takes_every_region_and_any_number_for_the_quorum() -> None:
+    shards = minimal(regions=(), sync=Sync(quorum=7))
+    assert RunFile.from_json(shards.to_json()) == shards
+    assert shards.has_region("anywhere")
+    assert minimal().has_region("us")
+    assert not minimal().has_region("anywhere")
+
+
 def test_seed_shards_and_job_are_in_the_hash() -> None:
     hashes = {minimal(**{k: v}).hash for k, v in {"seed": 1, "shards": 2, "job": "b"}.items()}
     assert len(hashes | {minimal().hash}) == 4
@@ -109,7 +166,6 @@ def test_slots_are_listed_by_region_in_the_files_order() -> None:
     [
         ({"job": 7}, "job", "give a string"),
         ({"job": ""}, "job", "give the job's name"),
-        ({"regions": []}, "regions", "name at least one"),
         ({"regions": {}}, "regions", "give a list"),
         ({"regions": [7]}, "regions[0]", "give a mapping"),
         ({"regions": [{"name": "us"}]}, "regions[0].learners", "give it"),
@@ -128,6 +184,9 @@ def test_slots_are_listed_by_region_in_the_files_order() -> None:
         ({"stpes": 1}, "stpes", "remove it; known: job, regions,"),
         ({"sync": {"quorum": 3}}, "sync.quorum", "number of learners"),
         ({"sync": {"quorum": 0}}, "sync.quorum", "use 1 or more"),
+        ({"sync": {"quorum": "all"}}, "sync.quorum", "give a number"),
+        ({"sync": {"quorum": "most"}}, "sync.quorum", "whole number"),
+        ({"sync": {"quorum": None}}, "sync.quorum", "whole number"),
         ({"sync": {"fragments": 0}}, "sync.fragments", "use 1 or more"),
         ({"sync": {"fragments": 25}}, "sync.fragments", "at most sync.period"),
         ({"sync": {"overlap": 24}}, "sync.overlap", "less than sync.period"),

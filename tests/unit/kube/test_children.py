@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from atoll_operator.api.presets import Preset
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import excluded_nodes, key_of
 from atoll_operator.kube.plan.nodes import Exclusions
@@ -49,11 +50,17 @@ def test_the_same_job_is_applied_with_the_same_hash() -> None:
     assert children() == children()
 
 
-def test_more_learners_change_no_template_that_would_restart_a_pod() -> None:
-    few, many = children(), children("spec.regions=[{name: us-east, learners: 3}, {name: eu-west}]")
+@pytest.mark.parametrize("preset", Preset)
+def test_more_learners_and_regions_change_no_template_that_would_restart_a_pod(
+    preset: Preset,
+) -> None:
+    sync = f"spec.sync={{preset: {preset}}}"
+    regions = "[{name: us-east, learners: 3}, {name: eu-west}, {name: new}]"
+    few, many = children(sync), children(sync, f"spec.regions={regions}")
     for name in ("tiny-syncer-0", "tiny-syncer-1", "tiny-evaluator"):
         assert few["Deployment", name] == many["Deployment", name]
     assert many["StatefulSet", "tiny-us-east"]["spec"]["replicas"] == 3
+    assert ("StatefulSet", "tiny-new") in many
     marks = [
         template(found, "StatefulSet", "tiny-us-east")["metadata"]["annotations"]
         for found in (few, many)

@@ -43,6 +43,14 @@ def test_one_learner_that_ends_for_good_fails_nothing_while_the_others_make_a_qu
     assert decided(pods=pods, of=one_shard("spec.sync.quorum=3")).kind is Kind.FAILED
 
 
+def test_where_learners_wait_for_each_other_one_that_is_left_goes_on_rule_10() -> None:
+    plain = one_shard("spec.sync={preset: DiLoCo}")
+    assert plain.spec.quorum == 3
+    pods = [learner(slot, "n", **BAD) for slot in SLOTS]
+    assert decided(pods=pods[:2], of=plain).kind is Kind.RUNNING
+    assert decided(pods=pods, of=plain).kind is Kind.FAILED
+
+
 def test_learners_of_other_installs_count_as_ones_that_may_train() -> None:
     assert decided(pods=[learner(slot, "n", **BAD) for slot in SLOTS[:2]]).kind is Kind.RUNNING
 

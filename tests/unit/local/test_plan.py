@@ -9,7 +9,7 @@ from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan
 from atoll_protos.codecs import Wire
 from atoll_protos.environment import Env
-from atoll_protos.run import Merge, Sync
+from atoll_protos.run import Merge, Quorum, Sync
 
 MANIFEST = """
 apiVersion: atoll.dev/v1alpha1
@@ -88,7 +88,8 @@ def test_presets_are_the_published_systems() -> None:
         return run_file(parse(MANIFEST + text)).sync
 
     plain = sync("  sync: {preset: DiLoCo, period: 20}\n")
-    assert (plain.fragments, plain.overlap, plain.lockstep, plain.quorum) == (1, 0, True, 3)
+    assert (plain.fragments, plain.overlap, plain.lockstep) == (1, 0, True)
+    assert plain.quorum is Quorum.ALL
     assert (plain.merge, plain.grace) == (Merge.MEAN, False)
     assert (plain.wire_up, plain.wire_down) == (Wire.F32, Wire.F32)
     streaming = sync("  sync: {preset: StreamingDiLoCo}\n")

@@ -1,5 +1,6 @@
 """Sessions: rules 1, 3, 4, 5, 8, 24 and 25, from a Join to what a lost session leaves."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.names import PROTOCOL
+from atoll_protos.run import Quorum
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
@@ -264,7 +266,6 @@ def ask(
         ("protocol", PROTOCOL + 1, pb.OTHER_PROTOCOL),
         ("run_hash", "other", pb.OTHER_RUN_HASH),
         ("layout_digest", "other", pb.OTHER_LAYOUT),
-        ("slot", "nowhere-0", pb.UNKNOWN_SLOT),
         ("slot", "no slot", pb.UNKNOWN_SLOT),
     ],
 )
@@ -276,6 +277,21 @@ def test_what_must_be_equal_everywhere_is_refused_for_good_with_a_remedy_rule_3(
     assert (end.code, end.retry) == (code, False)
     assert end.reason
     assert end.remedy
+
+
+def test_a_slot_of_a_region_that_is_not_in_the_run_file_yet_may_try_again_rule_3() -> None:
+    end = check(a_join(slot="new-0"), JOB, "model", "run")
+    assert end is not None
+    assert (end.code, end.retry) == (pb.UNKNOWN_SLOT, True)
+    assert "new" in end.reason
+    assert check(a_join(slot="new-0"), replace(JOB, regions=()), "model", "run") is None
+
+
+def test_a_learner_of_an_earlier_version_with_the_number_of_learners_is_let_in_rule_3() -> None:
+    sync = replace(JOB.sync, overlap=0, lockstep=True, quorum=Quorum.ALL)
+    word, number = replace(JOB, sync=sync), replace(JOB, sync=replace(sync, quorum=2))
+    for shard, learner in ((word, number), (number, word)):
+        assert check(a_join(run_hash=learner.hash), shard, "model", "run") is None
 
 
 def test_before_a_run_has_started_trying_again_helps_rule_3() -> None:

@@ -72,6 +72,7 @@ def test_an_observer_needs_no_slot(environment: dict[str, str]) -> None:
         ("ATOLL_RUN_FILE", "/nowhere/run.json", "cannot be read"),
         ("ATOLL_ENDPOINTS", "one:1", "names 1 endpoints for 2 shards"),
         ("ATOLL_SLOT", "Here", "'Here' is no slot"),
+        ("ATOLL_SLOT", "there-0", "region there, which the run file does not name"),
     ],
 )
 def test_a_wrong_variable_is_named(

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atoll_operator.api.model import LEARNERS_MAX
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import (
     API_VERSION,
@@ -314,13 +313,13 @@ def syncer_region(job: Job) -> str:
 
 
 def shards_file(job: Job) -> RunFile:
-    """The run file of shards and evaluator: each region has as many learners as it ever may.
+    """The run file of shards and evaluator: without regions, so that a shard takes every slot.
 
-    So a shard admits any ordinal of a known region, and a change of `learners` restarts no shard.
+    So neither a change of `learners` nor a region more or less restarts a shard, and no learner of
+    a new slot meets a shard that does not know it yet. That only slots of the job dial is seen to
+    by those who start them: the operators, and a learner's own run file (`read_settings`).
     """
-    file = run_file(job)
-    regions = tuple(replace(region, learners=LEARNERS_MAX) for region in file.regions)
-    return replace(file, regions=regions)
+    return replace(run_file(job), regions=())
 
 
 def config_name(file: RunFile) -> str:

@@ -219,4 +219,4 @@ def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:
     """The learners that have ended for good, if those that are left cannot make a quorum."""
     ended = [pod for pod in exited if pod.role == LEARNER_ROLE]
     left = job.spec.learners - len({pod.slot for pod in ended})
-    return ended if left < job.spec.sync.quorum else []
+    return ended if left < job.spec.learners_needed else []

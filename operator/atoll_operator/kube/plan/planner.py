@@ -322,7 +322,7 @@ def _restarts(case: Situation) -> tuple[Deletion, ...]:
         and pod.ordinal < learners[pod.region]
     ]
     chosen = rollout.next_to_restart(
-        list(learners), candidates, templates, training, job.spec.sync.quorum
+        list(learners), candidates, templates, training, job.spec.quorum
     )
     return tuple(_of_pod(pod, OLD_TEMPLATE) for pod in chosen)
 
