@@ -66,14 +66,14 @@ class Applier:
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
         refused = await self._apply_children(plan, memory)
         if not memory.refused:
-            await self._delete(plan, plan.prune)
+            await self._delete(plan, plan.prune, memory)
         waits = False
         for replacement in plan.replace:
             waits |= not await self.repair.replace(plan, replacement, memory)
-        await self._delete(plan, plan.delete)
+        await self._delete(plan, plan.delete, memory)
         for owner in plan.owners:
             await self.repair.name_owner(plan, owner, memory)
-        await self._delete(plan, plan.restart)
+        await self._delete(plan, plan.restart, memory)
         if plan.expire is not None and not waits:
             await self.api.delete(jobs_path(plan.namespace, plan.expire.name), plan.expire.uid)
         return Outcome(waits=waits, refused=refused)
@@ -97,8 +97,10 @@ class Applier:
             log.info("applied", job=plan.job, kind=kind, name=name)
         return news
 
-    async def _delete(self, plan: Plan, deletions: Iterable[Deletion]) -> None:
+    async def _delete(self, plan: Plan, deletions: Iterable[Deletion], memory: Memory) -> None:
         for each in deletions:
+            if each.key is not None:
+                memory.deleted_at[each.key] = plan.at
             if await self.api.delete(path(each.kind, plan.namespace, each.name), each.uid):
                 log.info(
                     "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason

@@ -19,6 +19,7 @@ from atoll_operator.kube.observation import Pod, Refusal, Remembered, Replacemen
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
+DELETED_SECONDS = 600.0  # for which the deletion of a pod is remembered
 REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
 
 
@@ -69,6 +70,7 @@ class Memory:
     replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name or role
     written_at: float = LONG_AGO  # last write of the status
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict)  # by kind and name
+    deleted_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by place and cause
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
         """Note the answers of one poll, one per shard; `wall` is when it began, RFC 3339."""
@@ -101,6 +103,9 @@ class Memory:
         """Everything that a plan may use, as ages; also notes which slots are absent."""
         replies = self._young_replies(shards, now)
         self._note_absent(pods, replies[0] if replies else None, now)
+        self.deleted_at = {
+            key: at for key, at in self.deleted_at.items() if now - at < DELETED_SECONDS
+        }
         absent = {} if not replies or replies[0] is None else self.absent_since
         return Remembered(
             replies=replies,
@@ -113,6 +118,7 @@ class Memory:
             still_seconds=now - (self.tick_at or now),
             unwritten_seconds=now - self.written_at,
             refused=self._refusals(now),
+            deleted_seconds={key: now - at for key, at in self.deleted_at.items()},
         )
 
     def _refusals(self, now: float) -> tuple[Refusal, ...]:

@@ -31,6 +31,8 @@ from atoll_operator.kube.names import (
 )
 from atoll_protos.names import Label, slot_name
 
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
+RESTARTED = "@"  # between a template's hash and that time
 STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
 
 Raw = Mapping[str, Any]
@@ -52,7 +54,8 @@ class Pod:
     phase: str = ""
     ready: bool = False
     terminating: bool = False
-    template: str = ""  # hash of the role's template that it was made from
+    template: str = ""  # hash of the role's template that it was made from, and of its restart
+    made_at: float | None = None  # UNIX seconds
     exit_code: int | None = None  # of the container's last end
     exit_message: str = ""
     runs: bool = False  # the container runs now, perhaps after an end
@@ -64,6 +67,13 @@ class Pod:
     def ended(self) -> bool:
         """Whether the pod is only a record, such as an evicted one: it never runs again."""
         return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no container of Atoll's runs in it, as far as is known: it loses nothing."""
+        if self.ended or not self.node:
+            return True
+        return not self.runs and (bool(self.waiting) or self.exit_code is not None)
 
     @property
     def slot(self) -> str:
@@ -95,11 +105,16 @@ class Workload:
     observed: bool  # its controller has seen the present spec
     applied: str  # hash of what the operator applied
     job_uid: str = ""  # the label of its pods; empty: made by an earlier version
-    template: str  # hash of the role's pod template
+    template: str  # hash of the role's pod template, and when `kubectl rollout restart` came
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
     trouble: str = ""  # why its controller cannot make pods; only Deployments say so
     replaced: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """By ordinal: how many pods were replaced for lost nodes, and the UID of the last one."""
+
+    @property
+    def hash(self) -> str:
+        """The hash of the role's pod template alone."""
+        return self.template.partition(RESTARTED)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +124,7 @@ class Replacement:
     role: str
     name: str
     old_uid: str
+    shard: int = -1
     lost_at: float  # monotonic: the node's last sign of life
 
 
@@ -142,6 +158,8 @@ class Remembered:
     still_seconds: float = 0.0  # since the job's tick last moved
     unwritten_seconds: float = float("inf")  # since the last write of the status
     refused: tuple[Refusal, ...] = ()  # children that the API server has not taken yet
+    deleted_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Since a pod was deleted, by its place (`place_of`) and the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +228,8 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         phase=status.get("phase", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
-        template=(metadata.get("annotations") or {}).get(Annotation.TEMPLATE, ""),
+        template=_template(metadata),
+        made_at=_time(metadata.get("creationTimestamp")),
         exit_code=code,
         exit_message=message,
         runs=runs,
@@ -218,6 +237,13 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         excluded=excluded_nodes(raw),
     )
+
+
+def _template(metadata: Raw) -> str:
+    """The hash of a role's template, and when `kubectl rollout restart` was called, if it was."""
+    annotations = metadata.get("annotations") or {}
+    found, restarted = annotations.get(Annotation.TEMPLATE, ""), annotations.get(RESTARTED_AT)
+    return f"{found}{RESTARTED}{restarted}" if restarted else str(found)
 
 
 def _container(raw: Raw, name: str) -> tuple[int | None, str, str, bool]:
@@ -282,7 +308,7 @@ def workload(raw: Raw) -> Workload:
         observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         applied=annotations.get(Annotation.APPLIED, ""),
         job_uid=(template["metadata"].get("labels") or {}).get(Label.JOB_UID, ""),
-        template=(template["metadata"].get("annotations") or {}).get(Annotation.TEMPLATE, ""),
+        template=_template(template["metadata"]),
         excluded=excluded_nodes(template),
         trouble=_pods_refused(status),
         replaced={int(key): (count, uid) for key, (count, uid) in replaced.items()},
@@ -350,6 +376,11 @@ def workload_name(job: str, pod: Pod) -> str:
     return shard_name(job, pod.shard) if pod.role == SHARD_ROLE else evaluator_name(job)
 
 
+def place_of(job: str, pod: Pod) -> str:
+    """What stays of a pod when it is made again: its name, or the Deployment of one pod."""
+    return pod.name if pod.role == LEARNER_ROLE else workload_name(job, pod)
+
+
 def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
     """Workloads by name; the names of one job's workloads differ."""
     return {each.name: each for each in found}
@@ -367,6 +398,10 @@ def rfc3339(seconds: float) -> str:
     """UNIX seconds as the API server writes times: whole seconds, UTC."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time(text: str | None) -> float | None:
+    return seconds_of(text) if text else None
 
 
 def seconds_of(text: str) -> float:

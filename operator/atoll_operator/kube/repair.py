@@ -27,7 +27,6 @@ from atoll_operator.kube.edges.api import LEASES, Api, path
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import Replacement
 from atoll_operator.kube.plan.actions import OwnerWord, Plan, PodReplacement
 
@@ -53,6 +52,7 @@ class Repair:
         if each.retire_word is not None and not await self._retire(plan, each.retire_word, each):
             return False
         where = path("Pod", plan.namespace, pod.name)
+        memory.deleted_at[each.key] = plan.at
         if await self.api.delete(where, pod.uid, at_once=True):
             await self._note(plan, each, memory)
         return True
@@ -73,9 +73,8 @@ class Repair:
     async def _note(self, plan: Plan, each: PodReplacement, memory: Memory) -> None:
         """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them."""
         pod, lost_at = each.pod, plan.at - each.silent_seconds
-        key = pod.name if pod.role == LEARNER_ROLE else pod.role
-        memory.replacements[key] = Replacement(
-            role=pod.role, name=pod.name, old_uid=pod.uid, lost_at=lost_at
+        memory.replacements[each.key[0]] = Replacement(
+            role=pod.role, name=pod.name, old_uid=pod.uid, shard=pod.shard, lost_at=lost_at
         )
         self.metrics.replacements.labels(pod.role).inc()
         self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)

@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from atoll_operator.api.spec import Failure
-from atoll_operator.kube.observation import Node, Pod
+from atoll_operator.kube.observation import Node, Pod, Replacement, Workload
 from atoll_operator.kube.plan.nodes import (
     Leases,
     NodeState,
     Placement,
     PlacementInput,
     decide,
+    exclusions,
     state_of,
     stranded,
+    works_again,
 )
 from unit.kube.cluster_values import learner, node, shard
 
@@ -161,11 +164,49 @@ def test_a_slot_has_a_budget_of_replacements() -> None:
     assert (found.replace, found.exhausted) == ((), (POD.name,))
 
 
-def test_a_pod_that_waits_and_excludes_a_node_that_is_well_again_is_made_again() -> None:
+def live(kind: str, excluded: tuple[str, ...], **more: Any) -> Workload:
+    name = "tiny-us-east" if kind == "StatefulSet" else "tiny-syncer-0"
+    fields: dict[str, Any] = {"replicas": 1, "observed": True, "applied": "", "template": "t"}
+    return Workload(name=name, kind=kind, excluded=excluded, **(fields | more))
+
+
+def test_a_pod_that_waits_and_excludes_a_node_that_its_template_allows_is_made_again() -> None:
     waiting = learner("us-east-0", "", phase="Pending", excluded=("n1",))
-    assert stranded(waiting, {})
-    assert not stranded(waiting, {"n1": NodeState.SILENT})
-    assert not stranded(replace(waiting, node="n2"), {})
+    assert stranded(waiting, live("StatefulSet", ()))
+    assert not stranded(waiting, live("StatefulSet", ("n1",)))
+    assert not stranded(waiting, live("StatefulSet", (), observed=False))
+    assert not stranded(replace(waiting, node="n2"), live("StatefulSet", ()))
+
+
+def test_a_shards_pod_that_waits_for_capacity_is_left_alone() -> None:
+    waiting = shard(0, "", phase="Pending", excluded=("n1",))
+    assert not stranded(waiting, live("Deployment", ()))
+
+
+def excluded(set_: Workload, pods: list[Pod], **more: Any) -> tuple[str, ...]:
+    placement = Placement(lost={"n2": NodeState.SILENT})
+    return exclusions("tiny", {set_.name: set_}, placement, pods, **more).nodes[set_.name]
+
+
+def test_a_deployment_forgets_nodes_that_are_well_only_while_its_pod_is_nowhere() -> None:
+    shards = live("Deployment", ("n1", "n2"))
+    assert excluded(shards, [shard(0, "n3")]) == ("n1", "n2")
+    assert excluded(shards, [shard(0, "")]) == ("n2",)
+    assert excluded(shards, [shard(0, "n3", phase="Failed")]) == ("n2",)
+    assert excluded(live("StatefulSet", ("n1", "n2")), []) == ("n2",)
+
+
+def test_before_the_nodes_are_listed_no_exclusion_changes() -> None:
+    assert excluded(live("StatefulSet", ("n1",)), [], known=False) == ("n1",)
+
+
+def test_a_replaced_shard_works_again_when_its_own_pod_is_ready() -> None:
+    lost = Replacement(role="shard", name="tiny-syncer-0-x", old_uid="old", shard=0, lost_at=0.0)
+    other = shard(1, "n2")
+    assert not works_again(lost, [other, shard(0, "n1", uid="old")], frozenset())
+    assert not works_again(lost, [other], frozenset())
+    assert not works_again(lost, [other, shard(0, "n3", ready=False)], frozenset())
+    assert works_again(lost, [replace(other, ready=False), shard(0, "n3")], frozenset())
 
 
 def test_silence_is_counted_from_the_last_change_of_renew_time() -> None:

@@ -11,7 +11,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube import observation
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Observation, Pod, Remembered, rfc3339, workload
-from atoll_operator.kube.plan import planner
+from atoll_operator.kube.plan import planner, restarts
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
@@ -193,8 +193,8 @@ def test_pods_that_cannot_go_on_are_deleted_each_with_its_reason() -> None:
     )
     found = planned(seen(pods=pods)).delete
     assert [(each.name, each.reason) for each in found] == [
-        ("tiny-us-east-0", planner.STRANDED),
-        ("tiny-us-east-1", planner.SUPERSEDED),
+        ("tiny-us-east-0", restarts.STRANDED),
+        ("tiny-us-east-1", restarts.SUPERSEDED),
     ]
 
 
@@ -203,11 +203,96 @@ def test_pods_of_an_old_template_are_restarted_only_while_the_registrar_answers(
     training = answers(reply(us_east_0="Training"))
     found = planned(seen(pods=pods, remembered=training)).restart
     assert [(each.name, each.reason) for each in found] == [
-        ("tiny-us-east-0", planner.OLD_TEMPLATE)
+        ("tiny-us-east-0", restarts.OLD_TEMPLATE)
     ]
     assert planned(seen(pods=pods)).restart == ()
     new = (learner("us-east-0", "n1", template=template_of(seen(), "us-east")),)
     assert planned(seen(pods=new, remembered=training)).restart == ()
+
+
+def test_an_edit_reaches_what_does_not_run_also_while_the_registrar_is_silent() -> None:
+    pods = (
+        learner("us-east-0", "n1", template="old", runs=True),
+        learner("us-east-1", "n2", template="old", waiting="CrashLoopBackOff", exit_code=1),
+        learner("eu-west-0", "", template="old", phase="Pending"),
+    )
+    found = planned(seen(pods=pods)).restart
+    assert [each.name for each in found] == ["tiny-us-east-1", "tiny-eu-west-0"]
+
+
+def test_a_learner_that_a_restored_shard_may_need_is_not_taken_for_an_idle_one() -> None:
+    pods = (learner("us-east-0", "n1", template="old", runs=True),)
+    shows = reply(us_east_0="Joining")
+    assert planned(seen(pods=pods, remembered=answers(shows))).restart
+    shows.state = pb.SHARD_RECOVERING
+    assert not planned(seen(pods=pods, remembered=answers(shows))).restart
+
+
+def test_no_pod_is_deleted_twice_for_the_same_cause_within_a_minute() -> None:
+    pods = (
+        learner("us-east-0", "n1", template="old"),
+        learner("us-east-1", "n2", exit_code=int(ExitCode.SUPERSEDED), template="old"),
+    )
+    training = reply(us_east_0="Training")
+    first = planned(seen(pods=pods, remembered=answers(training)))
+    keys = [each.key for each in (*first.delete, *first.restart)]
+    assert len(keys) == 2
+
+    def again(seconds: float) -> Plan:
+        past = {key: seconds for key in keys if key is not None}
+        made_again = tuple(replace(each, uid="another") for each in pods)
+        training.slots[0].uid = "another"
+        remembered = answers(training, deleted_seconds=past)
+        return planned(seen(pods=made_again, remembered=remembered))
+
+    assert (again(59.0).delete, again(59.0).restart) == ((), ())
+    assert [each.name for each in again(61.0).delete] == ["tiny-us-east-1"]
+    edited = {
+        (place, f"{cause} of an earlier edit"): 5.0
+        for place, cause in (key for key in keys if key is not None)
+    }
+    other = planned(seen(pods=pods, remembered=answers(training, deleted_seconds=edited)))
+    assert other.delete
+
+
+def shard_edit(*pods: Pod, registrar: pb.StatusReply | None, **status: Any) -> Plan:
+    """A running job of one shard whose shard's template is edited."""
+    found = seen(pods=pods, remembered=Remembered(replies=(registrar,)), raw=raw() | status)
+    edited = ("spec.syncer.template={spec: {containers: [{image: fixed}]}}",)
+    return planned(replace(found, job=job(*CHANGES, *edited)))
+
+
+def applied_names(found: Plan) -> list[str]:
+    return [each["metadata"]["name"] for each in found.apply if each["kind"] == "Deployment"]
+
+
+def test_a_shard_that_is_not_ready_gets_its_fix_at_once() -> None:
+    broken = shard(0, "n1", ready=False, waiting="ImagePullBackOff")
+    assert applied_names(shard_edit(broken, registrar=None)) == ["tiny-syncer-0"]
+
+
+def test_the_only_copy_of_a_run_is_not_restarted_while_no_learner_could_restore_it() -> None:
+    holds = {"status": {"run": "r1"}}
+    ready = shard(0, "n1")
+    assert applied_names(shard_edit(ready, registrar=reply(), **holds)) == []
+    trains = reply(us_east_0="Training")
+    assert applied_names(shard_edit(ready, registrar=trains, **holds)) == ["tiny-syncer-0"]
+    nothing_yet = reply()
+    nothing_yet.run = ""
+    assert applied_names(shard_edit(ready, registrar=nothing_yet)) == ["tiny-syncer-0"]
+
+
+def test_a_restart_that_kubectl_asked_for_reaches_the_learners() -> None:
+    live = applied()
+    (east,) = [each for each in live if each["metadata"]["name"] == "tiny-us-east"][-1:]
+    assert east["kind"] == "StatefulSet"
+    own = template_of(seen(), "us-east")
+    pods = (learner("us-east-0", "n1", template=own), learner("us-east-1", "n2", template=own))
+    training = answers(reply(us_east_0="Training", us_east_1="Training"))
+    assert not planned(seen(pods=pods, children=live, remembered=training)).restart
+    east["spec"]["template"]["metadata"]["annotations"][observation.RESTARTED_AT] = "12:00"
+    (found,) = planned(seen(pods=pods, children=live, remembered=training)).restart
+    assert found.name == "tiny-us-east-0"
 
 
 def test_a_manifest_that_cannot_be_read_gets_a_status_and_no_next_pass() -> None:

@@ -6,6 +6,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
 `atoll_protos`, and nothing of `edges`; no time, randomness, network or cluster.
 
     planner    the plan of one pass, made from all of the following
+    restarts   which pods are deleted with their grace, and which shards wait
     actions    what a pass does and says, as values: the Plan
     status     what the status says, and whether it is worth a write
     situation  phase and placement of a job, on which all else rests

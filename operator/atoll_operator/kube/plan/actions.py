@@ -19,6 +19,7 @@ class Deletion:
     name: str
     uid: str
     reason: str
+    key: tuple[str, str] | None = None  # of a pod: its place and the cause (`planner.AGAIN`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class PodReplacement:
     silent_renewal: str | None  # renewTime that must still stand; None: the Lease decides nothing
     retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
     silent_seconds: float  # since the node's last sign of life
+    key: tuple[str, str]  # its place and the cause
     event: Object
 
 

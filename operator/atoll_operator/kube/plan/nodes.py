@@ -325,12 +325,21 @@ class Exclusions:
     replaced: Mapping[str, str] = field(default_factory=dict)  # text of Annotation.REPLACED
 
 
-def exclusions(job: str, workloads: Mapping[str, Workload], placement: Placement) -> Exclusions:
+def exclusions(
+    job: str,
+    workloads: Mapping[str, Workload],
+    placement: Placement,
+    pods: Iterable[Pod],
+    *,
+    known: bool = True,
+) -> Exclusions:
     """Lost nodes by workload: from its first replacement on, until they are well again.
 
-    A Deployment keeps what it has until its own pod is lost, because a changed template restarts
-    the shard. A deleted node is not excluded: nothing can be scheduled on it.
+    A Deployment keeps what it has as long as its pod is on a node that is not lost, because a
+    changed template restarts the shard. A deleted node is not excluded: nothing can be scheduled
+    on it. `known`: the nodes have been listed; before that everything stays as it is.
     """
+    stand = {workload_name(job, pod) for pod in pods if pod.node and not pod.ended}
     lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
     moved: dict[str, list[Pod]] = {}
     for each in placement.replace:
@@ -339,7 +348,7 @@ def exclusions(job: str, workloads: Mapping[str, Workload], placement: Placement
     replaced: dict[str, str] = {}
     for name, live in workloads.items():
         kept = set(live.excluded)
-        if live.kind == "StatefulSet":
+        if known and (live.kind == "StatefulSet" or name not in stand):
             kept &= lost
         if name in moved:
             kept |= lost
@@ -360,9 +369,15 @@ def is_excluded(each: ToReplace, live: Workload | None, lost: Mapping[str, NodeS
     return live is not None and live.observed and each.node in live.excluded
 
 
-def stranded(pod: Pod, lost: Mapping[str, NodeState]) -> bool:
-    """Whether a pod waits for a node and excludes one that is well again: make it again."""
-    return not pod.node and not pod.terminating and any(n not in lost for n in pod.excluded)
+def stranded(pod: Pod, live: Workload | None) -> bool:
+    """Whether a StatefulSet's pod waits for a node and excludes one that its template allows again.
+
+    It is made again once, from that template. A Deployment makes its pod again by itself.
+    """
+    if live is None or live.kind != "StatefulSet" or not live.observed:
+        return False
+    waits = not pod.node and not pod.terminating and not pod.ended
+    return waits and any(node not in live.excluded for node in pod.excluded)
 
 
 def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
@@ -370,7 +385,5 @@ def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]
     if each.role == LEARNER_ROLE:
         new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
         return any(pod.uid in training for pod in new)
-    new = [
-        pod for pod in pods if pod.role == each.role and pod.uid != each.old_uid and not pod.ended
-    ]
-    return bool(new) and all(pod.ready for pod in new)
+    new = [pod for pod in pods if (pod.role, pod.shard) == (each.role, each.shard)]
+    return any(pod.ready and not pod.terminating and pod.uid != each.old_uid for pod in new)

@@ -30,35 +30,30 @@ from collections.abc import Sequence
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import KIND, Job, StorageType
-from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, SHARD_ROLE, Annotation, learner_set
+from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, Annotation
 from atoll_operator.kube.observation import (
     Object,
     Observation,
-    Pod,
     Refusal,
     key_of,
+    place_of,
     rfc3339,
     seconds_of,
     workload_name,
 )
-from atoll_operator.kube.plan import events, nodes, rollout, sessions, status
+from atoll_operator.kube.plan import events, nodes, restarts, sessions, status
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
 from atoll_operator.kube.plan.children import JobChildren, Owner
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.situation import Situation, situation_of
 from atoll_operator.kube.settings import Settings
-from atoll_protos.exits import ExitCode
-from atoll_protos.names import Label
 
 POLL_SECONDS = 1.0  # between passes while something runs
 AGAIN_SECONDS = 0.3  # while a controller or the registrar is waited for
 QUIET_SECONDS = 300.0  # while nothing runs
 EXPIRY_MARGIN_SECONDS = 0.1
 
-SUPERSEDED = "a shard refused it for good: another pod has its slot"
-STRANDED = "it waits for a node, and excludes one that is well again"
-OLD_TEMPLATE = "its template has changed"
 NOT_WANTED = "the job no longer asks for it"
 EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
@@ -105,9 +100,9 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         refused=frozenset((each.kind, each.name) for each in refused),
         prune=prune,
         replace=replace,
-        delete=_deletions(case),
+        delete=restarts.deletions(case),
         owners=_owners(case),
-        restart=_restarts(case),
+        restart=restarts.of_templates(case),
         expire=expire,
         training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
         pods=seen.pods,
@@ -140,6 +135,10 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
         if not nodes.is_excluded(each, live, placement.lost):
             waits = True
             continue
+        key = (place_of(job.name, pod), f"{each.node} is lost")
+        if restarts.is_done(case, key):
+            waits = True
+            continue
         node = (seen.nodes or {}).get(each.node)
         retire = None
         if pod.role == LEARNER_ROLE and seen.remembered.registrar_address:
@@ -152,24 +151,11 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
                 silent_renewal=node.renewed if node and state is NodeState.SILENT else None,
                 retire_word=retire,
                 silent_seconds=seen.lease_ages.get(each.node, 0.0),
+                key=key,
                 event=events.of_replacement(seen.raw, pod.name, each.reason, rfc3339(case.now)),
             )
         )
     return tuple(found), waits
-
-
-def _deletions(case: Situation) -> tuple[Deletion, ...]:
-    """Pods that cannot go on as they are: stranded, or superseded at the registrar.
-
-    Both are deleted with their usual grace, and their controllers make them again.
-    """
-    found = []
-    for pod in case.seen.pods:
-        if nodes.stranded(pod, case.placement.lost):
-            found.append(_of_pod(pod, STRANDED))
-        elif pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating:
-            found.append(_of_pod(pod, SUPERSEDED))
-    return tuple(found)
 
 
 def _owners(case: Situation) -> tuple[OwnerWord, ...]:
@@ -206,7 +192,9 @@ def _children(
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
         settings=case.settings,
         running=phases.running(phase, case.before, keeps_shards=_keeps_shards(seen, job)),
-        exclusions=nodes.exclusions(job.name, seen.workloads, case.placement),
+        exclusions=nodes.exclusions(
+            job.name, seen.workloads, case.placement, seen.pods, known=seen.nodes is not None
+        ),
         unlabelled=frozenset(
             live.name
             for live in seen.workloads.values()
@@ -214,7 +202,7 @@ def _children(
         ),
     )
     objects = builder.objects()
-    held = _held_shards(case, objects)
+    held = restarts.held_shards(case, objects)
     live = {key_of(each): each for each in seen.children}
     changed = [
         each
@@ -249,33 +237,14 @@ def _keeps_shards(seen: Observation, job: Job) -> bool:
         for name, live in seen.workloads.items()
     )
     learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
-    has_run = bool(seen.status.run) or any(
-        reply is not None and reply.run for reply in seen.replies
-    )
     ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
-    return exist and (learners_left or (ephemeral and has_run))
+    return exist and (learners_left or (ephemeral and restarts.has_run(seen)))
 
 
 def _applied(child: Object) -> str | None:
     """The hash of what was applied."""
     found: str | None = child.get("metadata", {}).get("annotations", {}).get(Annotation.APPLIED)
     return found
-
-
-def _held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
-    """Names of shards' children whose change must wait; never of a shard on a lost node."""
-    seen = case.seen
-    if case.phase.kind is not Kind.RUNNING:
-        return frozenset()
-    lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
-    shards = []
-    for each in objects:
-        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]:
-            annotations = each["spec"]["template"]["metadata"]["annotations"]
-            live = seen.workloads.get(each["metadata"]["name"])
-            shards.append((live, annotations[Annotation.TEMPLATE]))
-    ready = sum(pod.role == SHARD_ROLE and pod.ready for pod in seen.pods)
-    return rollout.shards_to_hold(shards, ready) - lost
 
 
 def _pruned(seen: Observation, asked_for: set[tuple[str, str]]) -> tuple[Deletion, ...]:
@@ -297,38 +266,6 @@ def _pruned(seen: Observation, asked_for: set[tuple[str, str]]) -> tuple[Deletio
             uid = each["metadata"]["uid"]
             found.append(Deletion(kind=kind, name=name, uid=uid, reason=NOT_WANTED))
     return tuple(found)
-
-
-def _restarts(case: Situation) -> tuple[Deletion, ...]:
-    """Learners' pods of an old template that may go now (`rollout`).
-
-    Left out are regions whose StatefulSet has not been observed by its controller (it would make
-    the pod from the old template again), pods on lost nodes (they are replaced, not restarted) and
-    pods beyond the wanted number of learners (they are about to be scaled away).
-    """
-    seen, job = case.seen, case.job
-    if case.phase.kind is not Kind.RUNNING or seen.registrar is None:
-        return ()
-    own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]
-    training = rollout.counted(statuses.training(seen.replies) or [], own, case.settings.serves)
-    learners = {region.name: region.learners for region in job.spec.regions}
-    live = {region: seen.workloads.get(learner_set(job.name, region)) for region in learners}
-    templates = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
-    candidates = [
-        pod
-        for pod in own
-        if pod.region in templates
-        and pod.node not in case.placement.lost
-        and pod.ordinal < learners[pod.region]
-    ]
-    chosen = rollout.next_to_restart(
-        list(learners), candidates, templates, training, job.spec.quorum
-    )
-    return tuple(_of_pod(pod, OLD_TEMPLATE) for pod in chosen)
-
-
-def _of_pod(pod: Pod, reason: str) -> Deletion:
-    return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason)
 
 
 # ---------------------------------------------------------------- the next pass

@@ -96,6 +96,38 @@ def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> boo
     )
 
 
+def all_serve(replies: Sequence[pb.StatusReply | None]) -> bool:
+    """Whether every shard answers and serves."""
+    return bool(replies) and all(
+        reply is not None and reply.state in ADMITTING_STATES for reply in replies
+    )
+
+
+def idle(
+    pods: Iterable[Pod],
+    replies: Sequence[pb.StatusReply | None],
+    absent_seconds: Mapping[str, float],
+) -> frozenset[str]:
+    """Slots whose pods are known not to train, so that a restart of them loses nothing.
+
+    None while a shard does not serve: it may be waiting for just these learners' state. A slot that
+    the registrar does not show may be about to join, so it counts after ABSENT_SECONDS.
+    """
+    if not all_serve(replies):
+        return frozenset()
+    shown = {slot.slot: slot for slot in replies[0].slots} if replies[0] is not None else {}
+    found = set()
+    for pod in pods:
+        slot = shown.get(pod.slot)
+        if slot is None:
+            absent = absent_seconds.get(pod.slot, 0.0) >= ABSENT_SECONDS
+        else:
+            absent = slot.state != pb.SLOT_TRAINING or slot.uid != pod.uid
+        if absent:
+            found.add(pod.slot)
+    return frozenset(found)
+
+
 def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
     """The last word of the slot of a pod that is about to be deleted.
 

@@ -1,0 +1,143 @@
+"""Which pods of one job are deleted with their usual grace in this pass, and which wait.
+
+Three causes: a pod waits and excludes a node for no reason, a shard has refused it for good, or
+its template is old (`rollout` decides the pace). Pods on lost nodes are not among them
+(`planner`). None of a place, which is a learner's slot or a Deployment, is deleted twice for one
+cause within SAME_CAUSE_SECONDS: what does not help the first time needs another answer, and a pod
+that must wait for capacity must be left alone. A template that has changed again is another cause.
+"""
+
+from collections.abc import Sequence
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api import status as statuses
+from atoll_operator.api.conditions import Kind
+from atoll_operator.api.spec import StorageType
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation, learner_set
+from atoll_operator.kube.observation import Object, Observation, Pod, place_of, workload_name
+from atoll_operator.kube.plan import nodes, rollout, sessions
+from atoll_operator.kube.plan.actions import Deletion
+from atoll_operator.kube.plan.situation import Situation
+from atoll_protos.exits import ExitCode
+from atoll_protos.names import Label
+
+SAME_CAUSE_SECONDS = 60.0  # no pod of one place is deleted twice for one cause within them
+SUPERSEDED = "a shard refused it for good: another pod has its slot"
+STRANDED = "it waits for a node, and excludes one that its template allows again"
+OLD_TEMPLATE = "its template has changed"
+
+
+def deletions(case: Situation) -> tuple[Deletion, ...]:
+    """Pods that cannot go on as they are: stranded, or superseded at the registrar.
+
+    Both are deleted with their usual grace, and their controllers make them again.
+    """
+    found = []
+    for pod in case.seen.pods:
+        live = case.seen.workloads.get(workload_name(case.job.name, pod))
+        if nodes.stranded(pod, live):
+            found.append(_of_pod(case, pod, STRANDED))
+        elif pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating:
+            found.append(_of_pod(case, pod, SUPERSEDED))
+    return _not_again(case, found)
+
+
+def of_templates(case: Situation) -> tuple[Deletion, ...]:
+    """Learners' pods of an old template that may go now (`rollout`).
+
+    Left out are regions whose StatefulSet has not been observed by its controller (it would make
+    the pod from the old template again), pods on lost nodes (they are replaced, not restarted) and
+    pods beyond the wanted number of learners (they are about to be scaled away).
+    """
+    seen, job = case.seen, case.job
+    if case.phase.kind is not Kind.RUNNING:
+        return ()
+    own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]
+    learners = {region.name: region.learners for region in job.spec.regions}
+    live = {region: seen.workloads.get(learner_set(job.name, region)) for region in learners}
+    templates = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
+    deleted = seen.remembered.deleted_seconds
+    chosen = rollout.next_to_restart(
+        rollout.Roll(
+            regions=list(learners),
+            pods=[
+                pod
+                for pod in own
+                if pod.region in templates
+                and pod.node not in case.placement.lost
+                and pod.ordinal < learners[pod.region]
+            ],
+            wanted=templates,
+            training=rollout.counted(
+                statuses.training(seen.replies) or [], own, case.settings.serves
+            ),
+            idle=sessions.idle(own, seen.replies, seen.remembered.absent_seconds),
+            serving=sessions.all_serve(seen.replies),
+            quorum=job.spec.quorum,
+            restarted_seconds={
+                place: seconds
+                for (place, cause), seconds in deleted.items()
+                if cause.startswith(OLD_TEMPLATE)
+            },
+            now=case.now,
+        )
+    )
+    found = [
+        _of_pod(case, pod, OLD_TEMPLATE, f"{OLD_TEMPLATE} {templates[pod.region]}")
+        for pod in chosen
+    ]
+    return _not_again(case, found)
+
+
+def _of_pod(case: Situation, pod: Pod, reason: str, cause: str = "") -> Deletion:
+    key = (place_of(case.job.name, pod), cause or reason)
+    return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason, key=key)
+
+
+def _not_again(case: Situation, found: Sequence[Deletion]) -> tuple[Deletion, ...]:
+    """Without pods whose place has lost one for the same cause a moment ago."""
+    return tuple(each for each in found if each.key is None or not is_done(case, each.key))
+
+
+def is_done(case: Situation, key: tuple[str, str]) -> bool:
+    """Whether a pod of this place was deleted for this cause a moment ago."""
+    return case.seen.remembered.deleted_seconds.get(key, SAME_CAUSE_SECONDS) < SAME_CAUSE_SECONDS
+
+
+def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
+    """Names of shards' children whose change must wait; never of a shard on a lost node."""
+    seen = case.seen
+    if case.phase.kind is not Kind.RUNNING:
+        return frozenset()
+    lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
+    ready = {
+        workload_name(case.job.name, pod)
+        for pod in seen.pods
+        if pod.role == SHARD_ROLE and pod.ready and not pod.terminating
+    }
+    shards = []
+    for each in objects:
+        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]:
+            annotations = each["spec"]["template"]["metadata"]["annotations"]
+            name = each["metadata"]["name"]
+            shards.append(
+                (seen.workloads.get(name), annotations[Annotation.TEMPLATE], name in ready)
+            )
+    return rollout.shards_to_hold(shards, restorable=_is_restorable(case)) - lost
+
+
+def _is_restorable(case: Situation) -> bool:
+    """Whether a shard that restarts now gets its state again: from its volume, or from learners."""
+    seen = case.seen
+    if case.job.spec.syncer.storage.type is not StorageType.EPHEMERAL or not has_run(seen):
+        return True
+    if seen.registrar is None:
+        return any(pod.role == LEARNER_ROLE and pod.ready for pod in seen.pods)
+    holding = (pb.SLOT_TRAINING, pb.SLOT_STALLED)
+    return any(slot.state in holding for slot in seen.registrar.slots)
+
+
+def has_run(seen: Observation) -> bool:
+    """Whether the job has begun to train: there is something to lose."""
+    held = (reply is not None and bool(reply.run) for reply in seen.replies)
+    return bool(seen.status.run) or any(held)
