@@ -54,10 +54,14 @@ def test_what_is_fixed_cannot_be_changed(
         spec = {"suspend": True, "tokens": 600, "steps": None}
     document = yaml.safe_load(MANIFEST)
     document["spec"] |= spec
+    storage = {"type": "PersistentVolumeClaim", "storageClassName": "a", "size": "10Gi"}
+    document["spec"]["syncer"]["storage"] = storage
     document["spec"] = {k: v for k, v in document["spec"].items() if v is not None}
     kube.apply(namespace, document)
     new = {"spec.syncer.region": "eu-west", "spec.syncer.shards": 3, "spec.learner.hosts": 2,
-           "spec.sync": {"period": 17}, "spec.managedBy": "x"}.get(fixed.field, 5)  # fmt: skip
+           "spec.sync": {"period": 17}, "spec.managedBy": "x",
+           "spec.syncer.storage.storageClassName": "b", "spec.syncer.storage.size": "5Gi",
+           }.get(fixed.field, 5)  # fmt: skip
     for key in reversed(fixed.field.split(".")[1:]):
         new = {key: new}
     done = kube.attempt(
@@ -65,6 +69,26 @@ def test_what_is_fixed_cannot_be_changed(
     )
     assert done.returncode != 0
     assert fixed.text in done.stderr
+
+
+def test_the_shards_stay_in_their_region_when_another_one_is_put_in_front(
+    atoll: Installed, kube: Kubectl, namespace: str
+) -> None:
+    document = yaml.safe_load(MANIFEST)
+    document["spec"]["suspend"] = True
+    kube.apply(namespace, document)
+
+    def edit(home: str, *regions: str) -> tuple[int, str]:
+        change = {"regions": [{"name": each} for each in regions], "syncer": {"region": home}}
+        words = ("patch", "dtj", "tiny", "--type=merge", "-p", json.dumps({"spec": change}))
+        done = kube.attempt("-n", namespace, *words)
+        return done.returncode, done.stderr
+
+    code, said = edit("", "ap-south", "us-east", "eu-west")
+    assert code != 0
+    assert "keep that region the first" in said
+    assert edit("", "us-east", "ap-south", "eu-west")[0] == 0
+    assert edit("us-east", "ap-south", "us-east", "eu-west")[0] == 0
 
 
 @pytest.mark.timeout(900)

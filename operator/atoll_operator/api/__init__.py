@@ -7,6 +7,7 @@ and PyYAML, but no clock, network, disk or process, and neither executor.
     presets.py      the published systems that spec.sync.preset names: one table of settings
     model.py        what all models of a manifest have in common
     sync.py         the models of `spec.sync`
+    pods.py         the models of pod templates and of `podOverrides`
     spec.py         the models of all other parts of `spec`; how a manifest becomes a job
     rules.py        conditions over several fields, in Python and in CEL
     manifest.py     YAML, --set changes, preset, models, rules -> Job

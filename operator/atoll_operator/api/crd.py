@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from atoll_operator.api import presets, rules
+from atoll_operator.api import pods, presets, rules
 from atoll_operator.api.spec import API_VERSION, COUNT_MAX, KIND, SECONDS_MAX, Spec
 from atoll_operator.api.status import Status
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "decoupledtrainingjobs"
-OPEN = ("Template", "EnvVar")  # pods are the cluster's to check
+OPEN = tuple(each.__name__ for each in pods.Open.__subclasses__())  # the cluster's to check
 NULL = {"type": "null"}
 UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
 MAPS = {"regions": ["name"], "conditions": ["type"], "metrics": ["name"]}
@@ -90,6 +90,7 @@ def schema() -> dict[str, Any]:
     _explain(spec["properties"])
     for name in presets.fields():  # what is not given is the preset's
         spec["properties"]["sync"]["properties"][name].pop("default", None)
+    _without_defaults_in_lists(spec)
     spec["properties"]["managedBy"]["nullable"] = True
     spec["x-kubernetes-validations"] = [
         *(_rule(rule) for rule in rules.RULES if not rule.of_object),
@@ -114,6 +115,20 @@ def schema() -> dict[str, Any]:
         },
         "x-kubernetes-validations": [_rule(rule) for rule in rules.RULES if rule.of_object],
     }
+
+
+def _without_defaults_in_lists(node: dict[str, Any], *, inside: bool = False) -> None:
+    """Take the defaults out of lists' items: the models fill them in when an object is read.
+
+    What the API server adds to an entry of a list is a difference for tools that compare lists as
+    a whole with what was applied (Argo CD, Terraform); a field that it adds to an object is not.
+    """
+    if inside:
+        node.pop("default", None)
+    for inner in node.get("properties", {}).values():
+        _without_defaults_in_lists(inner, inside=inside)
+    if "items" in node:
+        _without_defaults_in_lists(node["items"], inside=True)
 
 
 def _rule(rule: rules.Rule) -> dict[str, Any]:
@@ -177,16 +192,18 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     title = node.pop("title", "")
     if title in OPEN:
         kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        if title == "EnvVar":
-            named = {"type": "string", "description": node["properties"]["name"]["description"]}
-            kept |= {"required": ["name"], "properties": {"name": named}}
+        keys = node.get("required", [])  # by which lists are merged
+        if keys:
+            told = {key: node["properties"][key]["description"] for key in keys}
+            fields = {key: {"type": "string", "description": said} for key, said in told.items()}
+            kept |= {"required": keys, "properties": fields}
         return kept
     if node.get("default") is None:
         node.pop("default", None)
     extra = node.pop("additionalProperties", None)
     if node.get("type") == "object" and "properties" not in node:
         if isinstance(extra, dict):
-            node["additionalProperties"] = {**_structural(extra, definitions), "maxLength": 253}
+            node["additionalProperties"] = {"maxLength": 253, **_structural(extra, definitions)}
         else:
             node["x-kubernetes-preserve-unknown-fields"] = True
     if "properties" in node:

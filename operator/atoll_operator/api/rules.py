@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import presets
-from atoll_operator.api.spec import NAME_CHARACTERS_MAX, Job
+from atoll_operator.api.spec import NAME_CHARACTERS_MAX, Job, RegionSpec, StorageType
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
@@ -85,7 +85,10 @@ def _names(job: Job) -> bool:
     return len(job.name) + longest <= NAME_CHARACTERS_MAX
 
 
-_LEARNERS = "self.regions.map(r, r.learners).sum()"
+_LEARNERS = (
+    "self.regions.map(r, has(r.learners) ? r.learners :"
+    f" {RegionSpec.model_fields['learners'].default}).sum()"
+)
 
 RULES = (
     Rule(
@@ -171,6 +174,14 @@ def _grows(name: str) -> Fixed:
 
 
 _HOME = "({0}.syncer.region == '' ? {0}.regions[0].name : {0}.syncer.region)"
+_VOLUMES = " && ".join(
+    f"{version}.syncer.storage.type == '{StorageType.PERSISTENT_VOLUME_CLAIM}'"
+    for version in ("self", "oldSelf")
+)
+_ANEW = (
+    "to have other volumes, delete the job and its claims (kubectl delete pvc -l"
+    " atoll.dev/job=NAME) and apply it again"
+)
 
 FIXED = (
     _same("seed"),
@@ -182,6 +193,23 @@ FIXED = (
             "cannot change, and is the first region unless given; keep that region the first one,"
             " name it here, or start another job"
         ),
+    ),
+    Fixed(
+        path="syncer.storage.storageClassName",
+        cel=(
+            f"!({_VOLUMES}) ||"
+            " self.syncer.storage.storageClassName == oldSelf.syncer.storage.storageClassName"
+        ),
+        text=f"cannot change, since Kubernetes changes it for no volume; {_ANEW}",
+    ),
+    Fixed(
+        path="syncer.storage.size",
+        cel=(
+            f"!({_VOLUMES}) || !quantity(self.syncer.storage.size)"
+            ".isLessThan(quantity(oldSelf.syncer.storage.size))"
+        ),
+        text=f"may only grow, since no volume can shrink; {_ANEW}",
+        grows=True,
     ),
     _same("syncer.shards"),
     _same("sync"),

@@ -3,7 +3,7 @@
 Theory of operation: how a manifest becomes a job
 -------------------------------------------------
 Each field is defined once, by pydantic's `Field`: its type, default, range and description. The
-fields of `spec.sync` stand in `sync.py`, all others here.
+fields of `spec.sync` stand in `sync.py`, those of pods in `pods.py`, all others here.
 Everything else that knows about a field derives from this definition:
 
     crd.py       the OpenAPI schema with which the API server fills defaults and checks ranges
@@ -47,12 +47,12 @@ To add a field: add it here with a description, use it, and regenerate the CRD a
 """
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from atoll_operator.api.model import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
+from atoll_operator.api.pods import PodOverrides, Template
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.names import REGION_PATTERN
 
@@ -62,43 +62,6 @@ NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
 SHARDS_MAX: Final = 64
 COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
 SECONDS_MAX: Final = 10 * 365 * 24 * 3600
-
-
-class EnvVar(BaseModel):
-    """One environment variable of a container; local mode uses plain values only."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    name: str = Field(min_length=1, description="Name of the variable.")
-    value: str = Field(default="", description="Its value; $(OTHER) is replaced as in any pod.")
-
-
-class Container(BaseModel):
-    """The fields of a container that local mode uses; a cluster uses all of them."""
-
-    model_config = ConfigDict(alias_generator=to_camel, extra="allow", frozen=True)
-    command: list[str] = Field(default=[])
-    args: list[str] = Field(default=[])
-    working_dir: str = ""
-    env: list[EnvVar] = Field(default=[])
-
-
-class PodSpec(BaseModel):
-    """A pod's containers."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    containers: list[Container] = Field(default=[])
-
-
-class Template(BaseModel):
-    """A pod template."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    spec: PodSpec = PodSpec()
-
-    @property
-    def container(self) -> Container:
-        """The first container: the one that trains."""
-        return self.spec.containers[0] if self.spec.containers else Container()
 
 
 class Learner(Model):
@@ -121,41 +84,6 @@ class Learner(Model):
             "Number of pods that form one learner. More than 1 is not supported yet: a cluster"
             " refuses it, and `atoll run` starts one process per learner."
         ),
-    )
-
-
-class PodOverrides(Model):
-    """What a region changes in the template."""
-
-    node_selector: dict[str, str] = Field(
-        default={},
-        max_length=32,
-        description=(
-            "Labels that a node of this region must have, added to those of the template. Without"
-            " any, and where one cluster serves several regions, learners go to the nodes whose"
-            " region label has the name of this region."
-        ),
-    )
-    tolerations: list[dict[str, Any]] = Field(
-        default=[], max_length=32, description="Tolerations, added to those of the template."
-    )
-    resources: dict[str, Any] = Field(
-        default={}, description="Resources of the learner's container, instead of the template's."
-    )
-    env: list[EnvVar] = Field(
-        default=[],
-        max_length=128,
-        description="Environment variables; a name that the template has too gets this value.",
-    )
-    args: list[str] = Field(
-        default=[],
-        max_length=128,
-        description="Arguments of the learner's command, instead of the template's.",
-    )
-    priority_class_name: str = Field(
-        default="",
-        max_length=253,
-        description="Priority class of the learners' pods, instead of the template's.",
     )
 
 
@@ -220,8 +148,11 @@ class StorageSpec(Model):
     size: str = Field(
         default="10Gi",
         max_length=32,
-        pattern=r"^[0-9]+([KMGTP]i?)?$",
-        description="Size of each shard's volume, for PersistentVolumeClaim.",
+        pattern=r"^[0-9]+([kMGTP]|[KMGTP]i)?$",
+        description=(
+            "Size of each shard's volume, for PersistentVolumeClaim. It may grow where the storage"
+            " class allows it."
+        ),
     )
     storage_class_name: str = Field(
         default="",

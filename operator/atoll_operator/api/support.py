@@ -52,7 +52,8 @@ def without_effect_here(job: Job) -> list[str]:
         lines.append(f"spec.learner.template: {', '.join(given)} is for clusters only")
     for region in spec.regions:
         own = region.pod_overrides
-        given = sorted(own.model_dump(by_alias=True, exclude_unset=True, exclude={"env", "args"}))
+        here = {"command", "args", "env"}
+        given = sorted(own.model_dump(by_alias=True, exclude_unset=True, exclude=here))
         if given:
             where = f"spec.regions[{region.name}].podOverrides"
             lines.append(f"{where}: {', '.join(given)} is for clusters only")

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll_operator.api.pods import Container
 from atoll_operator.api.runfile import EVALUATE, TRAIN
-from atoll_operator.api.spec import Container, EnvVar, Job
+from atoll_operator.api.spec import Job
 from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.names import slot_name
 
@@ -42,19 +43,21 @@ def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list
     planned = [_shard(shard, port, out, shared, new=new) for shard, port in enumerate(ports)]
     template = job.spec.learner.template.container
     for region in job.spec.regions:
+        own = region.pod_overrides
+        learners = template.model_copy(
+            update={
+                "command": own.command or template.command,
+                "args": own.args or template.args,
+                "env": [*template.env, *own.env],
+            }
+        )
         for ordinal in range(region.learners):
             slot = slot_name(region.name, ordinal)
             env = {**shared, **of_learner(region=region.name, slot=slot)}
-            over = region.pod_overrides
-            args = over.args or template.args
-            planned.append(
-                _templated("learner", slot, template, [*template.env, *over.env], args, env, TRAIN)
-            )
+            planned.append(_templated("learner", slot, learners, env, TRAIN))
     if job.spec.evaluator is not None:
-        own = job.spec.evaluator.template.container
-        planned.append(
-            _templated("evaluator", "evaluator", own, own.env, own.args, shared, EVALUATE)
-        )
+        container = job.spec.evaluator.template.container
+        planned.append(_templated("evaluator", "evaluator", container, shared, EVALUATE))
     return planned
 
 
@@ -74,17 +77,15 @@ def _templated(
     role: str,
     name: str,
     container: Container,
-    env: list[EnvVar],
-    args: list[str],
     base: Mapping[str, str],
     default: tuple[str, ...],
 ) -> Planned:
     """A container's command as Kubernetes runs it: `$(VAR)` is expanded, `args` follow."""
     values = dict(base)
-    for each in env:
+    for each in container.env:
         values[each.name] = _expanded(each.value, values)
     command = container.command or [sys.executable, *default]
-    words = tuple(_expanded(word, values) for word in [*command, *args])
+    words = tuple(_expanded(word, values) for word in [*command, *container.args])
     return Planned(role=role, name=name, command=words, env=values, folder=container.working_dir)
 
 

@@ -94,3 +94,19 @@ def test_a_file_may_hold_other_objects_and_one_job() -> None:
     assert parse(claim + MANIFEST).name == "tiny"
     with pytest.raises(SpecError, match="holds 2 jobs"):
         parse(f"{MANIFEST}---\n{MANIFEST}")
+
+
+def test_no_default_stands_in_an_entry_of_a_list() -> None:
+    """Argo CD and Terraform compare lists as a whole: what is filled in would be drift for ever."""
+
+    def look(path: str, node: dict[str, Any], inside: bool) -> None:
+        assert not (inside and "default" in node), path
+        for name, inner in node.get("properties", {}).items():
+            look(f"{path}.{name}", inner, inside)
+        if "items" in node:
+            look(f"{path}[]", node["items"], True)
+
+    spec = crd.schema()["properties"]["spec"]
+    look("spec", spec, False)
+    learners = spec["properties"]["regions"]["items"]["properties"]["learners"]
+    assert "Default: 1." in learners["description"]

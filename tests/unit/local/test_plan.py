@@ -53,6 +53,13 @@ def test_variables_are_expanded_as_kubernetes_does_it() -> None:
     assert processes["eu-west-0"].command[-1] == "small"
 
 
+def test_a_region_may_have_another_command_and_other_arguments() -> None:
+    text = MANIFEST.replace("podOverrides: {", "podOverrides: {command: [sh, -c], args: [x],")
+    processes = planned(text)
+    assert processes["eu-west-0"].command == ("sh", "-c", "x")
+    assert processes["us-east-0"].command[:2] == ("python", "train.py")
+
+
 def test_every_process_learns_run_file_and_endpoints() -> None:
     for each in planned().values():
         assert each.env[Env.RUN_FILE] == "/out/run.json"

@@ -14,6 +14,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     sessions   whose session is dead, and who owns a slot (SetOwner)
     children   the objects that a job owns
     pods       the pod templates of those objects
+    overrides  what a region changes in its learners' template
     nodes      lost nodes, storms, and which pods are made again elsewhere
     phase      suspended, running, complete or failed
     events     Events of a job

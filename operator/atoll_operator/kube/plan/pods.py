@@ -4,13 +4,14 @@ The user's template comes first. What this module does with a field:
 
     kept if the user sets it   image, command, pull policy, service account, security contexts,
                                grace period, ports, probes, and volumes at our mount paths
-    merged, the user's last    environment variables: a variable of the template or of
-                               podOverrides replaces one of the same name
+    merged, the user's last    environment variables: a variable of the template replaces one of
+                               the same name
     added to the user's        labels, annotations, tolerations, node affinity, node selector
     always set                 no service account token, no service links
 
-The first container of the template runs Atoll's process; others are sidecars and stay as they
-are. A template without containers gets one, so `template: {}` is a complete manifest.
+A region's podOverrides are part of the user's template: `overrides` merges them before anything
+is filled in. The first container of the template runs Atoll's process; others are sidecars and
+stay as they are. A template without containers gets one, so `template: {}` is a complete manifest.
 
 Every pod is admitted under the "restricted" pod security standard: it runs as USER_ID, without
 privileges and capabilities, with the runtime's seccomp profile. `/tmp` and `/dev/shm` are folders
@@ -24,13 +25,13 @@ Whatever this module writes goes into the hash of the role's template, so a chan
 restarts running pods at the next upgrade of the operator: change it only for a reason.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from atoll_operator.api.pods import PodOverrides, Template
 from atoll_operator.api.runfile import EVALUATE, TRAIN
-from atoll_operator.api.spec import Job, PodOverrides, StorageType, Template
+from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.kube.names import (
     DATA_FOLDER,
     EVALUATOR_ROLE,
@@ -45,6 +46,7 @@ from atoll_operator.kube.names import (
     Annotation,
     account_name,
 )
+from atoll_operator.kube.plan.overrides import overridden
 from atoll_operator.kube.settings import Settings
 from atoll_protos.environment import Env, of_learner, of_process, of_shard
 
@@ -132,7 +134,8 @@ def container_names(job: Job) -> dict[str, str]:
 def _pod(
     job: Job, context: RoleContext, template: Template, env: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    pod: dict[str, Any] = copy.deepcopy(template.model_dump(by_alias=True, exclude_unset=True))
+    given = template.model_dump(by_alias=True, exclude_unset=True)
+    pod = overridden(given, context.overrides)
     metadata = pod.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **context.labels}
     metadata["annotations"] = {
@@ -152,7 +155,6 @@ def _pod(
     spec.setdefault("terminationGracePeriodSeconds", 30)
     _container(context, spec, env)
     _volumes(context, spec)
-    _override(spec, context.overrides)
     spec["tolerations"] = [*spec.get("tolerations", []), *_tolerations()]
     _place(context, spec)
     return pod
@@ -182,8 +184,8 @@ def _container(
         {"name": "HOME", "value": "/tmp"},
         *env,
     ]
-    given = [*container.get("env", []), *_dumped(context.overrides.env)]
-    container["env"] = list({each["name"]: each for each in [*needed, *given]}.values())
+    every = [*needed, *container.get("env", [])]
+    container["env"] = list({each["name"]: each for each in every}.values())
     own = container.setdefault("securityContext", {})
     own.setdefault("allowPrivilegeEscalation", False)
     own.setdefault("capabilities", {"drop": ["ALL"]})
@@ -204,20 +206,6 @@ def _add_volume(spec: dict[str, Any], name: str, source: Mapping[str, Any], path
         return
     mounts.append({"name": name, "mountPath": path})
     spec.setdefault("volumes", []).append({"name": name, **source})
-
-
-def _override(spec: dict[str, Any], overrides: PodOverrides) -> None:
-    container = spec["containers"][0]
-    if overrides.args:
-        container["args"] = list(overrides.args)
-    if overrides.resources:
-        container["resources"] = copy.deepcopy(overrides.resources)
-    if overrides.node_selector:
-        spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **overrides.node_selector}
-    if overrides.tolerations:
-        spec["tolerations"] = [*spec.get("tolerations", []), *overrides.tolerations]
-    if overrides.priority_class_name:
-        spec["priorityClassName"] = overrides.priority_class_name
 
 
 def _tolerations() -> list[dict[str, Any]]:
@@ -257,7 +245,3 @@ def _variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _from_field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _dumped(env: Sequence[Any]) -> list[dict[str, Any]]:
-    return [each.model_dump(by_alias=True, exclude_unset=True) for each in env]
