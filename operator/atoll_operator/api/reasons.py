@@ -58,9 +58,10 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "ChildrenRefused",
-            "the API server refuses objects that the job needs; what runs goes on",
-            "fix what the message names: a template, a quota, an admission rule; it is tried again"
-            " at least once a minute",
+            "the API server refuses objects that the job needs, or objects of others have their"
+            " names; what runs goes on",
+            "fix what the message names: a template, a quota, an admission rule, a name; it is"
+            " tried again at least once a minute",
         ),
     ),
     *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),

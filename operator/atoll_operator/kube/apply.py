@@ -18,7 +18,8 @@ The order, and why it is so:
 A child that the API server refuses (a quota, an admission rule, a mistake in a template) stops no
 other child: it is noted with the server's message, the status says it, and it is tried again after
 1 to 60 s, or at once when the job is edited. As long as one is refused nothing is deleted under
-step 2, because what replaces it may not be there.
+step 2, because what replaces it may not be there. Where another's object has the name of a child
+(`plan.ownership`), the child is refused in the same way, and nothing is written.
 
 Any other step may fail and end the pass; its status is written all the same, and the next pass
 observes and plans again. That is safe because every step is idempotent: server-side apply states
@@ -33,12 +34,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.kube.edges.api import Api, ApiError, jobs_path, path
+from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, jobs_path, path
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import key_of
+from atoll_operator.kube.observation import Object, key_of
 from atoll_operator.kube.plan.actions import Deletion, Plan
+from atoll_operator.kube.plan.drift import differences
+from atoll_operator.kube.plan.ownership import obstacle
 from atoll_operator.kube.repair import Repair
 
 log = structlog.get_logger()
@@ -48,7 +51,7 @@ log = structlog.get_logger()
 class Outcome:
     """What the plan could not know."""
 
-    waits: bool = False  # the registrar has not taken a word: the next pass comes soon
+    waits: bool = False  # the registrar has not taken a word, or what was seen is outdated
     refused: bool = False  # a child was refused, and the plan's status does not say so yet
 
 
@@ -64,10 +67,10 @@ class Applier:
         """Raises ApiError and what the network raises; then the rest is left to the next pass."""
         memory.held = plan.held
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
-        refused = await self._apply_children(plan, memory)
+        outcome = await self._apply_children(plan, memory)
         if not memory.refused:
             await self._delete(plan, plan.prune, memory)
-        waits = False
+        waits = outcome.waits
         for replacement in plan.replace:
             waits |= not await self.repair.replace(plan, replacement, memory)
         await self._delete(plan, plan.delete, memory)
@@ -76,26 +79,50 @@ class Applier:
         await self._delete(plan, plan.restart, memory)
         if plan.expire is not None and not waits:
             await self.api.delete(jobs_path(plan.namespace, plan.expire.name), plan.expire.uid)
-        return Outcome(waits=waits, refused=refused)
+        return Outcome(waits=waits, refused=outcome.refused)
 
-    async def _apply_children(self, plan: Plan, memory: Memory) -> bool:
-        """Whether a child was refused that the status does not name yet."""
+    async def _apply_children(self, plan: Plan, memory: Memory) -> Outcome:
+        """Whether a child was refused that the status does not name yet, or has been replaced."""
         for gone in memory.refused.keys() - plan.refused:
             del memory.refused[gone]  # the job no longer asks for it
-        news = False
+        news, waits, reverts = False, False, {each.key: each for each in plan.reverts}
         for child in plan.apply:
             kind, name = key_of(child)
+            applied = child["metadata"]["annotations"][Annotation.APPLIED]
             try:
-                await self.api.apply(child)
+                answer = await self._take(child)
             except ApiError as error:
-                applied = child["metadata"]["annotations"][Annotation.APPLIED]
+                if _is_outdated(child, error) and (kind, name) not in memory.conflicts:
+                    memory.conflicts.add((kind, name))  # the next pass sees what is there now
+                    waits = True
+                    continue
                 news |= memory.refuse((kind, name), applied, error.message, plan.at)
                 log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
                 continue
             memory.refused.pop((kind, name), None)
+            memory.conflicts.discard((kind, name))
+            marks = frozenset(each.mark for each in differences(child, answer))
+            memory.settled[kind, name] = (applied, marks)
             self.metrics.writes.labels(kind).inc()
             log.info("applied", job=plan.job, kind=kind, name=name)
-        return news
+            revert = reverts.get((kind, name))
+            if revert is not None:
+                log.warning("reverted", job=plan.job, kind=kind, name=name, fields=revert.text)
+                if memory.revert((kind, name), plan.at):
+                    await self.api.create_event(plan.namespace, revert.event)
+        return Outcome(waits=waits, refused=news)
+
+    async def _take(self, child: Object) -> Object:
+        """Apply one child; raises ApiError, also where another's object has its name."""
+        metadata = child["metadata"]
+        if "uid" not in metadata:
+            found = await self.api.get(path(child["kind"], metadata["namespace"], metadata["name"]))
+            if found is not None:
+                said = obstacle(found, child)
+                if said:
+                    raise ConflictError(409, said)
+                child = {**child, "metadata": {**metadata, "uid": found["metadata"]["uid"]}}
+        return await self.api.apply(child)
 
     async def _delete(self, plan: Plan, deletions: Iterable[Deletion], memory: Memory) -> None:
         for each in deletions:
@@ -105,3 +132,8 @@ class Applier:
                 log.info(
                     "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason
                 )
+
+
+def _is_outdated(child: Object, error: ApiError) -> bool:
+    """Whether a child was not written because another object has taken its place."""
+    return isinstance(error, ConflictError) and "uid" in child["metadata"]

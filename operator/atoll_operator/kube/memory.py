@@ -21,6 +21,8 @@ REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it
 LONG_AGO = -1e9
 DELETED_SECONDS = 600.0  # for which the deletion of a pod is remembered
 REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
+REVERT_SECONDS = (2.0, 30.0)  # before a child is reverted again: after the first, and at most
+REVERT_FORGET_SECONDS = 600.0  # after the last revert; then the next one counts as the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,19 @@ class Refused:
     message: str
     tries: int
     again_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverted:
+    """A child that was reverted: how often in a row, and when."""
+
+    times: int
+    at: float
+
+    def wait_seconds(self, now: float) -> float:
+        """Until it may be reverted again."""
+        first, most = REVERT_SECONDS
+        return self.at + min(most, first * 2.0 ** min(self.times - 1, 10)) - now
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +86,12 @@ class Memory:
     written_at: float = LONG_AGO  # last write of the status
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict)  # by kind and name
     deleted_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by place and cause
+    conflicts: set[tuple[str, str]] = field(default_factory=set)
+    """Kind and name of children of which another object was found at the last write."""
+    reverted: dict[tuple[str, str], Reverted] = field(default_factory=dict)  # by kind and name
+    settled: dict[tuple[str, str], tuple[str, frozenset[tuple[str, str]]]] = field(
+        default_factory=dict
+    )  # by kind and name: hash of what was applied, and what the API server writes in its own way
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
         """Note the answers of one poll, one per shard; `wall` is when it began, RFC 3339."""
@@ -99,6 +120,14 @@ class Memory:
         )
         return known is None or not same or known.message != message
 
+    def revert(self, key: tuple[str, str], now: float) -> bool:
+        """Note that a child was reverted; whether it is the first time in a while."""
+        known = self.reverted.get(key)
+        if known is None or now - known.at > REVERT_FORGET_SECONDS:
+            known = Reverted(times=0, at=now)
+        self.reverted[key] = Reverted(times=known.times + 1, at=now)
+        return known.times == 0
+
     def read(self, shards: int, pods: Iterable[Pod], now: float) -> Remembered:
         """Everything that a plan may use, as ages; also notes which slots are absent."""
         replies = self._young_replies(shards, now)
@@ -119,6 +148,8 @@ class Memory:
             unwritten_seconds=now - self.written_at,
             refused=self._refusals(now),
             deleted_seconds={key: now - at for key, at in self.deleted_at.items()},
+            reverts={key: each.wait_seconds(now) for key, each in self.reverted.items()},
+            settled={(*key, applied): marks for key, (applied, marks) in self.settled.items()},
         )
 
     def _refusals(self, now: float) -> tuple[Refusal, ...]:

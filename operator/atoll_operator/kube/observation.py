@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.spec import KIND, Job
+from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
@@ -160,6 +160,10 @@ class Remembered:
     refused: tuple[Refusal, ...] = ()  # children that the API server has not taken yet
     deleted_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Since a pod was deleted, by its place (`place_of`) and the cause."""
+    reverts: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By kind and name of a child that was reverted: seconds until that may be done again."""
+    settled: Mapping[tuple[str, str, str], frozenset[tuple[str, str]]] = field(default_factory=dict)
+    """By kind, name and hash of what was applied: what the API server writes in its own way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +225,8 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         uid=metadata["uid"],
         role=labels.get(Label.ROLE, ""),
         region=labels.get(Label.REGION, ""),
-        ordinal=int(labels.get(POD_INDEX_LABEL, "-1")),
-        shard=int(labels.get(Label.SHARD, "-1")),
+        ordinal=_number(labels.get(POD_INDEX_LABEL)),
+        shard=_number(labels.get(Label.SHARD)),
         node=spec.get("nodeName") or "",
         address=status.get("podIP") or "",
         phase=status.get("phase", ""),
@@ -244,6 +248,11 @@ def _template(metadata: Raw) -> str:
     annotations = metadata.get("annotations") or {}
     found, restarted = annotations.get(Annotation.TEMPLATE, ""), annotations.get(RESTARTED_AT)
     return f"{found}{RESTARTED}{restarted}" if restarted else str(found)
+
+
+def _number(text: str | None) -> int:
+    """The number in a label, -1 if there is none: anybody may put any label on a pod."""
+    return int(text) if text and text.isascii() and text.isdigit() else -1
 
 
 def _container(raw: Raw, name: str) -> tuple[int | None, str, str, bool]:
@@ -343,20 +352,32 @@ def excluded_nodes(template: Raw) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def controller(raw: Raw) -> Raw | None:
+    """The owner reference of the object's controller."""
+    owners = raw["metadata"].get("ownerReferences") or []
+    return next((each for each in owners if each.get("controller")), None)
+
+
+def is_of(raw: Raw, job: str, uid: str) -> bool:
+    """Whether an object that was read is the job's: controlled by it, or made by it."""
+    owner, labels = controller(raw), raw["metadata"].get("labels") or {}
+    if owner is not None:
+        return bool(owner["uid"] == uid)
+    if raw.get("kind") == "PersistentVolumeClaim":
+        return bool(labels.get(Label.JOB) == job)
+    return bool(labels.get(Label.JOB_UID) == uid)
+
+
 def belongs(raw: Raw, job: Raw) -> bool:
     """Whether an object with the job's name as a label is this job's, and no former one's.
 
-    Its label or its controller says so by the job's UID. An object of an earlier version, without
-    the label, is a former job's if it is older than this job. Claims outlive their jobs on purpose,
-    so one without an owner belongs to every job of its name.
+    Objects that the operator makes say so themselves (`is_of`). A pod says it by the job's UID as a
+    label. One of an earlier version, without that label, is a former job's if it is older than this
+    job.
     """
     metadata, uid = raw["metadata"], job["metadata"]["uid"]
-    owners = metadata.get("ownerReferences") or []
-    of_jobs = [each["uid"] for each in owners if each.get("kind") == KIND]
-    if of_jobs:
-        return uid in of_jobs
-    if raw.get("kind") == "PersistentVolumeClaim":
-        return True
+    if raw.get("kind") != "Pod":
+        return is_of(raw, job["metadata"]["name"], uid)
     label = (metadata.get("labels") or {}).get(Label.JOB_UID)
     if label is not None:
         return bool(label == uid)

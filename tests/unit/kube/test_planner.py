@@ -11,7 +11,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube import observation
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Observation, Pod, Remembered, rfc3339, workload
-from atoll_operator.kube.plan import planner, restarts
+from atoll_operator.kube.plan import changes, planner, restarts
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
@@ -104,23 +104,29 @@ def test_what_is_applied_already_is_not_applied_again() -> None:
 
 
 def test_what_the_job_no_longer_asks_for_is_deleted_unless_pods_or_data_depend_on_it() -> None:
-    owner = {"ownerReferences": [{"uid": "job-uid"}], "uid": "old"}
+    owner = {"ownerReferences": [{"uid": "job-uid", "controller": True}], "uid": "old"}
+    attached = {"ownerReferences": [{"uid": "job-uid"}], "uid": "y"}  # a user's, to go with the job
     left = [
         {"kind": "StatefulSet", "metadata": {"name": "tiny-ap-south", **owner}},
         {"kind": "ConfigMap", "metadata": {"name": "read-by-a-pod", **owner}},
         {"kind": "ConfigMap", "metadata": {"name": "read-by-none", **owner}},
         {"kind": "PersistentVolumeClaim", "metadata": {"name": "tiny-syncer-9", **owner}},
         {"kind": "Service", "metadata": {"name": "of-another", "uid": "x"}},
+        {"kind": "ConfigMap", "metadata": {"name": "attached", **attached}},
+        {"kind": "ServiceAccount", "metadata": {"name": "used-by-a-pod", **owner}},
         {
             "kind": "Pod",
             "metadata": {"name": "p", **owner},
-            "spec": {"volumes": [{"configMap": {"name": "read-by-a-pod"}}]},
+            "spec": {
+                "volumes": [{"configMap": {"name": "read-by-a-pod"}}, {"emptyDir": {}}],
+                "serviceAccountName": "used-by-a-pod",
+            },
         },
     ]
     found = seen()
     pruned = planned(replace(found, children=(*found.children, *left))).prune
     assert [each.name for each in pruned] == ["tiny-ap-south", "read-by-none"]
-    assert {each.reason for each in pruned} == {planner.NOT_WANTED}
+    assert {each.reason for each in pruned} == {changes.NOT_WANTED}
 
 
 def lost(**more: Any) -> Observation:

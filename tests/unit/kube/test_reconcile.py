@@ -56,16 +56,20 @@ class Server:
         found = [v for k, v in self.children.items() if k.rpartition("/")[0] == where]
         return copy.deepcopy(found)
 
-    async def apply(self, child: Mapping[str, Any]) -> None:
+    async def apply(self, child: Mapping[str, Any]) -> Any:
         name = child["metadata"]["name"]
         self.log.append(f"apply {child['kind']} {name}")
         if name in self.refuses:
             raise ApiError(403, self.refuses[name])
         where = path(child["kind"], "demo", name)
+        uid = child["metadata"].get("uid")
+        if uid is not None and self.children.get(where, {}).get("metadata", {}).get("uid") != uid:
+            raise ConflictError(409, "the UID in the precondition does not match")
         live: Any = copy.deepcopy(child)
         live["metadata"] |= {"uid": f"uid-{name}", "generation": 1}
         live["status"] = {"observedGeneration": 1}
         self.children[where] = live
+        return copy.deepcopy(live)
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
@@ -502,10 +506,10 @@ def test_a_pass_that_began_for_a_former_job_writes_no_status_of_the_next_one() -
     world = World()
     whole = world.server.apply
 
-    async def remade(child: Mapping[str, Any]) -> None:
+    async def remade(child: Mapping[str, Any]) -> Any:
         assert world.server.job is not None
         world.server.job["metadata"]["uid"] = "next"
-        await whole(child)
+        return await whole(child)
 
     world.server.apply = remade  # type: ignore[method-assign]
     world.run()

@@ -142,10 +142,16 @@ class Api:
         return found
 
     async def apply(self, child: Mapping[str, Any]) -> Object:
-        """Server-side apply of a child; the answer is the object as it is now."""
+        """Server-side apply of a child; the answer is the object as it is now.
+
+        A child that carries a UID is written only to the object of that UID (else ConflictError),
+        and takes its fields back from whoever has changed them. One without is made: no field is
+        taken from an object of that name that has appeared in the meantime (ConflictError).
+        """
         metadata = child["metadata"]
         where = path(child["kind"], metadata["namespace"], metadata["name"])
-        query = [("fieldManager", CHILDREN_MANAGER), ("force", "true")]
+        force = "true" if "uid" in metadata else "false"
+        query = [("fieldManager", CHILDREN_MANAGER), ("force", force)]
         return await self.call("patch", where, body=child, query=query, content_type=APPLY)
 
     async def apply_status(

@@ -7,6 +7,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
 
     planner    the plan of one pass, made from all of the following
     restarts   which pods are deleted with their grace, and which shards wait
+    changes    which children are applied, reverted, deleted or refused
     actions    what a pass does and says, as values: the Plan
     status     what the status says, and whether it is worth a write
     situation  phase and placement of a job, on which all else rests
@@ -15,6 +16,8 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     children   the objects that a job owns
     pods       the pod templates of those objects
     overrides  what a region changes in its learners' template
+    drift      where a live object differs from what would be applied
+    ownership  whose an object is that has the name of a child
     nodes      lost nodes, storms, and which pods are made again elsewhere
     phase      suspended, running, complete or failed
     events     Events of a job

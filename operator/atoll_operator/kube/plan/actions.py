@@ -23,6 +23,15 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Revert:
+    """A child that is applied again because somebody else has changed it."""
+
+    key: tuple[str, str]  # kind and name
+    text: str  # which fields, with the values found and wanted
+    event: Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerWord:
     """One SetOwner to say: from now on `uid` alone may act for the slot (`sessions`)."""
 
@@ -57,7 +66,8 @@ class Plan:
     storms: tuple[str, ...] = ()  # regions, to be remembered
     held: bool = False  # NodeLossHeld
 
-    apply: tuple[Object, ...] = ()  # children by server-side apply
+    apply: tuple[Object, ...] = ()  # children by server-side apply; live ones carry their UID
+    reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
     refused: frozenset[tuple[str, str]] = frozenset()  # kind and name: still asked for, refused
     prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
     replace: tuple[PodReplacement, ...] = ()

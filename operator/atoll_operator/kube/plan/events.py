@@ -11,6 +11,7 @@ from atoll_operator.kube.names import COMPONENT
 
 MESSAGE_CHARACTERS_MAX = 1000  # the API server refuses more than 1024
 NODE_LOST = "NodeLost"
+REVERTED = "ChildReverted"
 EXPECTED_TYPES = frozenset({"Suspended", "Complete"})  # no warning: the user asked for it
 EXPECTED_REASONS = frozenset({"Complete", "Suspended", "Starting", "WaitingForSyncer"})
 
@@ -68,3 +69,9 @@ def of_replacement(job: Mapping[str, Any], pod: str, reason: str, now: str) -> d
     """The Event for a pod that is deleted because its node is lost."""
     message = f"{pod} is made again on another node: {reason}"
     return event(job, NODE_LOST, message, now, warning=True)
+
+
+def of_revert(job: Mapping[str, Any], kind: str, name: str, text: str, now: str) -> dict[str, Any]:
+    """The Event for a child that somebody has changed and that is as the job says again."""
+    message = f"{kind} {name} was changed: {text}; edit the job, not what it owns"
+    return event(job, REVERTED, message, now, warning=True)

@@ -25,26 +25,20 @@ of `Observation`, its result as a field of `Plan`, a line in `apply` that does i
 tests/unit/kube/test_planner.py.
 """
 
-from collections.abc import Sequence
-
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Kind
-from atoll_operator.api.spec import KIND, Job, StorageType
-from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, Annotation
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
 from atoll_operator.kube.observation import (
     Object,
     Observation,
-    Refusal,
-    key_of,
     place_of,
     rfc3339,
     seconds_of,
     workload_name,
 )
-from atoll_operator.kube.plan import events, nodes, restarts, sessions, status
-from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan import changes, events, nodes, restarts, sessions, status
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
-from atoll_operator.kube.plan.children import JobChildren, Owner
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.situation import Situation, situation_of
 from atoll_operator.kube.settings import Settings
@@ -54,7 +48,6 @@ AGAIN_SECONDS = 0.3  # while a controller or the registrar is waited for
 QUIET_SECONDS = 300.0  # while nothing runs
 EXPIRY_MARGIN_SECONDS = 0.1
 
-NOT_WANTED = "the job no longer asks for it"
 EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
 
@@ -77,12 +70,14 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         return Plan(at=seen.at, namespace=seen.namespace, job=name, status=found)
     case = situation_of(seen, seen.job, settings, now)
     job, placement = case.job, case.placement
-    apply, prune, refused = _children(case)
+    children = changes.of_children(case)
     replace, waits = _replacements(case)
-    said = status.of_job(case, [each.text for each in refused])
+    said = status.of_job(case, [each.text for each in children.refused])
     pause = AGAIN_SECONDS if waits else _pause(case)
-    if refused and pause is not None:
+    if children.refused and pause is not None:
         pause = min(pause, POLL_SECONDS)
+    if children.wait_seconds is not None and pause is not None:
+        pause = min(pause, children.wait_seconds)
     expire = None
     if pause is None and case.phase.kind.over:
         if said is None:
@@ -96,9 +91,10 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         registrar_address=seen.remembered.registrar_address,
         storms=placement.storms,
         held=bool(placement.held),
-        apply=apply,
-        refused=frozenset((each.kind, each.name) for each in refused),
-        prune=prune,
+        apply=children.apply,
+        reverts=children.reverts,
+        refused=frozenset((each.kind, each.name) for each in children.refused),
+        prune=children.prune,
         replace=replace,
         delete=restarts.deletions(case),
         owners=_owners(case),
@@ -168,104 +164,6 @@ def _owners(case: Situation) -> tuple[OwnerWord, ...]:
         for pod, word in waiting
         if pod.uid not in replaced
     )
-
-
-# ---------------------------------------------------------------- children
-
-
-def _children(
-    case: Situation,
-) -> tuple[tuple[Object, ...], tuple[Deletion, ...], tuple[Refusal, ...]]:
-    """Children to apply because they differ, children to delete, and those that are refused.
-
-    A child differs when the hash that it carries is not the hash of what would be applied. That is
-    a comparison with what was last applied, not with the live object: fields that others have
-    changed are noticed only when this operator has something to change, too.
-    """
-    seen, job, phase = case.seen, case.job, case.phase
-    if phase.kind is Kind.REJECTED:
-        return (), (), ()
-    if phase.kind is Kind.SUSPENDED and not seen.workloads:
-        return (), (), ()  # created suspended: not even an empty StatefulSet
-    builder = JobChildren(
-        job=job,
-        owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
-        settings=case.settings,
-        running=phases.running(phase, case.before, keeps_shards=_keeps_shards(seen, job)),
-        exclusions=nodes.exclusions(
-            job.name, seen.workloads, case.placement, seen.pods, known=seen.nodes is not None
-        ),
-        unlabelled=frozenset(
-            live.name
-            for live in seen.workloads.values()
-            if live.kind == "Deployment" and live.replicas and not live.job_uid
-        ),
-    )
-    objects = builder.objects()
-    held = restarts.held_shards(case, objects)
-    live = {key_of(each): each for each in seen.children}
-    changed = [
-        each
-        for each in objects
-        if each["metadata"]["name"] not in held
-        and _applied(live.get(key_of(each), {})) != _applied(each)
-    ]
-    refused = _refused(seen, changed)
-    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
-    tried = tuple(each for each in changed if key_of(each) not in waiting)
-    return tried, _pruned(seen, {key_of(each) for each in objects}), refused
-
-
-def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[Refusal, ...]:
-    """The children that the API server refused as they are wanted now; an edit forgets it."""
-    wanted = {key_of(each): _applied(each) for each in changed}
-    return tuple(
-        each
-        for each in seen.remembered.refused
-        if wanted.get((each.kind, each.name)) == each.applied
-    )
-
-
-def _keeps_shards(seen: Observation, job: Job) -> bool:
-    """Whether the shards of a suspended job stay.
-
-    They wait for the learners' last reports. Those that hold a run in Ephemeral storage stay for
-    as long as the job is suspended, because their pods are the run's only copy.
-    """
-    exist = any(
-        live.kind == "Deployment" and live.replicas and "-syncer-" in name
-        for name, live in seen.workloads.items()
-    )
-    learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
-    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
-    return exist and (learners_left or (ephemeral and restarts.has_run(seen)))
-
-
-def _applied(child: Object) -> str | None:
-    """The hash of what was applied."""
-    found: str | None = child.get("metadata", {}).get("annotations", {}).get(Annotation.APPLIED)
-    return found
-
-
-def _pruned(seen: Observation, asked_for: set[tuple[str, str]]) -> tuple[Deletion, ...]:
-    """What the job no longer asks for; never pods, claims, or run files that pods still read."""
-    used = {
-        volume["configMap"]["name"]
-        for each in seen.children
-        if each["kind"] == "Pod"
-        for volume in each["spec"].get("volumes", [])
-        if "configMap" in volume
-    }
-    found = []
-    for each in seen.children:
-        kind, name = key_of(each)
-        owners = each["metadata"].get("ownerReferences") or []
-        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in asked_for or name in used:
-            continue
-        if any(owner["uid"] == seen.uid for owner in owners):
-            uid = each["metadata"]["uid"]
-            found.append(Deletion(kind=kind, name=name, uid=uid, reason=NOT_WANTED))
-    return tuple(found)
 
 
 # ---------------------------------------------------------------- the next pass

@@ -1,0 +1,205 @@
+"""What becomes of a job's children in one pass: applied, deleted, or refused and tried again.
+
+A child is applied when it is not there, or differs in a field from what would be applied (`drift`):
+because the job was edited, because this operator is another version, or because somebody has
+changed the child. The latter is a *revert*. It is told in an Event once, and repeated with growing
+pauses of at most REVERT_SECONDS (`memory`), so that another controller that wants something else,
+such as an autoscaler, never makes the two write in turns without end.
+
+A live child is applied with its UID, so that an object that has taken its place in the meantime is
+never hit (the API server answers 409). Where there is no child of ours, `apply` looks at what has
+the name before it makes one (`ownership`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll_operator.api.conditions import Kind
+from atoll_operator.api.spec import Job, StorageType
+from atoll_operator.kube.names import LEARNER_ROLE, Annotation
+from atoll_operator.kube.observation import (
+    Object,
+    Observation,
+    Refusal,
+    is_of,
+    key_of,
+    rfc3339,
+)
+from atoll_operator.kube.plan import events, nodes, restarts
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.actions import Deletion, Revert
+from atoll_operator.kube.plan.children import JobChildren, Owner
+from atoll_operator.kube.plan.drift import Difference, drift, quantity
+from atoll_operator.kube.plan.situation import Situation
+
+NOT_WANTED = "the job no longer asks for it"
+DIFFERENCES_MAX = 3  # that an Event names
+VALUE_CHARACTERS_MAX = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What one pass does to the children of a job."""
+
+    apply: tuple[Object, ...] = ()
+    reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
+    prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
+    refused: tuple[Refusal, ...] = ()  # wanted as they are, and not taken by the API server
+    wait_seconds: float | None = None  # until the next revert that was put off
+
+
+def of_children(case: Situation) -> Changes:
+    """The children to apply, to delete and to wait for."""
+    seen, phase = case.seen, case.phase
+    if phase.kind is Kind.REJECTED:
+        return Changes()
+    if phase.kind is Kind.SUSPENDED and not seen.workloads:
+        return Changes()  # created suspended: not even an empty StatefulSet
+    objects = _builder(case).objects()
+    held = restarts.held_shards(case, objects)
+    own = {key_of(each): each for each in seen.children if is_of(each, case.job.name, seen.uid)}
+    changed, reverts = [], []
+    for each in objects:
+        if each["metadata"]["name"] not in held:
+            child, revert = _change(case, each, own.get(key_of(each)))
+            changed += [child] if child else []
+            reverts += [revert] if revert else []
+    refused = _refused(seen, changed)
+    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
+    put_off = {each.key: seen.remembered.reverts.get(each.key, 0.0) for each in reverts}
+    waiting |= {key for key, seconds in put_off.items() if seconds > 0}
+    return Changes(
+        apply=tuple(each for each in changed if key_of(each) not in waiting),
+        reverts=tuple(each for each in reverts if each.key not in waiting),
+        prune=_pruned(seen, own, {key_of(each) for each in objects}),
+        refused=refused,
+        wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
+    )
+
+
+def _builder(case: Situation) -> JobChildren:
+    seen, job = case.seen, case.job
+    return JobChildren(
+        job=job,
+        owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
+        settings=case.settings,
+        running=phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job)),
+        exclusions=nodes.exclusions(
+            job.name, seen.workloads, case.placement, seen.pods, known=seen.nodes is not None
+        ),
+        unlabelled=frozenset(
+            live.name
+            for live in seen.workloads.values()
+            if live.kind == "Deployment" and live.replicas and not live.job_uid
+        ),
+    )
+
+
+def _change(
+    case: Situation, wanted: Object, live: Object | None
+) -> tuple[Object | None, Revert | None]:
+    """The child as it is applied, None when there is no need to; and what that reverts.
+
+    It is a revert when the last apply was of the very same object, and a field differs all the
+    same.
+    """
+    if live is None:
+        return wanted, None
+    seen, key = case.seen, key_of(wanted)
+    wanted = _as_grown(wanted, live)
+    settled = seen.remembered.settled.get((*key, _applied(wanted) or ""), frozenset())
+    found = drift(wanted, live, settled)
+    if not found:
+        return None, None
+    revert = None
+    if _applied(live) == _applied(wanted):
+        text = _in_words(found)
+        event = events.of_revert(seen.raw, *key, text, rfc3339(case.now))
+        revert = Revert(key=key, text=text, event=event)
+    metadata = {**wanted["metadata"], "uid": live["metadata"]["uid"]}
+    return {**wanted, "metadata": metadata}, revert
+
+
+def _in_words(found: Sequence[Difference]) -> str:
+    """`spec.replicas was 0 and is 2 again`, of the first few differences."""
+    said = [
+        f"{each.path} was {_short(each.found)} and is {_short(each.wanted)} again"
+        for each in found[:DIFFERENCES_MAX]
+    ]
+    more = len(found) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
+
+
+def _as_grown(wanted: Object, live: Object) -> Object:
+    """A claim that somebody has enlarged keeps its size: a claim cannot shrink."""
+    if wanted["kind"] != "PersistentVolumeClaim":
+        return wanted
+    spec = wanted["spec"]
+    has = live.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
+    asked, given = quantity(spec["resources"]["requests"]["storage"]), quantity(has)
+    if asked is None or given is None or given <= asked:
+        return wanted
+    return {**wanted, "spec": {**spec, "resources": {"requests": {"storage": has}}}}
+
+
+def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[Refusal, ...]:
+    """The children that the API server refused as they are wanted now; an edit forgets it."""
+    wanted = {key_of(each): _applied(each) for each in changed}
+    return tuple(
+        each
+        for each in seen.remembered.refused
+        if wanted.get((each.kind, each.name)) == each.applied
+    )
+
+
+def _keeps_shards(seen: Observation, job: Job) -> bool:
+    """Whether the shards of a suspended job stay.
+
+    They wait for the learners' last reports. Those that hold a run in Ephemeral storage stay for
+    as long as the job is suspended, because their pods are the run's only copy.
+    """
+    exist = any(
+        live.kind == "Deployment" and live.replicas and "-syncer-" in name
+        for name, live in seen.workloads.items()
+    )
+    learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
+    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    return exist and (learners_left or (ephemeral and restarts.has_run(seen)))
+
+
+def _applied(child: Object) -> str | None:
+    """The hash of what was applied."""
+    annotations = child["metadata"].get("annotations") or {}
+    found: str | None = annotations.get(Annotation.APPLIED)
+    return found
+
+
+def _pruned(
+    seen: Observation, own: dict[tuple[str, str], Object], asked_for: set[tuple[str, str]]
+) -> tuple[Deletion, ...]:
+    """What the job no longer asks for; never pods, claims, or what pods still use.
+
+    Pods use run files, and service accounts: a cloud's identity is taken from them all the time.
+    """
+    used = set()
+    for each in seen.children:
+        if each["kind"] == "Pod":
+            spec = each.get("spec") or {}
+            used.add(("ServiceAccount", spec.get("serviceAccountName")))
+            for volume in spec.get("volumes") or []:
+                used.add(("ConfigMap", (volume.get("configMap") or {}).get("name")))
+    found = []
+    for (kind, name), each in own.items():
+        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in asked_for | used:
+            continue
+        if "deletionTimestamp" in each["metadata"]:
+            continue
+        uid = each["metadata"]["uid"]
+        found.append(Deletion(kind=kind, name=name, uid=uid, reason=NOT_WANTED))
+    return tuple(found)

@@ -1,0 +1,54 @@
+"""Whose an object is that has the name of a child: this job's, or another's, which is left alone.
+
+A name says nothing about who made an object. A Service `api-us-east` may be a user's, a StatefulSet
+`a-b-c` that of job `a` with the region `b-c` or of job `a-b` with the region `c`, and a Deployment
+that of a former job of the same name, which the garbage collector has not yet removed. Names of
+children hold no hash that would tell them apart: people type them, they stand in dashboards, and a
+collision is told in words instead.
+
+Ours (`observation.is_of`) is what the job controls (`ownerReferences`, by its UID), and what
+carries the job's UID as a label and has no controller: somebody has taken our owner reference away,
+and it is set again. A claim outlives its job on purpose (`reclaim: Retain`), so one without a
+controller belongs to every job of the name that its label says.
+
+Anything else is another's. It is never applied to, adopted or deleted; the condition Accepted names
+it with what to do, the other children are made, and a later pass makes ours when it is gone. That
+holds for what a former job of the same name has left, too: its pods may still run, and belong to
+another run. What is deleted with its job goes by itself within seconds; what was kept by
+`kubectl delete --cascade=orphan` stays until a person deletes it.
+"""
+
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.observation import Raw, controller, is_of
+from atoll_protos.names import Label
+
+
+def obstacle(found: Raw, child: Raw) -> str:
+    """Why a child cannot be made while `found` has its name, and the remedy; empty: it is ours.
+
+    `found` is what was read at the child's path; its kind may be absent.
+    """
+    metadata, labels = found["metadata"], child["metadata"]["labels"]
+    kind, name, namespace = child["kind"], metadata["name"], metadata.get("namespace", "")
+    job, uid = labels[Label.JOB], labels[Label.JOB_UID]
+    if is_of({**found, "kind": kind}, job, uid):
+        return ""
+    if "deletionTimestamp" in metadata:
+        return "another object of this name is being deleted; the job's is made when it is gone"
+    delete = f"kubectl delete {kind.lower()} {name} -n {namespace}"
+    owner = controller(found)
+    if owner is not None and (owner.get("kind"), owner.get("name")) == (KIND, job):
+        return (
+            "a former job of this name made it, and Kubernetes removes it soon; if it stays,"
+            f" `{delete}`"
+        )
+    if owner is not None:
+        whose = f"belongs to {owner.get('kind')} {owner.get('name')}"
+    elif (metadata.get("labels") or {}).get(Label.JOB) == job:
+        return f"a former job of this name has left it, and it is not taken over; `{delete}`"
+    else:
+        whose = "was not made by this job"
+    remedy = "rename this job or its region, or delete that object"
+    if kind == "ServiceAccount":
+        remedy = "name it in the template's serviceAccountName to use it, or delete it"
+    return f"the object of this name {whose} and is left alone; {remedy}"
