@@ -72,6 +72,7 @@ BEGUN: Final = frozenset(  # status and reason of Ready, of a job that has train
     {(TRUE, "Training"), (TRUE, "Degraded"), (TRUE, "Exporting"), (TRUE, "Evaluating")}
     | {(FALSE, "Waiting"), (FALSE, "Stalled"), (UNKNOWN, "SyncerSilent")}
 )
+OF_WHAT_RUNS: Final = frozenset({"SyncerReady", "LearnersAvailable", "Progressing", "Degraded"})
 # As metav1.Condition has them.
 TYPE: Final = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -166,6 +167,7 @@ class Facts:
     refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
+    unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
     begun: bool = False  # the job has trained since it was started or resumed
 
     @property
@@ -198,14 +200,21 @@ def decide(facts: Facts) -> tuple[Condition, ...]:
         _over(facts, "Failed", Kind.FAILED),
     )
     by_type = {each.type: each for each in found}
-    return (*found, _ready(facts, by_type), _stalled(facts.phase))
+    return (*found, _ready(facts, by_type), _stalled(facts))
 
 
-def rejected(reason: str, message: str) -> tuple[Condition, ...]:
-    """All of them for a manifest that cannot be read."""
+def rejected(reason: str, message: str, *, begun: bool = False) -> tuple[Condition, ...]:
+    """All of them for a manifest that cannot be read.
+
+    `begun`: pods of an earlier manifest run on, and cannot be seen.
+    """
     phase = Phase(kind=Kind.REJECTED, reason=reason, message=message)
     rest = (
-        Condition(type=kind, status=FALSE, reason="NotAccepted")
+        Condition(
+            type=kind,
+            status=UNKNOWN if begun and kind in OF_WHAT_RUNS else FALSE,
+            reason="NotAccepted",
+        )
         for kind in TYPES[1:]
         if kind not in SUMMARIES
     )
@@ -213,7 +222,7 @@ def rejected(reason: str, message: str) -> tuple[Condition, ...]:
         Condition(type="Accepted", status=FALSE, reason=reason, message=message),
         *rest,
         _of("Ready", "Rejected", message),
-        _stalled(phase),
+        _stalled(Facts(phase=phase, shard_states=())),
     )
 
 
@@ -230,6 +239,11 @@ def _accepted(facts: Facts) -> Condition:
         return Condition(
             type="Accepted", status=FALSE, reason=facts.phase.reason, message=facts.phase.message
         )
+    if facts.unaccepted:
+        reason, message = facts.unaccepted
+        if not facts.phase.kind.over:
+            message += "; until then the job goes on with the manifest that was accepted last"
+        return _of("Accepted", reason, message)
     if facts.refused:
         return _of("Accepted", "ChildrenRefused", "; ".join(facts.refused))
     return _of("Accepted", "Valid")
@@ -361,7 +375,8 @@ def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
         by_type[each] for each in ("Accepted", "Progressing", "Degraded")
     )
     if accepted.status == FALSE:
-        return _of(kind, "Refused", accepted.message)
+        reason = "Rejected" if facts.unaccepted else "Refused"
+        return _of(kind, reason, accepted.message)
     if progressing.status == TRUE:
         lacks = degraded.status == TRUE and degraded.reason != "LearnersMissing"
         trains = progressing.reason == "Training"
@@ -380,8 +395,11 @@ def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
     return _of(kind, "Waiting", "; ".join(missing))
 
 
-def _stalled(phase: Phase) -> Condition:
-    """Whether a person must act before anything happens."""
+def _stalled(facts: Facts) -> Condition:
+    """Whether a person must act before anything happens, or before an edit comes into force."""
+    phase = facts.phase
+    if facts.unaccepted and not phase.kind.over:
+        return _of("Stalled", str(Kind.REJECTED), ": ".join(facts.unaccepted))
     if phase.kind in (Kind.FAILED, Kind.REJECTED):
         return _of("Stalled", str(phase.kind), f"{phase.reason}: {phase.message}")
     return _of("Stalled", "NotStalled")

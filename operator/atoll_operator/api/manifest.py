@@ -6,6 +6,7 @@ field and the remedy.
 
 import copy
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 import pydantic
@@ -60,10 +61,12 @@ def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
     return from_object(document)
 
 
-def from_object(document: dict[str, Any]) -> Job:
+def from_object(document: Mapping[str, Any], *, stored: bool = False) -> Job:
     """A manifest or an object of the API server as a job; raises SpecError.
 
-    `document` is not changed.
+    `document` is not changed. `stored`: it comes from the API server, which has checked it against
+    the CRD. Then fields that this version does not know are those of another one, and are ignored;
+    in a file they are mistakes.
     """
     name = (document.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
@@ -71,12 +74,25 @@ def from_object(document: dict[str, Any]) -> Job:
     spec = _without_nulls(copy.deepcopy(document.get("spec")))
     if isinstance(spec, dict):
         _fill_preset(spec)
-    try:
-        job = Job(name=name, spec=Spec.model_validate(spec))
-    except pydantic.ValidationError as error:
-        raise _first(error) from error
+    job = Job(name=name, spec=_validated(spec, stored=stored))
     rules.check(job)
     return job
+
+
+def _validated(spec: Any, *, stored: bool) -> Spec:
+    """The spec, which is changed; without the fields that are unknown, if it is a stored one."""
+    try:
+        return Spec.model_validate(spec)
+    except pydantic.ValidationError as error:
+        unknown = [each["loc"] for each in error.errors() if each["type"] == UNKNOWN]
+        if not (stored and unknown):
+            raise _first(error) from error
+    for path in unknown:
+        place = spec
+        for part in path[:-1]:
+            place = place[part]
+        del place[path[-1]]
+    return _validated(spec, stored=stored)
 
 
 def _without_nulls(value: Any, key: str = "", *, template: bool = False) -> Any:

@@ -255,7 +255,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         "Stalled",
         TRUE,
         ("Failed", "the job has failed and does not go on by itself", "see Failed"),
-        ("Rejected", "the manifest must be changed before anything happens", "see Accepted"),
+        ("Rejected", "the manifest must be changed before it comes into force", "see Accepted"),
     ),
     *_reasons("Stalled", FALSE, ("NotStalled", "the job goes on, or waits, by itself", "")),
 )

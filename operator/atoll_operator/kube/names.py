@@ -63,6 +63,11 @@ def evaluator_name(job: str) -> str:
     return f"{job}-evaluator"
 
 
+def accepted_name(job: str) -> str:
+    """Name of the ConfigMap with the manifest that was accepted last."""
+    return f"{job}-accepted"
+
+
 def account_name(job: str, role: str) -> str:
     """Name of a role's ServiceAccount."""
     return f"{job}-{'syncer' if role == SHARD_ROLE else role}"

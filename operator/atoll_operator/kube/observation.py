@@ -173,7 +173,9 @@ class Observation:
     at: float  # monotonic seconds; what is remembered of this pass is dated by it
     raw: Object  # the job's object as the API server has it
     job: Job | None = None  # None: the manifest is invalid, or another controller runs the job
-    error: str = ""  # what is wrong with the manifest
+    accepted: Raw = field(default_factory=dict)  # the spec that `job` was read from, as stored
+    reason: str = ""  # of the condition Accepted, when something is wrong with the manifest
+    error: str = ""  # what is wrong with it; with a job, that is the one accepted before
     unread: str = ""  # why the job's objects could not be read; then nothing below is known
     children: tuple[Object, ...] = ()  # raw, of every kind that the operator makes
     pods: tuple[Pod, ...] = ()

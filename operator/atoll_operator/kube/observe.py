@@ -17,7 +17,6 @@ A job that another controller manages, or whose manifest is invalid, is not obse
 import time
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job
 from atoll_operator.kube import observation
 from atoll_operator.kube.edges.api import KINDS, Api, jobs_path, path
@@ -26,11 +25,11 @@ from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import LONG_AGO, Memory
 from atoll_operator.kube.observation import Object, Observation, Pod, Remembered, rfc3339
+from atoll_operator.kube.plan import accepted
 from atoll_operator.kube.plan.planner import is_managed_here
 from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.sessions import shard_addresses
 from atoll_operator.kube.settings import Settings
-from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
 OBSERVE_SECONDS = 30.0  # between two listings, however quiet the watches are
@@ -57,10 +56,10 @@ class Observer:
         raw, at = memory.job, time.monotonic()
         if not is_managed_here(raw):
             return Observation(at=at, raw=raw)
-        try:
-            job = from_object(raw)
-        except SpecError as error:
-            return Observation(at=at, raw=raw, error=str(error))
+        found = accepted.read(raw, memory.children)
+        job = found.job
+        if job is None:
+            return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
         containers = container_names(job)
         pods = [
             observation.pod(each, containers) for each in memory.children if each["kind"] == "Pod"
@@ -71,6 +70,9 @@ class Observer:
             at=at,
             raw=raw,
             job=job,
+            accepted=found.spec,
+            reason=found.reason,
+            error=found.error,
             children=tuple(memory.children),
             pods=tuple(pods),
             workloads=observation.by_name(
@@ -96,15 +98,23 @@ class Observer:
             return None
         if not is_managed_here(memory.job):
             return None
-        try:
-            job = from_object(memory.job)
-        except SpecError as wrong:
-            return Observation(at=at, raw=memory.job, error=str(wrong))
+        found = accepted.read(memory.job, memory.children)
+        job = found.job
+        if job is None:
+            return Observation(at=at, raw=memory.job, reason=found.reason, error=found.error)
         remembered = replace(
             memory.read(0, [], at), replies=(None,) * job.spec.syncer.shards, registrar_address=""
         )
         text = f"{type(error).__name__}: {error}"
-        return Observation(at=at, raw=memory.job, job=job, unread=text, remembered=remembered)
+        return Observation(
+            at=at,
+            raw=memory.job,
+            job=job,
+            reason=found.reason,
+            error=found.error,
+            unread=text,
+            remembered=remembered,
+        )
 
     async def _read(self, key: Key, memories: dict[Key, Memory]) -> Memory | None:
         """The job and its children, from the API server or as they were read a moment ago."""

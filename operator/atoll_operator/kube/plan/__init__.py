@@ -14,6 +14,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     rollout    how a new template reaches running pods
     sessions   whose session is dead, and who owns a slot (SetOwner)
     children   the objects that a job owns
+    accepted   the manifest that a job runs with
     pods       the pod templates of those objects
     overrides  what a region changes in its learners' template
     drift      where a live object differs from what would be applied

@@ -84,6 +84,7 @@ def _builder(case: Situation) -> JobChildren:
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
         settings=case.settings,
+        manifest=seen.accepted,
         running=phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job)),
         exclusions=nodes.exclusions(
             job.name, seen.workloads, case.placement, seen.pods, known=seen.nodes is not None

@@ -42,6 +42,7 @@ from atoll_operator.kube.names import (
     SHARD_PORT,
     SHARD_ROLE,
     Annotation,
+    accepted_name,
     account_name,
     evaluator_name,
     learner_set,
@@ -49,7 +50,7 @@ from atoll_operator.kube.names import (
     shards_budget_name,
 )
 from atoll_operator.kube.observation import Object
-from atoll_operator.kube.plan import pods
+from atoll_operator.kube.plan import accepted, pods
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
@@ -75,6 +76,7 @@ class JobChildren:
     settings: Settings
     running: Running
     exclusions: Exclusions = field(default_factory=Exclusions)
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # the spec as it was accepted
     unlabelled: frozenset[str] = frozenset()
     """Names of running Deployments whose pods an earlier version made without the job's UID."""
 
@@ -83,7 +85,8 @@ class JobChildren:
         job, serves = self.job, self.settings.serves
         regions = [region for region in job.spec.regions if serves(region.name)]
         home = serves(syncer_region(job))
-        found = [self._account(LEARNER_ROLE)] if regions else []
+        found = [self._accepted()] if self.manifest else []
+        found += [self._account(LEARNER_ROLE)] if regions else []
         if regions:
             found.append(self._run_config(run_file(job)))
         if home:
@@ -149,6 +152,12 @@ class JobChildren:
         labels = self._labels("run")
         data = {RUN_FILE: file.to_json()}
         return self._object("ConfigMap", "v1", config_name(file), labels, data=data, immutable=True)
+
+    def _accepted(self) -> Object:
+        """The manifest as it was accepted, for the day on which a later one is not (`accepted`)."""
+        data = {accepted.SPEC: accepted.text(self.manifest)}
+        labels = self._labels("manifest")
+        return self._object("ConfigMap", "v1", accepted_name(self.job.name), labels, data=data)
 
     def _budget(self, name: str, selector: Mapping[str, str]) -> Object:
         """Lets a drain evict one pod of a group at a time."""

@@ -37,12 +37,13 @@ from atoll_operator.kube.observation import (
     rfc3339,
 )
 from atoll_operator.kube.plan import events
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import export_url, last_words
 from atoll_operator.kube.plan.situation import Situation
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
-INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,17 @@ class StatusWrite:
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
-    """The status of a manifest that cannot be read."""
-    return _write(seen, conditions.rejected(INVALID, seen.error), Status(), now)
+    """The status of a manifest that cannot be read; what was known of the job stays.
+
+    What runs is left alone, so a job that has begun cannot be seen. One that is over stays so.
+    """
+    old = seen.status
+    begun = old.start_time is not None
+    found = conditions.rejected(seen.reason or INVALID, seen.error, begun=begun)
+    if phases.before(old, now).over:
+        known = {each.type: each for each in old.conditions or []}
+        found = (found[0], *(known.get(each.type, each) for each in found[1:]))
+    return _write(seen, found, old, now)
 
 
 def of_unread(case: Situation) -> StatusWrite | None:
@@ -122,6 +132,7 @@ def _facts(case: Situation) -> conditions.Facts:
     behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
     return conditions.Facts(
         phase=case.phase,
+        unaccepted=(seen.reason, seen.error) if seen.error else None,
         shard_states=tuple(reply.state if reply else None for reply in seen.replies),
         shard_problems=tuple(shard_problems),
         desired=job.spec.learners,

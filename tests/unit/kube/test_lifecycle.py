@@ -1,0 +1,133 @@
+"""What edits, upgrades and retries do to a job that has begun or has ended."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.observation import Observation
+from atoll_operator.kube.plan import accepted
+from atoll_operator.kube.plan.actions import Plan
+from unit.kube.cluster_values import job, learner, reply
+from unit.kube.test_planner import CHANGES, answers, lost, planned, raw, seen, template_of
+
+SPEC: dict[str, Any] = raw()["spec"] | {"syncer": {"shards": 1}}
+
+
+def said(found: Plan, kind: str) -> tuple[str, str]:
+    """Status and reason of a condition that the plan writes."""
+    assert found.status is not None
+    (one,) = (each for each in found.status.status["conditions"] if each["type"] == kind)
+    return one["status"], one["reason"]
+
+
+def written(found: Observation) -> Observation:
+    """The observation after the plan's status has been written."""
+    wrote = planned(found).status
+    assert wrote is not None
+    return replace(found, raw=found.raw | {"status": copy.deepcopy(wrote.status)})
+
+
+def replicas(found: Plan) -> dict[str, int]:
+    """Of the workloads that the plan applies."""
+    return {
+        each["metadata"]["name"]: each["spec"]["replicas"]
+        for each in found.apply
+        if each["kind"] in ("StatefulSet", "Deployment")
+    }
+
+
+# ---------------------------------------------------------------- manifests that are not accepted
+
+
+UNSUPPORTED = "spec.checkpoint: is not supported yet; remove it: this version writes no checkpoints"
+
+
+def unaccepted(**more: Any) -> dict[str, Any]:
+    return {"accepted": SPEC, "reason": "NotSupported", "error": UNSUPPORTED} | more
+
+
+def test_a_running_job_with_an_edit_that_is_not_supported_trains_on_and_says_so() -> None:
+    pods = (learner("us-east-0", "n1", template=template_of(seen(), "us-east")),)
+    live = seen(
+        pods=pods, **unaccepted(accepted={}), remembered=answers(reply(us_east_0="Training"))
+    )
+    found = planned(live)
+    assert (found.apply, found.prune, found.restart) == ((), (), ())
+    assert said(found, "Accepted") == ("False", "NotSupported")
+    assert said(found, "Progressing") == ("True", "Training")
+    assert said(found, "Stalled") == ("True", "Rejected")
+    assert found.status is not None
+    message = found.status.status["conditions"][0]["message"]
+    assert message.startswith(f"{UNSUPPORTED}; until then the job goes on")
+
+
+def test_its_lost_nodes_are_replaced_and_its_end_is_seen() -> None:
+    moved = planned(lost(**unaccepted()))
+    assert [each["kind"] for each in moved.apply] == ["ConfigMap", "StatefulSet"]
+    final = reply()
+    final.state = pb.SHARD_COMPLETE
+    ended = planned(seen("spec.evaluator=null", remembered=answers(final), **unaccepted()))
+    assert said(ended, "Complete") == ("True", "Trained")
+    assert set(replicas(ended).values()) == {0}
+
+
+def test_the_accepted_manifest_is_kept_beside_the_job() -> None:
+    (kept,) = planned(seen(accepted=SPEC)).apply
+    assert kept["metadata"]["name"] == "tiny-accepted"
+    assert kept["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+    reading = accepted.read(raw() | {"spec": {"steps": "many"}}, [kept])
+    assert reading.job == job(*CHANGES)
+
+
+def over(kind: str) -> dict[str, Any]:
+    conditions = [
+        {"type": "Accepted", "status": "True", "reason": "Valid", "message": ""},
+        {"type": kind, "status": "True", "reason": "Trained", "message": "to step 600"},
+    ]
+    return {
+        "conditions": conditions, "run": "r1", "startTime": "2027-01-01T00:00:00Z",
+        "completionTime": "2027-01-02T00:00:00Z", "exportURL": "pvc://x",
+        "progress": {
+            "step": 600, "tokens": 9, "progressPercentage": 100, "lastUpdatedTime": "then",
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["Complete", "Failed"])
+def test_a_manifest_that_cannot_be_read_takes_nothing_back(kind: str) -> None:
+    before = over(kind)
+    found = planned(
+        Observation(at=0.0, raw=raw() | {"status": before}, reason="Invalid", error="spec.x: no")
+    )
+    assert found.status is not None
+    status = found.status.status
+    assert said(found, "Accepted") == ("False", "Invalid")
+    assert said(found, kind) == ("True", "Trained")
+    assert {name: status[name] for name in before if name != "conditions"} == {
+        name: before[name] for name in before if name != "conditions"
+    }
+    assert found.apply == ()
+
+
+def test_of_a_job_that_runs_on_without_a_manifest_nothing_is_said_to_be_false() -> None:
+    began = {"run": "r1", "startTime": "2027-01-01T00:00:00Z"}
+    found = planned(Observation(at=0.0, raw=raw() | {"status": began}, error="spec.x: no"))
+    assert said(found, "Progressing") == ("Unknown", "NotAccepted")
+    assert said(found, "Complete") == ("False", "NotAccepted")
+    assert found.status is not None
+    assert found.status.status["run"] == "r1"
+    new = planned(Observation(at=0.0, raw=raw(), error="spec.x: no"))
+    assert said(new, "Progressing") == ("False", "NotAccepted")
+
+
+def test_a_finished_job_with_a_field_of_another_version_stays_finished() -> None:
+    newer = raw() | {"status": over("Complete")}
+    newer["spec"] = SPEC | {"cleverness": {"level": 3}}
+    reading = accepted.read(newer, ())
+    found = planned(replace(seen(raw=newer), job=reading.job, accepted=reading.spec))
+    assert said(found, "Complete") == ("True", "Trained")
+    assert said(found, "Accepted") == ("True", "Valid")
+    assert set(replicas(found).values()) == {0}
