@@ -3,6 +3,7 @@
     cli.py        the command `atoll`: validate, run, status, eval
     __main__.py   the process `atoll-operator`
     api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
+    templates.py  what is obviously wrong in a pod template, for `atoll validate`
     local/        the executor that starts processes on this machine
     kube/         the executor that makes objects in a Kubernetes cluster
 

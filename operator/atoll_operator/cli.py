@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from atoll_operator import templates
 from atoll_operator.api import manifest, runfile, support
 from atoll_operator.api.spec import Job
 from atoll_operator.local.live import Output
@@ -54,6 +55,7 @@ def read_job(file: Path, changes: tuple[str, ...] = ()) -> Job:
 def validate(file: Manifest) -> None:
     """Check a manifest without a cluster."""
     job = read_job(file)
+    templates.check(job)
     typer.echo(f"{file}: {job.name}, {job.spec.learners} learners: valid")
     refused = support.on_a_cluster(job)
     if refused is not None:
