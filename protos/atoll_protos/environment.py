@@ -212,7 +212,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         name=Env.OPERATOR_NAMESPACES,
         meaning="namespaces that this operator watches, comma-separated; empty for all",
         roles=(Role.OPERATOR,),
-        set_by="the user",
+        set_by="the chart",
         default="",
     ),
 )

@@ -12,8 +12,10 @@ import yaml
 from atoll_operator.kube.edges.api import KINDS
 from cluster.lab import binaries
 from cluster.lab.layout import LabError
+from unit.kube.cluster_values import children
 
 CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
+OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
 Rendered = list[dict[str, Any]]
 
 
@@ -33,9 +35,28 @@ def run(helm: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def rendered(helm: str) -> Rendered:
-    done = run(helm, "template", "atoll", str(CHART), "--namespace", "atoll-system")
+    return template(helm)
+
+
+def template(helm: str, *sets: str) -> Rendered:
+    words = [word for each in sets for word in ("--set", each)]
+    done = run(helm, "template", "atoll", str(CHART), "--namespace", "atoll-system", *words)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def named(rendered: Rendered, kind: str, name: str) -> Rendered:
+    return [each for each in of_kind(rendered, kind) if each["metadata"]["name"] == name]
+
+
+def rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
+    """Verbs by group and resource."""
+    return {
+        (group, resource): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
 def of_kind(rendered: Rendered, kind: str) -> Rendered:
@@ -64,20 +85,15 @@ def test_no_right_is_a_wildcard(rendered: Rendered) -> None:
 
 
 def test_the_operator_may_apply_and_list_every_kind_of_child(rendered: Rendered) -> None:
-    (role,) = of_kind(rendered, "ClusterRole")
-    rights = {
-        (group, resource): set(rule["verbs"])
-        for rule in role["rules"] for group in rule["apiGroups"] for resource in rule["resources"]
-    }  # fmt: skip
+    (role,) = named(rendered, "ClusterRole", OPERATOR)
     for kind, (version, plural) in KINDS.items():
         group = version.rpartition("/")[0]
-        needed = {"get", "list", "delete"} if kind == "Pod" else {"list", "create", "patch"}
-        assert needed <= rights[group, plural], kind
+        needed = {"get", "delete"} if kind == "Pod" else {"get", "create", "patch"}
+        assert needed | {"list", "watch"} <= rights(role)[group, plural], kind
 
 
 def test_nodes_secrets_and_taints_are_out_of_reach(rendered: Rendered) -> None:
-    (role,) = of_kind(rendered, "ClusterRole")
-    for rule in role["rules"]:
+    for rule in (rule for role in of_kind(rendered, "ClusterRole") for rule in role["rules"]):
         assert "secrets" not in rule["resources"]
         if "nodes" in rule["resources"]:
             assert set(rule["verbs"]) <= {"get", "list", "watch"}
@@ -118,6 +134,7 @@ def test_the_operators_priority_is_a_value(helm: str) -> None:
         ("regoins={us-east}", "regoins"),
         ("images.pullPolicy=Sometimes", "pullPolicy"),
         ("images.worker=", "worker"),
+        ("namespaces={a_b}", "namespaces"),
     ],
 )
 def test_bad_values_are_refused_by_name(helm: str, values: str, named: str) -> None:
@@ -131,3 +148,96 @@ def test_regions_reach_the_operator(helm: str) -> None:
     (deployment,) = [e for e in yaml.safe_load_all(done.stdout) if e and e["kind"] == "Deployment"]
     env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": "ATOLL_OPERATOR_REGIONS", "value": "us-east,eu-west"} in env
+
+
+def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -> None:
+    found = template(helm, "namespaces={one,two}")
+    (wide,) = named(found, "ClusterRole", OPERATOR)
+    assert rights(wide) == {("", "nodes"): {"list", "watch"}}
+    roles = {each["metadata"]["namespace"]: each for each in named(found, "Role", OPERATOR)}
+    assert roles.keys() == {"one", "two", "kube-node-lease"}
+    (everywhere,) = named(template(helm), "ClusterRole", OPERATOR)
+    for name in ("one", "two"):
+        assert rights(roles[name]) == {
+            key: verbs for key, verbs in rights(everywhere).items() if key != ("", "nodes")
+        }
+    bound = {each["metadata"]["namespace"] for each in named(found, "RoleBinding", OPERATOR)}
+    assert bound == roles.keys()
+    (deployment,) = of_kind(found, "Deployment")
+    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "ATOLL_OPERATOR_NAMESPACES", "value": "one,two"} in env
+
+
+def test_whoever_may_edit_a_namespace_may_edit_its_jobs_and_viewers_may_view_them(
+    helm: str, rendered: Rendered
+) -> None:
+    reach: dict[str, set[str]] = {"view": set(), "edit": set(), "admin": set()}
+    for role in of_kind(rendered, "ClusterRole"):
+        for name in reach:
+            label = f"rbac.authorization.k8s.io/aggregate-to-{name}"
+            if role["metadata"]["labels"].get(label) == "true":
+                reach[name] |= rights(role)["atoll.dev", "decoupledtrainingjobs"]
+    assert reach["view"] == {"get", "list", "watch"}
+    assert reach["edit"] == reach["admin"] >= {"get", "create", "update", "patch", "delete"}
+    off = template(helm, "rbac.aggregate=false")
+    assert [each["metadata"]["name"] for each in of_kind(off, "ClusterRole")] == [OPERATOR]
+
+
+def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -> None:
+    """Where only the CRD may be common, which one of them installs."""
+    keys = []
+    for namespace in ("one", "two"):
+        done = run(helm, "template", "atoll", str(CHART), "--namespace", namespace)
+        found = [each for each in yaml.safe_load_all(done.stdout) if each]
+        keys.append(
+            {
+                (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
+                for each in found
+                if each["kind"] != "CustomResourceDefinition"
+            }
+        )
+    assert keys[0]
+    assert not keys[0] & keys[1]
+
+
+def test_the_extras_are_off_and_select_the_operators_pod_when_on(helm: str) -> None:
+    extras = {"PodDisruptionBudget", "NetworkPolicy", "Service", "PodMonitor"}
+    assert not extras & {each["kind"] for each in template(helm)}
+    switches = ("podDisruptionBudget", "networkPolicy", "metrics.service", "metrics.podMonitor")
+    found = template(helm, *(f"{each}.enabled=true" for each in switches), "extraEnv[0].name=X")
+    (deployment,) = of_kind(found, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    (budget,) = of_kind(found, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1  # one replica: a drain is never blocked
+    (policy,) = of_kind(found, "NetworkPolicy")
+    (service,) = of_kind(found, "Service")
+    operator, shards = of_kind(found, "PodMonitor")
+    for selector in (
+        budget["spec"]["selector"]["matchLabels"], policy["spec"]["podSelector"]["matchLabels"],
+        service["spec"]["selector"], operator["spec"]["selector"]["matchLabels"],
+    ):  # fmt: skip
+        assert selector.items() <= labels
+    (own,) = (each["spec"]["template"]["metadata"]["labels"] for each in shard_deployments())
+    assert shards["spec"]["selector"]["matchLabels"].items() <= own.items()
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    ports = {each["name"] for each in container["ports"]}
+    assert operator["spec"]["podMetricsEndpoints"][0]["port"] in ports
+    assert service["spec"]["ports"][0]["targetPort"] in ports
+    assert {"name": "X"} in container["env"]
+
+
+def shard_deployments() -> list[dict[str, Any]]:
+    objects = children("spec.syncer.shards=1").objects()
+    return [each for each in objects if each["metadata"]["name"] == "tiny-syncer-0"
+            and each["kind"] == "Deployment"]  # fmt: skip
+
+
+def test_the_name_of_all_objects_is_a_value(helm: str) -> None:
+    found = template(helm, "fullnameOverride=trainer", "serviceAccount.annotations.a=b")
+    (deployment,) = of_kind(found, "Deployment")
+    (account,) = of_kind(found, "ServiceAccount")
+    assert deployment["metadata"]["name"] == "trainer"
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == "trainer"
+    assert (account["metadata"]["name"], account["metadata"]["annotations"]) == (
+        "trainer", {"a": "b"},
+    )  # fmt: skip

@@ -1,5 +1,10 @@
 {{- define "atoll.name" -}}
-{{ printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" }}
+{{ default (printf "%s-operator" .Release.Name) .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* Objects outside of the release's namespace: releases of one name in two namespaces differ. */ -}}
+{{- define "atoll.clusterName" -}}
+{{ printf "%s-%s" .Release.Namespace (include "atoll.name" .) }}
 {{- end }}
 
 {{- define "atoll.selector" -}}
@@ -12,4 +17,48 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "atoll.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "atoll.name" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{- /* The release that has installed the CRD, if it is another one: an uninstall keeps the CRD. */ -}}
+{{- define "atoll.crdOwner" -}}
+{{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "decoupledtrainingjobs.atoll.dev" }}
+{{- if $crd }}
+{{- $notes := default dict $crd.metadata.annotations }}
+{{- $owner := printf "%s/%s" (default "" (get $notes "meta.helm.sh/release-namespace")) (default "" (get $notes "meta.helm.sh/release-name")) }}
+{{- if ne $owner (printf "%s/%s" .Release.Namespace .Release.Name) }}{{ $owner }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* What the operator may do in the namespaces that it serves. */ -}}
+{{- define "atoll.rules" -}}
+- apiGroups: [atoll.dev]
+  resources: [decoupledtrainingjobs]
+  verbs: [get, list, watch, delete]       # delete: spec.ttlSecondsAfterFinished
+- apiGroups: [atoll.dev]
+  resources: [decoupledtrainingjobs/status]
+  verbs: [patch]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, services, serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, create, patch]  # never deleted
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, delete]       # their controllers make them again
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
 {{- end }}
