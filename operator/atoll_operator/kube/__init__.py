@@ -6,12 +6,13 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
 
     serve        the whole operator: watches, passes, probes
     reconcile    one pass: observe, plan, apply, report
-    observe      phase 1: reads the cluster and the shards into an Observation
+    observe      phase 1: what the watches and the shards show becomes an Observation
     plan/        phase 2: every decision, pure
     apply        phase 3: carries a Plan out, in its order
     repair       phase 3: the sequences for a pod on a lost node
     report       phase 4: status and Events
-    edges/       one module per outside world: API server, kopf, watches, shards, HTTP, clock
+    edges/       one module per outside world: API server, watches, shards, HTTP, clock
+    cache        the API server's objects, as the watches show them
     memory       what is remembered of a job between two passes
     health       what the probes answer
     observation  what a pass has seen, as frozen values, and how raw objects are read
@@ -20,6 +21,6 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     names        annotations, field managers, children's names, roles, ports
 
 Imports go downwards in this order: serve; reconcile; observe, apply, report; repair; edges;
-memory, plan; health, observation; metrics, settings, names. `plan` imports no time, network or
-cluster (import-linter checks all of this).
+memory, plan; health, observation; cache; metrics, settings, names. `plan` imports no time, network
+or cluster (import-linter checks all of this).
 """

@@ -1,18 +1,27 @@
 """What the probes answer: whether the operator is live and ready, and how old its news are.
 
-A probe must fail only for what a restart heals, and never in a cluster that is merely quiet. So
-limits stand on two ages only. A pass that has run for PASS_SECONDS_MAX hangs: every call in it has
-a deadline of its own. A watch of nodes or Leases without any sign for WATCH_SECONDS_MAX is dead:
-the API server sends a bookmark every minute and ends each watch after five. All other ages (of the
-last pass, of the last event of each kind that kopf watches) are reported for people, without a
-limit: without jobs there are no passes, and without changes no events.
+The liveness probe fails only for what a restart heals, which is a part that hangs: a pass that has
+run for PASS_SECONDS_MAX, though every call in it has a deadline of its own, or a watch that has
+done nothing for WATCH_SECONDS_MAX, neither failed nor seen a sign of life. An API server that is
+away, or that refuses, is nothing that a restart heals: the watches try again with back-off, so they
+do not hang, and the operator is not killed for it, however long it lasts.
+
+The readiness probe says whether the operator does its work: every collection has been listed, and
+none has been out of sight for BROKEN_SECONDS_MAX. Nothing is routed by it, so a failure does no
+harm: it is for `kubectl get pods`, `helm --wait` and alerts. An operator without jobs, in a cluster
+where nothing happens, is ready: bookmarks come each minute.
+
+The body of both has every age: of the last pass, and by watch of its last sign of life.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from atoll_operator.kube.cache import Sight
+
 PASS_SECONDS_MAX = 120.0
-WATCH_SECONDS_MAX = 420.0  # longer than one watch
+WATCH_SECONDS_MAX = 180.0  # longer than silence, back-off and the deadline of a call together
+BROKEN_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +30,29 @@ class Ages:
 
     last_pass: float | None = None  # that succeeded
     passes: Mapping[str, float] = field(default_factory=dict)  # that run now: since when, by job
-    watches: Mapping[str, float] = field(default_factory=dict)  # last sign of life, by path
-    events: Mapping[str, float | None] = field(default_factory=dict)  # last one, by plural
+    watches: Mapping[str, "WatchAge"] = field(default_factory=dict)  # by path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchAge:
+    """One watch, in seconds."""
+
+    tried: float  # since it last did anything
+    alive: float | None = None  # since its last list, event or bookmark
+    broken: float | None = None  # since when it does not work; None: it works
+    problem: str = ""
+    listed: bool = True
+
+
+def watch_age(sight: Sight, now: float) -> WatchAge:
+    """The ages of one watch."""
+    return WatchAge(
+        tried=now - sight.tried_at,
+        alive=None if sight.alive_at is None else now - sight.alive_at,
+        broken=None if sight.broken_at is None else now - sight.broken_at,
+        problem=sight.problem,
+        listed=sight.listed,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +69,37 @@ class Health:
 
     def body(self) -> dict[str, object]:
         """The answer as JSON: what is wrong, and ages in seconds."""
-        last = self.ages.last_pass
+        watches = {path: each.alive for path, each in self.ages.watches.items()}
         return {
             "ok": self.ok,
             "problems": list(self.problems),
-            "lastPassSeconds": None if last is None else round(last, 1),
+            "lastPassSeconds": _rounded({"": self.ages.last_pass})[""],
             "runningPassSeconds": _rounded(self.ages.passes),
-            "watchSeconds": _rounded(self.ages.watches),
-            "lastEventSeconds": _rounded(self.ages.events),
+            "watchSeconds": _rounded(watches),
         }
 
 
 def live(ages: Ages) -> Health:
     """Fails when a restart of the operator is needed."""
     hanging = [f"the pass of {k} hangs" for k, s in ages.passes.items() if s > PASS_SECONDS_MAX]
-    silent = [
-        f"the watch of {p} is silent" for p, s in ages.watches.items() if s > WATCH_SECONDS_MAX
+    hanging += [
+        f"the watch of {path} hangs"
+        for path, each in ages.watches.items()
+        if each.tried > WATCH_SECONDS_MAX
     ]
-    return Health(problems=(*hanging, *silent), ages=ages)
+    return Health(problems=tuple(hanging), ages=ages)
 
 
-def ready(ages: Ages, *, listed: bool) -> Health:
-    """Fails until nodes and Leases have been `listed`: before that no lost node is seen."""
-    return Health(problems=() if listed else ("nodes are not listed yet",), ages=ages)
+def ready(ages: Ages) -> Health:
+    """Fails until everything is listed, and while something has been out of sight for long."""
+    problems = []
+    for path, each in ages.watches.items():
+        why = f": {each.problem}" if each.problem else ""
+        if not each.listed:
+            problems.append(f"{path} is not listed yet{why}")
+        elif each.broken is not None and each.broken > BROKEN_SECONDS_MAX:
+            problems.append(f"{path} cannot be watched{why}")
+    return Health(problems=tuple(problems), ages=ages)
 
 
 def _rounded(ages: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -1,7 +1,7 @@
 """What the operator remembers of one job from one pass to the next; all of it can be lost.
 
 A restarted operator begins with an empty memory. Nothing here is needed to be right: it holds
-caches (the job's objects, each shard's last answer) and the beginnings of silences, which only
+each shard's last answer and the beginnings of silences, which only
 delay an action when they are forgotten. What must survive is in the cluster: in the status, in
 annotations of children, and at the registrar.
 
@@ -11,7 +11,6 @@ All times are seconds of the operator's monotonic clock. `observe` writes most f
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.names import LEARNER_ROLE
@@ -62,12 +61,7 @@ class Memory:
 
     uid: str  # of the job's object: one made again under the same name is another job
 
-    # the API server's objects as last read
-    dirty: bool = True  # something may have changed since then
-    observed_at: float = LONG_AGO
     read_at: float = LONG_AGO  # when the job, its objects and its shards could last be seen
-    job: dict[str, Any] = field(default_factory=dict)
-    children: list[dict[str, Any]] = field(default_factory=list)
 
     # the shards
     addresses: dict[int, str] = field(default_factory=dict)  # host:port by shard; empty: unknown

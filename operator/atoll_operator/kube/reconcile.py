@@ -1,6 +1,6 @@
 """One pass over one job: observe, plan, apply, report, each entered once.
 
-    observe   read the API server, the shards and the watches     -> Observation  (frozen)
+    observe   what the watches show; ask the shards               -> Observation  (frozen)
     plan      decide everything; no I/O, no clock, no memory       -> Plan         (frozen)
     apply     carry the plan out, in its order                     -> Outcome
     report    write the status and its Events; measure
@@ -11,24 +11,24 @@ event that is lost, doubled or late does no harm, an operator that was away for 
 where it is, and a pass that fails half-way is simply run again: every effect is idempotent.
 
 When a pass runs. `edges.queue` runs one pass per job at a time, on an event of the job, of its
-children or of any node, and after the time that the last pass asked for: a second while a job
-runs (its shards send no events), a third of a second while a controller or the registrar is
+children or of a node of its pods, and after the time that the last pass asked for: a second while
+a job runs (its shards send no events), a third of a second while a controller or the registrar is
 waited for, minutes while nothing runs, never again for a job that is invalid or managed by
 another controller until it changes. Passes of one job are at least 0.3 s apart, however many
 events come.
 
 When a pass fails. What is known is reported all the same: a status that was planned is written
-although an effect failed, and a job whose objects could not be read for READ_SECONDS_MAX gets
-conditions that are Unknown and say why. A child that is refused does not fail the pass (`apply`).
-Any exception ends the pass, is counted (`atoll_operator_pass_failures_total`)
-and logged with its traceback by the queue, and the pass is tried again after 1 to 60 s, doubling
-with each failure and spread at random, so that a restarted API server does not get all jobs at
-once. "Not found" and "conflict" are no failures: a delete carries a UID and means "be gone", and
-both answers say that it is.
+although an effect failed. While a watch is broken nothing is judged, and a job that could not be
+judged for READ_SECONDS_MAX gets conditions that are Unknown and say why. A child that is refused
+does not fail the pass (`apply`). Any exception ends the pass, is counted
+(`atoll_operator_pass_failures_total`) and logged with its traceback by the queue, and the pass is
+tried again after 1 to 60 s, doubling with each failure and spread at random, so that a restarted
+API server does not get all jobs at once. "Not found" and "conflict" are no failures: a delete
+carries a UID and means "be gone", and both answers say that it is.
 
 What a pass remembers (`memory`) is a cache and the beginnings of silences. Losing it, as every
-restart does, delays an action and changes none. After any write of a pass, its own or of another
-job's pass that ran at the same time, the job's objects are read again before they are judged.
+restart does, delays an action and changes none. Objects are not remembered but cached, for all
+jobs together, and the answer to each write is in the cache when the next pass begins (`cache`).
 
 Why no finalizers. A finalizer would let the operator clean up before a job is deleted. There is
 nothing to clean up that the garbage collector does not do by owner references, and a finalizer
@@ -44,21 +44,21 @@ import time
 from dataclasses import dataclass, field
 
 from atoll_operator.kube.apply import Applier, Outcome
-from atoll_operator.kube.edges.api import Api
-from atoll_operator.kube.edges.queue import Key
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.observe import Observer
+from atoll_operator.kube.observe import NotSeenError, Observer
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
+
+UNSEEN_SECONDS = 1.0  # between two passes while a watch is broken
 
 
 @dataclass(slots=True, kw_only=True)
 class Reconciler:
     """Passes over jobs. The queue never runs two passes of one job at a time."""
 
-    api: Api
     settings: Settings
     metrics: Metrics
     observer: Observer
@@ -67,34 +67,24 @@ class Reconciler:
     memories: dict[Key, Memory] = field(default_factory=dict)
     last_pass_at: float | None = None  # monotonic: when a pass last succeeded
 
-    def touch(self, key: Key) -> None:
-        """Note that something of this job has changed: the next pass reads it again."""
-        memory = self.memories.get(key)
-        if memory is not None:
-            memory.dirty = True
-
     async def reconcile(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one, None when only an event brings it."""
-        writes = self.api.writes
         try:
             with self.metrics.pass_seconds.time(), self.metrics.failures.count_exceptions():
                 again = await self._pass(key)
         finally:
-            if self.api.writes != writes:
-                self.touch(key)  # what was written is read again before it is judged
             self.metrics.held.set(sum(memory.held for memory in self.memories.values()))
-        self.last_pass_at = time.monotonic()
         return again
 
     async def _pass(self, key: Key) -> float | None:
         try:
             seen = await self.observer.observe(key, self.memories)
-        except Exception as error:
-            blind = self.observer.blind(self.memories.get(key), error)
+        except NotSeenError as error:
+            blind = self.observer.blind(key, self.memories.get(key), str(error))
             if blind is not None:
                 decided = plan(blind, self.settings, time.time())
                 await self.writer.report(decided, self.memories[key])
-            raise
+            return UNSEEN_SECONDS
         if seen is None:
             self.memories.pop(key, None)
             return None
@@ -105,4 +95,5 @@ class Reconciler:
         finally:
             if not outcome.refused:  # else the next pass, which comes at once, says it too
                 await self.writer.report(decided, self.memories[key])
+        self.last_pass_at = time.monotonic()
         return AGAIN_SECONDS if outcome.waits or outcome.refused else decided.pause_seconds

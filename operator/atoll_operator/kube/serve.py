@@ -1,15 +1,17 @@
 """The whole operator in one process: watches, passes, probes; until SIGTERM.
 
-    kopf's thread ── keys of jobs and children ─┐
-    watch of nodes ── every known job ──────────┼─> queue ──> reconciler: one pass per job at a time
-    watch of Leases (clock of silence only)     │
-    a pass's own "again in n seconds" ──────────┘
+    watches of jobs and children ─> cache ── keys of jobs ─┐
+    watch of nodes ── jobs with pods on a changed node ────┼─> queue ──> reconciler: one pass
+    watch of Leases (clock of silence only)                │             per job at a time
+    a pass's own "again in n seconds" ─────────────────────┘
     HTTP: /livez /readyz /metrics
 
-These parts run until one of them ends. None of them may end by itself, so an end of one is raised
-and the process exits; Kubernetes starts it again, and it begins with a listing of everything.
+The queue begins when everything has been listed once, or after FIRST_LISTS_SECONDS_MAX: then a job
+whose objects cannot be listed at least says so. These parts run until one of them ends. None of
+them may end by itself, so an end of one is raised and the process exits; Kubernetes starts it
+again, and it begins with a listing of everything.
 
-Everything but kopf runs in one event loop, so no part needs a lock: a pass that awaits an answer
+Everything runs in one event loop, so no part needs a lock: a pass that awaits an answer
 lets the others run, and the queue sees to it that no two passes share a job's memory.
 
 Only one replica may run at a time (the chart's Deployment has the strategy Recreate). Two would
@@ -18,15 +20,19 @@ write the same statuses twice and delay one another's.
 """
 
 import asyncio
+import contextlib
 import signal
 import time
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from atoll_operator.kube import health
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.edges import api, handlers, http, watches
-from atoll_operator.kube.edges.queue import Key, Queue
+from atoll_operator.kube.cache import Sight
+from atoll_operator.kube.edges import api, http, watches
+from atoll_operator.kube.edges.queue import Queue
+from atoll_operator.kube.edges.reflector import Reflector
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
@@ -35,6 +41,8 @@ from atoll_operator.kube.reconcile import Reconciler
 from atoll_operator.kube.repair import Repair
 from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
+
+FIRST_LISTS_SECONDS_MAX = 10.0
 
 log = structlog.get_logger()
 
@@ -45,59 +53,65 @@ def reconciler(
     """The phases of a pass, put together."""
     repair = Repair(api=server, syncers=syncers, metrics=metrics)
     return Reconciler(
-        api=server,
         settings=settings,
         metrics=metrics,
-        observer=Observer(api=server, syncers=syncers, nodes=nodes, settings=settings),
+        observer=Observer(cache=server.cache, syncers=syncers, nodes=nodes, settings=settings),
         applier=Applier(api=server, metrics=metrics, repair=repair),
         writer=StatusWriter(api=server, metrics=metrics),
     )
 
 
-def ages(
-    passes: Reconciler, queue: Queue, nodes: Nodes, events: handlers.EventTimes
-) -> health.Ages:
+def reflectors(server: api.Api, nodes: Nodes, settings: Settings, queue: Queue) -> list[Reflector]:
+    """One for each collection; their sights are those of the cache and of the nodes."""
+    found, now = [], time.monotonic()
+    for source in watches.sources(server.cache, nodes, settings.namespaces, queue.add):
+        sight = Sight(tried_at=now)
+        sights = nodes.sights if source.path in (api.NODES, api.LEASES) else server.cache.sights
+        sights[source.path] = sight
+        found.append(Reflector(api=server, source=source, sight=sight))
+    return found
+
+
+def ages(passes: Reconciler, queue: Queue, sights: Mapping[str, Sight]) -> health.Ages:
     """How old everything is now, for the probes."""
     now, last = time.monotonic(), passes.last_pass_at
     return health.Ages(
         last_pass=None if last is None else now - last,
         passes={"/".join(key): now - begun for key, begun in queue.running.items()},
-        watches={path: now - at for path, at in nodes.last_at.items()},
-        events=events.ages(now),
+        watches={path: health.watch_age(each, now) for path, each in sights.items()},
     )
+
+
+async def run_passes(queue: Queue, follow: Sequence[Reflector]) -> None:
+    """The queue, from the moment on when passes can judge something."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_LISTS_SECONDS_MAX):
+            for each in follow:
+                await each.listed.wait()
+    await queue.run()
 
 
 async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     server, syncers, metrics = await api.connect(), Syncers(), Metrics()
-    nodes, events = Nodes(region_label=settings.region_label), handlers.EventTimes()
+    nodes = Nodes(region_label=settings.region_label)
     passes = reconciler(server, syncers, nodes, settings, metrics)
     queue = Queue(reconcile=passes.reconcile)
-
-    def feed(key: Key) -> None:
-        passes.touch(key)
-        queue.add(key)
-
-    def nodes_changed() -> None:
-        for key in passes.memories:
-            queue.add(key)
+    follow = reflectors(server, nodes, settings, queue)
+    sights = {each.source.path: each.sight for each in follow}
 
     def live() -> health.Health:
-        return health.live(ages(passes, queue, nodes, events))
+        return health.live(ages(passes, queue, sights))
 
     def ready() -> health.Health:
-        return health.ready(ages(passes, queue, nodes, events), listed=nodes.ready)
+        return health.ready(ages(passes, queue, sights))
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     runner = await http.serve(settings.http_port, live, ready, metrics.registry)
-    parts = [
-        asyncio.create_task(watches.follow(server, api.NODES, nodes, nodes_changed)),
-        asyncio.create_task(watches.follow(server, api.LEASES, nodes, lambda: None)),
-        asyncio.create_task(queue.run()),
-        asyncio.create_task(handlers.run(feed, settings, events)),
-    ]
+    parts = [asyncio.create_task(each.follow()) for each in follow]
+    parts.append(asyncio.create_task(run_passes(queue, follow)))
     log.info("operator runs", regions=settings.regions)
     stop = asyncio.create_task(stopping.wait())
     try:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 import structlog
 
-from atoll_operator.kube.edges.queue import Key, Queue, backoff
+from atoll_operator.kube.cache import Key
+from atoll_operator.kube.edges.queue import Queue, backoff
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])

@@ -11,9 +11,12 @@ import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.reasons import TYPES
+from atoll_operator.api.spec import KIND
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.cache import Cache, Sight
 from atoll_operator.kube.edges.api import (
+    KINDS,
     LEASES,
     NODES,
     ApiError,
@@ -41,20 +44,30 @@ class Server:
         self.job, self.children = job, {}  # type: ignore[var-annotated]
         self.log: list[str] = []
         self.refuses: dict[str, str] = {}  # message by name of a child
+        self.cache, self.version = Cache(), 0
 
-    @property
-    def writes(self) -> int:
-        return len(self.log)
+    def show(self) -> None:
+        """The watches show everything as it is now."""
+        self.version += 1
+        shown = {where: copy.deepcopy(each) for where, each in self.children.items()}
+        for kind in KINDS:
+            items = []
+            for where, each in shown.items():
+                if where.rpartition("/")[0] == path(kind, "demo"):
+                    each["metadata"] = {"namespace": "demo", **each["metadata"]}
+                    labels = {Label.JOB: "tiny", **each["metadata"].get("labels", {})}
+                    each["metadata"] |= {"resourceVersion": str(self.version), "labels": labels}
+                    items.append({**each, "kind": kind, "apiVersion": KINDS[kind][0]})
+            self.cache.listed(kind, "", items, self.version)
+        job = copy.deepcopy(self.job)
+        if job is not None:
+            job["metadata"]["resourceVersion"] = str(self.version)
+        self.cache.listed(KIND, "", [job] if job else [], self.version)
 
     async def get(self, where: str) -> Any:
         if where.endswith("decoupledtrainingjobs/tiny"):
             return copy.deepcopy(self.job)
         return copy.deepcopy(self.children.get(where))
-
-    async def list(self, where: str, selector: str = "") -> list[Any]:
-        assert selector == f"{Label.JOB}=tiny"
-        found = [v for k, v in self.children.items() if k.rpartition("/")[0] == where]
-        return copy.deepcopy(found)
 
     async def apply(self, child: Mapping[str, Any]) -> Any:
         name = child["metadata"]["name"]
@@ -130,8 +143,8 @@ class World:
         self.server = Server(job)
         self.shards = Shards(self.server.log)
         self.nodes = Nodes(region_label="region")
-        for where in (NODES, "leases"):
-            self.nodes.listed_paths.add(where)
+        for where in (NODES, LEASES):
+            self.nodes.sights[where] = Sight(tried_at=0.0, listed=True)
         api: Any = self.server
         shards: Any = self.shards
         self.metrics = Metrics()
@@ -140,12 +153,16 @@ class World:
     def run(self) -> list[str]:
         """One pass; what it wrote."""
         before = len(self.server.log)
-        self.reconciler.touch(KEY)
+        self.server.show()
         asyncio.run(self._pass())
         return self.server.log[before:]
 
     async def _pass(self) -> None:
         self.again = await self.reconciler.reconcile(KEY)
+
+    def cannot_watch(self, problem: str) -> None:
+        self.server.cache.sights["pods"] = sight = Sight(tried_at=0.0, listed=True)
+        sight.fails(problem, 0.0)
 
     def metric(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(name)
@@ -186,10 +203,10 @@ def test_a_lost_operator_takes_up_where_another_stopped() -> None:
     world.run()
     for child in list(world.server.children)[::2]:
         del world.server.children[child]
-    other.reconciler.api = world.reconciler.api
-    other.reconciler.observer.api = world.reconciler.api
-    other.reconciler.applier.api = world.reconciler.api
-    other.reconciler.writer.api = world.reconciler.api
+    world.server.show()
+    other.reconciler.observer.cache = world.server.cache
+    other.reconciler.applier.api = world.reconciler.applier.api
+    other.reconciler.writer.api = world.reconciler.applier.api
     before = len(world.server.log)
     asyncio.run(other.reconciler.reconcile(KEY))
     wrote = world.server.log[before:]
@@ -298,22 +315,34 @@ def test_each_phase_of_a_pass_is_entered_once_and_in_order(monkeypatch: pytest.M
         assert entered == ["observe", "plan", "apply", "report"]
 
 
-def test_a_pass_that_fails_is_counted_and_the_next_one_reads_everything_again() -> None:
-    world = World()
+def test_a_pass_that_fails_is_counted() -> None:
+    world = lost_learner()
     world.run()
-    whole = world.server.list
-
-    async def refuse(where: str, selector: str = "") -> list[Any]:
-        raise ConnectionError("no route to host")
-
-    world.server.list = refuse  # type: ignore[method-assign]
-    with pytest.raises(ConnectionError):
+    failing(world)
+    with pytest.raises(ApiError):
         world.run()
     assert world.metric("atoll_operator_pass_failures_total") == 1
-    world.server.list = whole  # type: ignore[method-assign]
-    world.reconciler.memories[KEY].dirty = False
-    asyncio.run(world.reconciler.reconcile(KEY))
-    assert world.reconciler.memories[KEY].children
+
+
+def test_a_pass_that_sees_nothing_is_no_failure_and_touches_nothing() -> None:
+    world = World()
+    world.cannot_watch("403: pods is forbidden")
+    world.run()
+    assert world.run() == []
+    assert not world.server.children
+    assert world.again == reconcile.UNSEEN_SECONDS
+    assert world.metric("atoll_operator_pass_failures_total") == 0
+    assert world.reconciler.last_pass_at is None
+    world.server.cache.sights["pods"].works(1.0)
+    assert "apply StatefulSet tiny-us-east" in world.run()
+
+
+def test_before_everything_is_listed_nothing_is_made() -> None:
+    world = World()
+    world.server.cache.sights["pods"] = Sight(tried_at=0.0)
+    assert not [each for each in world.run() if each != "status" and "event" not in each]
+    world.server.cache.sights["pods"].listed = True
+    assert "apply StatefulSet tiny-us-east" in world.run()
 
 
 def test_jobs_whose_replacements_are_held_are_counted() -> None:
@@ -429,9 +458,8 @@ def test_nothing_is_deleted_while_what_replaces_it_is_refused() -> None:
     assert "delete tiny-eu-west" in world.run()
 
 
-def test_the_status_is_written_although_an_effect_failed() -> None:
-    world = lost_learner()
-    world.run()
+def failing(world: World) -> None:
+    """The API server refuses deletes, in a pass that deletes a pod and has news."""
 
     async def refuse(where: str, uid: str, *, at_once: bool = False) -> bool:
         raise ApiError(500, "no")
@@ -440,40 +468,35 @@ def test_the_status_is_written_although_an_effect_failed() -> None:
     reply = world.shards.replies[0]
     assert reply is not None
     reply.tick, reply.state = 60, pb.SHARD_FAILED
+
+
+def test_the_status_is_written_although_an_effect_failed() -> None:
+    world = lost_learner()
+    world.run()
+    failing(world)
     with pytest.raises(ApiError):
         world.run()
     assert world.condition("Failed") == "True"
 
 
-def test_a_job_whose_objects_cannot_be_read_is_unknown_and_says_why() -> None:
+def test_a_job_whose_objects_cannot_be_watched_is_unknown_and_says_why() -> None:
     world = World()
     world.run()
-
-    async def refuse(where: str, selector: str = "") -> list[Any]:
-        raise ApiError(403, "persistentvolumeclaims is forbidden")
-
-    world.server.list = refuse  # type: ignore[method-assign]
-    with pytest.raises(ApiError):
-        world.run()
+    world.cannot_watch("403: persistentvolumeclaims is forbidden")
+    world.run()
     assert world.said("Degraded")["reason"] != "NotRead"  # what was read is young enough
     world.reconciler.memories[KEY].read_at -= 60
-    with pytest.raises(ApiError):
-        world.run()
+    world.run()
     for kind in ("SyncerReady", "LearnersAvailable", "Progressing", "Degraded"):
         said = world.said(kind)
         assert (said["status"], said["reason"]) == ("Unknown", "NotRead")
         assert "persistentvolumeclaims is forbidden" in said["message"]
 
 
-def test_a_new_job_whose_objects_cannot_be_read_has_a_status() -> None:
+def test_a_new_job_whose_objects_cannot_be_watched_has_a_status() -> None:
     world = World()
-
-    async def refuse(where: str, selector: str = "") -> list[Any]:
-        raise ApiError(403, "forbidden")
-
-    world.server.list = refuse  # type: ignore[method-assign]
-    with pytest.raises(ApiError):
-        world.run()
+    world.cannot_watch("403: forbidden")
+    world.run()
     assert world.condition("Progressing") == "Unknown"
 
 
@@ -517,19 +540,21 @@ def test_a_pass_that_began_for_a_former_job_writes_no_status_of_the_next_one() -
     assert "status" not in world.server.job
 
 
-def test_a_short_failure_to_read_after_a_quiet_time_changes_no_condition() -> None:
+def test_a_watch_that_breaks_for_a_moment_after_a_quiet_time_changes_no_condition() -> None:
     world = World()
     world.run()
-    memory = world.reconciler.memories[KEY]
-    memory.observed_at -= 20.0  # the last listing; passes without one have succeeded since
-    memory.read_at -= 20.0
-    memory.dirty = False
-    asyncio.run(world.reconciler.reconcile(KEY))
-
-    async def refuse(where: str, selector: str = "") -> list[Any]:
-        raise ConnectionError("reset")
-
-    world.server.list = refuse  # type: ignore[method-assign]
-    with pytest.raises(ConnectionError):
-        world.run()
+    world.reconciler.memories[KEY].read_at -= 20.0
+    world.run()
+    world.cannot_watch("reset")
+    world.run()
     assert world.said("Degraded")["reason"] != "NotRead"
+
+
+def test_while_nodes_cannot_be_watched_no_pod_is_replaced() -> None:
+    world = lost_learner()
+    world.nodes.sights[NODES].fails("403: nodes is forbidden", 0.0)
+    world.run()
+    assert not [each for each in world.run() if each.startswith(("owner", "delete"))]
+    world.nodes.sights[NODES].works(1.0)
+    world.run()
+    assert "delete tiny-us-east-0 at once" in world.run()

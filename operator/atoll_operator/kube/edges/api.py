@@ -6,14 +6,20 @@ server-side apply with `force`, each under a field manager of its own, so that t
 exactly the fields that it states and a former owner of them loses them. A delete has the UID as a
 precondition, so that it never hits a new object of the same name.
 
+The answer to each write goes into the cache (`Cache.written`) before the caller goes on, so what
+is judged next is never older than what was just written. The two reads of single objects, `get`,
+ask the API server past the cache: they are for the last look before a step that cannot be taken
+back, and a quiet job costs none.
+
 Errors of the API server become `ApiError` with its HTTP status; NotFound and Conflict have classes
 of their own, because callers treat them as answers. Errors of the network (aiohttp's, timeouts)
-pass through: they end the pass, which is tried again. Nothing is retried here.
+pass through: they end the pass, which is tried again. Nothing is retried here; an answer that says
+when to come again (429, 503) carries it in `ApiError.retry_after_seconds`.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -22,6 +28,7 @@ from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from atoll_operator.api.spec import API_VERSION, KIND
+from atoll_operator.kube.cache import Cache, Object
 from atoll_operator.kube.names import CHILDREN_MANAGER, GROUP, PLURAL, STATUS_MANAGER, VERSION
 
 CALL_SECONDS_MAX = 20.0  # of any call but a watch
@@ -39,7 +46,9 @@ KINDS = {
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
-Object = dict[str, Any]
+TOO_MANY_REQUESTS, INTERNAL_ERROR = 429, 500
+BEGUN = "BEGUN"  # type of the first event that `watch` yields: the API server has taken it
+
 Query = Sequence[tuple[str, str]]
 
 log = structlog.get_logger()
@@ -48,10 +57,16 @@ log = structlog.get_logger()
 class ApiError(Exception):
     """The API server refused a request; `status` is the HTTP status."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
         self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later: the server is overloaded or unwell."""
+        return self.status == TOO_MANY_REQUESTS or self.status >= INTERNAL_ERROR
 
 
 class NotFoundError(ApiError):
@@ -63,26 +78,40 @@ class ConflictError(ApiError):
 
 
 def jobs_path(namespace: str, name: str = "", part: str = "") -> str:
-    """The URL path of one job, of a part of it (`status`), or of all jobs of a namespace."""
-    words = ("apis", GROUP, VERSION, "namespaces", namespace, PLURAL, name, part)
-    return "/" + "/".join(word for word in words if word)
+    """The URL path of one job, of a part of it (`status`), or of all jobs of a namespace.
+
+    Without a namespace: of all jobs of the cluster.
+    """
+    return _path(("apis", GROUP, VERSION), namespace, (PLURAL, name, part))
 
 
 def path(kind: str, namespace: str, name: str = "") -> str:
-    """The URL path of one child, or of all children of its kind in a namespace."""
+    """The URL path of one child, or of all children of its kind in a namespace or (empty) all."""
     version, plural = KINDS[kind]
     root = ("api", version) if version == "v1" else ("apis", version)
-    words = (*root, "namespaces", namespace, plural, name)
+    return _path(root, namespace, (plural, name))
+
+
+def _path(root: Sequence[str], namespace: str, rest: Sequence[str]) -> str:
+    words = (*root, *(("namespaces", namespace) if namespace else ()), *rest)
     return "/" + "/".join(word for word in words if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a collection, and the resource version of the whole of it."""
+
+    items: list[Object]
+    version: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Api:
-    """One connection pool, and a count of the writes made through it."""
+    """One connection pool, and the cache that the answers to its writes go into."""
 
     client: Any
     dynamic: Any
-    writes: int = 0
+    cache: Cache = field(default_factory=Cache)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -99,8 +128,6 @@ class Api:
         seconds: float = CALL_SECONDS_MAX,
     ) -> Object:
         """Send one request and read its JSON answer; raises ApiError."""
-        if method != "get":
-            self.writes += 1
         response = await self._send(method, where, body, query, content_type, seconds)
         found: Object = json.loads(await response.read())
         return found
@@ -126,7 +153,7 @@ class Api:
             )
         except DynamicApiError as error:
             kind = {404: NotFoundError, 409: ConflictError}.get(error.status, ApiError)
-            raise kind(error.status, _message(error)) from error
+            raise kind(error.status, _message(error), _retry_after(error)) from error
 
     async def get(self, where: str) -> Object | None:
         """The object at a path, None when it does not exist."""
@@ -135,11 +162,24 @@ class Api:
         except NotFoundError:
             return None
 
-    async def list(self, where: str, selector: str = "") -> list[Object]:
-        """The objects of a collection, all or those that match a label selector."""
-        query = [("labelSelector", selector)] if selector else []
-        found: list[Object] = (await self.call("get", where, query=query))["items"]
-        return found
+    async def pages(self, where: str, selector: str, objects_max: int) -> AsyncIterator[Page]:
+        """Yield a collection in pages.
+
+        Items carry their kind and apiVersion, as single objects do. ApiError 410 when the reading
+        took so long that the API server has forgotten the list: begin again.
+        """
+        rest = ""
+        while True:
+            query = [("limit", str(objects_max))]
+            query += [("labelSelector", selector)] if selector else []
+            query += [("continue", rest)] if rest else []
+            page = await self.call("get", where, query=query)
+            kind, version = page["kind"].removesuffix("List"), page["apiVersion"]
+            items = [{**each, "kind": kind, "apiVersion": version} for each in page["items"] or []]
+            yield Page(items=items, version=page["metadata"]["resourceVersion"])
+            rest = page["metadata"].get("continue", "")
+            if not rest:
+                return
 
     async def apply(self, child: Mapping[str, Any]) -> Object:
         """Server-side apply of a child; the answer is the object as it is now.
@@ -152,7 +192,9 @@ class Api:
         where = path(child["kind"], metadata["namespace"], metadata["name"])
         force = "true" if "uid" in metadata else "false"
         query = [("fieldManager", CHILDREN_MANAGER), ("force", force)]
-        return await self.call("patch", where, body=child, query=query, content_type=APPLY)
+        found = await self.call("patch", where, body=child, query=query, content_type=APPLY)
+        self.cache.written(found)
+        return found
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
@@ -169,7 +211,9 @@ class Api:
         }
         query = [("fieldManager", STATUS_MANAGER), ("force", "true")]
         where = jobs_path(namespace, name, "status")
-        return await self.call("patch", where, body=body, query=query, content_type=APPLY)
+        found = await self.call("patch", where, body=body, query=query, content_type=APPLY)
+        self.cache.written(found)
+        return found
 
     async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
         """Delete the object at a path if it has this UID; whether that was so.
@@ -186,9 +230,16 @@ class Api:
         if at_once:
             body["gracePeriodSeconds"] = 0
         try:
-            await self.call("delete", where, body=body)
-        except (NotFoundError, ConflictError):
+            found = await self.call("delete", where, body=body)
+        except NotFoundError:
+            self.cache.deleted(uid)
             return False
+        except ConflictError:
+            return False  # another object of that name, which the watch will show
+        if _is_left(found):
+            self.cache.written(found)
+        else:
+            self.cache.deleted(uid)
         return True
 
     async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
@@ -198,9 +249,12 @@ class Api:
         except ApiError as error:
             log.warning("event refused", namespace=namespace, error=str(error))
 
-    async def watch(self, where: str, version: str, seconds: int) -> AsyncIterator[Object]:
+    async def watch(
+        self, where: str, selector: str, version: str, seconds: int
+    ) -> AsyncGenerator[Object]:
         """Yield a collection's events from a resource version on, until the server ends the stream.
 
+        The first one is BEGUN, of this module, as soon as the API server has accepted the watch.
         Bookmarks are asked for and yielded too; an ERROR event is yielded, not raised.
         """
         query = [
@@ -209,9 +263,11 @@ class Api:
             ("allowWatchBookmarks", "true"),
             ("timeoutSeconds", str(seconds)),
         ]
+        query += [("labelSelector", selector)] if selector else []
         response = await self._send("get", where, None, query, "application/json", seconds + 30.0)
         rest = b""
         try:
+            yield {"type": BEGUN, "object": {}}
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
@@ -231,12 +287,30 @@ def _message(error: Any) -> str:
         return str(error.reason)
 
 
-async def connect() -> Api:
-    """Connect with the pod's service account, or outside of a cluster with KUBECONFIG."""
+def _retry_after(error: Any) -> float:
+    """Seconds that the API server asks to wait; 0 when it does not say."""
+    try:
+        return float((error.headers or {}).get("Retry-After", 0))
+    except ValueError:  # a date: nothing in Kubernetes sends one
+        return 0.0
+
+
+def _is_left(answer: Mapping[str, Any]) -> bool:
+    """Whether the answer to a delete is an object that ends later; it is, or was, else gone."""
+    metadata = answer.get("metadata") or {}
+    ending = bool(metadata.get("deletionTimestamp"))
+    return ending and bool(
+        metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds", 0)
+    )
+
+
+async def connect(kubeconfig: str | None = None) -> Api:
+    """Connect with the pod's service account; outside of a cluster with this file or KUBECONFIG."""
     settings = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=settings)
     except config.ConfigException:
-        await config.load_kube_config(client_configuration=settings)
+        await config.load_kube_config(kubeconfig, client_configuration=settings)
+    settings.connection_pool_maxsize = 0  # no limit: each watch holds a connection
     connection = client.ApiClient(settings)
     return Api(client=connection, dynamic=DynamicClient(connection))

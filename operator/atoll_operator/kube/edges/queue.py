@@ -31,7 +31,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-Key = tuple[str, str]  # namespace, name
+from atoll_operator.kube.cache import Key
+
 Reconcile = Callable[[Key], Awaitable[float | None]]
 
 BACKOFF_SECONDS = (1.0, 60.0)

@@ -1,121 +1,165 @@
-"""Nodes and their Leases, followed by list and watch; with a clock of their silence.
+"""What the operator watches: jobs and their children for the cache, nodes and Leases for a clock.
 
-kopf follows jobs and their children (`handlers`). Nodes and Leases are followed here, because a
-decision about a lost node rests on them and on *when* they were seen, which kopf does not tell.
+Nothing else brings news from the API server, so a pass asks it nothing (`cache`). `sources` is the
+list of all collections that `reflector` follows: for each namespace of this install (or once for
+the whole cluster) the jobs and the eight kinds that jobs are made of, the latter only with the
+label that names a job; and all nodes, and all their Leases.
 
-`follow` reads one collection for ever: list everything, then watch from the list's resource
-version on. Whenever the watch breaks, it lists again, so that no change can be missed: what is
-absent from a list has been deleted meanwhile. The API server ends each watch after WATCH_SECONDS
-and the next begins where it ended, without a list. A version that has become too old is an ERROR
-event (410), and so is answered by a list.
-
-Bookmarks, which the API server sends about once a minute, carry a new version and nothing else.
-They let a quiet watch go on from a recent version, and they prove that it is alive: `last_at` is
-the time of the last list, event or bookmark. The liveness probe may therefore put a limit on its
-age (`health`), also in a cluster where nothing happens.
+Which passes an event asks for. One of a job or a child: a pass of that job, unless the cache knew
+it already, as it knows what a pass of this operator has just written. One of a node, if what is
+kept of it has changed: passes of the jobs that have a pod on it. What follows from many nodes at
+once (a storm) or from silence is seen by the passes that running jobs have each second; finished
+and suspended jobs have no pods, so no node concerns them. A renewed Lease asks for none.
 
 The clock of silence. `Leases` (in `plan.nodes`) notes when each Lease's renewTime was seen to
 change, by the monotonic clock of this process. That is right only while the watch runs. After
-each list `resumed` restarts the settling time, during which no Lease counts as silent:
-renewals that happened in the gap are seen now at the earliest. A restarted operator therefore
-waits a whole nodeLossSeconds before it declares any node lost, which is the safe side.
-
-A changed Node asks for a pass of every known job (`changed`), because any of them may have pods on
-it. A renewed Lease asks for none: there is one every few seconds per node, and silence is measured
-by the passes, which come every second while a job runs.
+each list, and when a broken watch works again, `resumed` restarts the settling time, during which
+no Lease counts as silent: renewals that happened in the gap are seen now at the earliest. A
+restarted operator therefore waits a whole nodeLossSeconds before it declares any node lost, which
+is the safe side.
 """
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import aiohttp
-import structlog
-
-from atoll_operator.kube.edges.api import LEASES, NODES, Api, ApiError
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.cache import Cache, Key, Object, Sight, slim, slim_node
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, jobs_path, path
+from atoll_operator.kube.edges.reflector import (
+    LEASE_SILENT_SECONDS_MAX,
+    SILENT_SECONDS_MAX,
+    Source,
+)
 from atoll_operator.kube.observation import Node, node
 from atoll_operator.kube.plan.nodes import Leases
+from atoll_protos.names import Label
 
-WATCH_SECONDS = 300
-RETRY_SECONDS = 1.0
-ERRORS = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
+UNSEEN_SECONDS_MAX = 12.0  # after which nodes that cannot be watched are not judged
 
-log = structlog.get_logger()
+Feed = Callable[[Key], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Nodes:
-    """What is known of the cluster's nodes. Written by `follow`, read by every pass."""
+    """What is known of the cluster's nodes. Written by their watches, read by every pass."""
 
     region_label: str
     nodes: dict[str, Node] = field(default_factory=dict)  # by name, without their Leases
     leases: Leases = field(default_factory=Leases)
-    listed_paths: set[str] = field(default_factory=set)  # of collections read at least once
-    last_at: dict[str, float] = field(default_factory=dict)  # last sign of life, by path
+    sights: dict[str, Sight] = field(default_factory=dict)  # of the two collections, by path
 
-    @property
-    def ready(self) -> bool:
-        """Whether both collections have been listed."""
-        return len(self.listed_paths) == len((NODES, LEASES))
+    def usable(self, now: float) -> bool:
+        """Whether both collections have been listed, and neither is out of sight for long."""
+        return len(self.sights) == len((NODES, LEASES)) and all(
+            each.listed and (each.broken_at is None or now - each.broken_at < UNSEEN_SECONDS_MAX)
+            for each in self.sights.values()
+        )
 
     def look(self, now: float) -> dict[str, Node]:
         """Every node with what its Lease shows at `now`, by name."""
         return {name: self.leases.look(each, now) for name, each in self.nodes.items()}
 
-    def take(self, where: str, kind: str, raw: dict[str, Any]) -> None:
-        """Take in one event: an object as it is now, or as it was when it was deleted."""
+    def take(self, where: str, kind: str, raw: dict[str, Any]) -> bool:
+        """Take in an event; whether what is kept of a node has changed."""
         name = raw["metadata"]["name"]
         if where == NODES:
+            before = self.nodes.get(name)
             if kind == "DELETED":
                 self.nodes.pop(name, None)
             else:
                 self.nodes[name] = node(raw, self.region_label)
-        elif kind == "DELETED":
+            return self.nodes.get(name) != before
+        if kind == "DELETED":
             self.leases.gone(name)
         else:
             spec = raw.get("spec", {})
             renewed, seconds = spec.get("renewTime", ""), spec.get("leaseDurationSeconds")
             self.leases.seen(name, renewed, seconds, time.monotonic())
+        return False
 
-    def listed(self, where: str, items: list[dict[str, Any]]) -> None:
-        """Take in a whole list: what is not in it has been deleted."""
+    def listed(self, where: str, items: list[dict[str, Any]]) -> set[str]:
+        """Take in a whole list: what is not in it has been deleted. Names of changed nodes."""
         names = {each["metadata"]["name"] for each in items}
         known = self.nodes if where == NODES else self.leases.leases
+        changed = known.keys() - names if where == NODES else set()
         for name in known.keys() - names:
             known.pop(name)
-        for each in items:
-            self.take(where, "ADDED", each)
+        changed |= {each["metadata"]["name"] for each in items if self.take(where, "ADDED", each)}
         if where == LEASES:
-            self.leases.resumed(time.monotonic())
-        self.listed_paths.add(where)
+            self.resumed()
+        return changed
+
+    def resumed(self) -> None:
+        """Note that the watch of Leases works again after a gap."""
+        self.leases.resumed(time.monotonic())
+
+    def lease_silent_seconds_max(self) -> float:
+        """How long the watch of Leases may be silent: not long where there are nodes."""
+        return LEASE_SILENT_SECONDS_MAX if self.leases.leases else SILENT_SECONDS_MAX
 
 
-async def follow(api: Api, where: str, nodes: Nodes, changed: Callable[[], None]) -> None:
-    """List, then watch, until cancelled; list again whenever the watch breaks."""
-    while True:
-        try:
-            await _round(api, where, nodes, changed)
-        except ERRORS as error:
-            log.warning("watch broke", path=where, error=str(error) or type(error).__name__)
-            await asyncio.sleep(RETRY_SECONDS)
+def sources(cache: Cache, nodes: Nodes, namespaces: Sequence[str], feed: Feed) -> list[Source]:
+    """Every collection that is followed; no namespaces: the whole cluster."""
+    found = []
+    for namespace in namespaces or [""]:
+        found.append(_cached(cache, KIND, namespace, jobs_path(namespace), "", feed))
+        for kind in KINDS:
+            where = path(kind, namespace)
+            found.append(_cached(cache, kind, namespace, where, Label.JOB, feed))
+    return [*found, _nodes(cache, nodes, feed), _leases(nodes)]
 
 
-async def _round(api: Api, where: str, nodes: Nodes, changed: Callable[[], None]) -> None:
-    whole = await api.call("get", where)
-    nodes.listed(where, whole["items"])
-    nodes.last_at[where] = time.monotonic()
-    changed()
-    version = whole["metadata"]["resourceVersion"]
-    while True:
-        async for event in api.watch(where, version, WATCH_SECONDS):
-            nodes.last_at[where] = time.monotonic()
-            if event["type"] == "ERROR":
-                status = event["object"]
-                raise ApiError(status.get("code", 0), status.get("message", ""))  # 410: too old
-            version = event["object"]["metadata"]["resourceVersion"]
-            if event["type"] != "BOOKMARK":
-                nodes.take(where, event["type"], event["object"])
-                if where == NODES:
-                    changed()
+def _cached(
+    cache: Cache, kind: str, namespace: str, where: str, selector: str, feed: Feed
+) -> Source:
+    """A collection whose objects are kept."""
+
+    def changed(event: str, raw: Object) -> None:
+        _feed(feed, cache.gone(kind, raw) if event == "DELETED" else cache.seen(kind, raw))
+
+    def listed(items: list[Object], version: int) -> None:
+        _feed(feed, cache.listed(kind, namespace, items, version))
+
+    return Source(
+        path=where,
+        selector=selector,
+        keep=partial(slim, kind),
+        listed=listed,
+        changed=changed,
+    )
+
+
+def _nodes(cache: Cache, nodes: Nodes, feed: Feed) -> Source:
+    def changed(event: str, raw: Object) -> None:
+        if nodes.take(NODES, event, raw):
+            _feed(feed, cache.jobs_on([raw["metadata"]["name"]]))
+
+    def listed(items: list[Object], _: int) -> None:
+        _feed(feed, cache.jobs_on(nodes.listed(NODES, items)))
+
+    return Source(path=NODES, keep=slim_node, listed=listed, changed=changed)
+
+
+def _leases(nodes: Nodes) -> Source:
+    def changed(event: str, raw: Object) -> None:
+        nodes.take(LEASES, event, raw)
+
+    def listed(items: list[Object], _: int) -> None:
+        nodes.listed(LEASES, items)
+
+    return Source(
+        path=LEASES,
+        keep=slim_node,
+        listed=listed,
+        changed=changed,
+        resumed=nodes.resumed,
+        silent_seconds_max=nodes.lease_silent_seconds_max,
+    )
+
+
+def _feed(feed: Feed, keys: Iterable[Key]) -> None:
+    for key in keys:
+        feed(key)

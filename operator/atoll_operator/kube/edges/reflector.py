@@ -1,0 +1,144 @@
+"""One collection of the API server, followed for ever by list and watch.
+
+`follow` lists everything once, page by page, then watches from the list's resource version on. The
+API server ends each watch after some minutes and the next begins where it ended, without a list.
+
+What may go wrong, and what is done:
+
+    a watch cannot be begun, or breaks (network, 5xx, 429)     watch again from the last version
+    it is silent for longer than its collection may be         the same: the connection is dead
+    its version is too old (410), 403, 404, any other refusal  list again: objects may have been
+                                                               deleted without a word of it
+    a list fails                                               list again
+
+Each failure in a row waits longer, from 1 to 30 s, spread at random, and at least as long as the
+API server's Retry-After says. Nothing ends `follow`: a restart would do no more than it does, and
+while the API server is away it would only empty the cache. Probes and passes read how it fares in
+its `Sight`: a pass judges nothing while a watch is broken.
+
+Silence. The API server sends a bookmark, a resource version and nothing else, about once a minute
+on each watch, also where nothing happens. A connection whose peer has died without a word (a
+half-open one) shows itself by their absence after SILENT_SECONDS_MAX, for Leases after
+LEASE_SILENT_SECONDS_MAX, because every node renews its own each 10 s.
+
+Memory. A list is read in pages of PAGE_OBJECTS, and each object is made small (`Source.keep`)
+before the next page is read, so reading 5,000 nodes of 20 kB needs some 4 MB of text at a time.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import structlog
+
+from atoll_operator.kube.cache import Object, Sight
+from atoll_operator.kube.edges.api import BEGUN, Api, ApiError
+
+WATCH_SECONDS = (240, 360)  # after which the API server ends a watch; spread at random
+SILENT_SECONDS_MAX = 75.0  # bookmarks come each minute
+LEASE_SILENT_SECONDS_MAX = 25.0
+RETRY_SECONDS = (1.0, 30.0)  # first, and at most
+PAGE_OBJECTS = 200
+ERRORS = (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One collection, and who is told of it."""
+
+    path: str
+    keep: Callable[[Object], Any]  # what is kept of an object: little
+    listed: Callable[[list[Any], int], None]  # everything that exists, at this version
+    changed: Callable[[str, Any], None]  # ADDED, MODIFIED or DELETED, and what is kept
+    resumed: Callable[[], None] = lambda: None  # the watch works again: changes may come late
+    selector: str = ""
+    silent_seconds_max: Callable[[], float] = lambda: SILENT_SECONDS_MAX
+
+
+@dataclass(slots=True, kw_only=True)
+class Reflector:
+    """Follows one source."""
+
+    api: Api
+    source: Source
+    sight: Sight
+    version: str = ""  # to watch from; empty: list first
+    failures: int = 0  # in a row
+    listed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                if not self.version:
+                    await self._list()
+                await self._watch()
+            except ERRORS as error:
+                await self._failed(error)
+
+    async def _list(self) -> None:
+        found: list[Any] = []
+        version = ""
+        async for page in self.api.pages(self.source.path, self.source.selector, PAGE_OBJECTS):
+            found += [self.source.keep(each) for each in page.items]
+            version = page.version
+            self.sight.tried_at = time.monotonic()
+        self.source.listed(found, int(version))
+        self.sight.listed, self.version, self.failures = True, version, 0
+        self.listed.set()
+        self._works()
+
+    async def _watch(self) -> None:
+        """One watch, from its begin until the API server ends it."""
+        source, begun_at = self.source, time.monotonic()
+        events = self.api.watch(
+            source.path, source.selector, self.version, random.randint(*WATCH_SECONDS)
+        )
+        async with contextlib.aclosing(events):
+            while True:
+                async with asyncio.timeout(source.silent_seconds_max()):
+                    event = await anext(events, None)
+                if event is None:
+                    break
+                self._take(event)
+        self.sight.tried_at = time.monotonic()
+        if self.sight.tried_at - begun_at < RETRY_SECONDS[0]:
+            await asyncio.sleep(RETRY_SECONDS[0])  # a server that ends every watch at once
+
+    def _take(self, event: Object) -> None:
+        kind, raw = event["type"], event["object"]
+        if kind == "ERROR":
+            raise ApiError(raw.get("code", 0), raw.get("message", ""))
+        if kind != BEGUN:
+            self.version, self.failures = raw["metadata"]["resourceVersion"], 0
+        self._works()
+        if kind not in (BEGUN, "BOOKMARK"):
+            self.source.changed(kind, self.source.keep(raw))
+
+    def _works(self) -> None:
+        """Note a sign of life; the first one after a failure is said."""
+        if self.sight.problem:
+            log.info("watch works again", path=self.source.path)
+            self.source.resumed()
+        self.sight.works(time.monotonic())
+
+    async def _failed(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        log.warning("watch broke", path=self.source.path, error=text)
+        self.sight.fails(text, time.monotonic())
+        if isinstance(error, ApiError) and not error.may_pass:
+            self.version = ""
+        first, most = RETRY_SECONDS
+        whole = min(most, first * 2.0 ** min(self.failures, 10))
+        self.failures += 1
+        wait = whole * (0.5 + 0.5 * random.random())
+        if isinstance(error, ApiError):
+            wait = max(wait, error.retry_after_seconds)
+        await asyncio.sleep(wait)

@@ -1,0 +1,166 @@
+"""A small API server on loopback: collections that are listed and watched, and refusals."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+SECONDS_MAX = 20.0
+POD_PATH = "/api/v1/pods"
+
+
+@dataclass
+class ApiServer:
+    """Objects by the path of their collection; every request is noted."""
+
+    version: int = 1
+    kinds: dict[str, str] = field(default_factory=dict)  # kind of the objects of a path
+    items: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    refusals: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
+    requests: list[tuple[str, str]] = field(default_factory=list)  # LIST, WATCH ... and path
+    queries: list[dict[str, str]] = field(default_factory=list)
+    watchers: dict[str, list["asyncio.Queue[dict[str, Any] | None]"]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def put(self, path: str, name: str, **more: Any) -> dict[str, Any]:
+        """Make an object, or change it, and tell the watches."""
+        self.version += 1
+        known = [each for each in self.items[path] if each["metadata"]["name"] == name]
+        uid = known[0]["metadata"]["uid"] if known else f"uid-{name}-{self.version}"
+        metadata = {
+            "name": name, "namespace": "demo", "uid": uid, "resourceVersion": str(self.version),
+        }  # fmt: skip
+        kind = self.kinds.get(path, "Thing")
+        raw = {"kind": kind, **more, "metadata": more.get("metadata", {}) | metadata}
+        self.items[path] = [each for each in self.items[path] if each not in known] + [raw]
+        self.tell(path, "MODIFIED" if known else "ADDED", raw)
+        return raw
+
+    def drop(self, path: str, name: str, *, told: bool = True) -> None:
+        """Delete an object."""
+        self.version += 1
+        for raw in [each for each in self.items[path] if each["metadata"]["name"] == name]:
+            self.items[path].remove(raw)
+            raw["metadata"]["resourceVersion"] = str(self.version)
+            if told:
+                self.tell(path, "DELETED", raw)
+
+    def tell(self, path: str, kind: str, raw: dict[str, Any]) -> None:
+        """Send an event to all watches of a path."""
+        for each in self.watchers[path]:
+            each.put_nowait({"type": kind, "object": raw})
+
+    def end_watches(self, path: str) -> None:
+        """End all watches of a path, as the API server does after some minutes."""
+        for each in self.watchers[path]:
+            each.put_nowait(None)
+
+    def count(self, verb: str, path: str) -> int:
+        return self.requests.count((verb, path))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.rstrip("/")
+        watches = "watch" in request.query
+        verb = {"GET": "WATCH" if watches else "LIST"}.get(request.method, request.method)
+        self.requests.append((verb, path))
+        self.queries.append(dict(request.query))
+        if path in self.refusals:
+            status, headers = self.refusals[path]
+            body = {"kind": "Status", "code": status, "message": "no"}
+            return web.json_response(body, status=status, headers=headers)
+        if request.method != "GET":
+            return await self._write(request, path)
+        if not watches and "limit" not in request.query:
+            return self._get(path)
+        return await self._watch(request, path) if watches else self._page(request, path)
+
+    def _get(self, path: str) -> web.Response:
+        where, name, _ = self._place(path)
+        for each in self.items[where]:
+            if each["metadata"]["name"] == name:
+                return web.json_response(each)
+        body = {"kind": "Status", "code": 404, "message": f"{name} not found"}
+        return web.json_response(body, status=404)
+
+    def _place(self, path: str) -> tuple[str, str, bool]:
+        """The collection of the whole cluster, the name, and whether the path is of a status."""
+        root, _, rest = path.partition("/namespaces/demo")
+        plural, name, *status = rest.strip("/").split("/")
+        return f"{root}/{plural}", name, bool(status)
+
+    async def _write(self, request: web.Request, path: str) -> web.Response:
+        """Apply an object, or the status of one, to the collection of the whole cluster."""
+        where, name, status = self._place(path)
+        raw = await request.json()
+        if status:
+            known = next(each for each in self.items[where] if each["metadata"]["name"] == name)
+            raw = {**known, "status": raw["status"]}
+        del raw["kind"]
+        return web.json_response(self.put(where, name, **raw))
+
+    def _page(self, request: web.Request, path: str) -> web.Response:
+        first = int(request.query.get("continue", "0"))
+        end = first + int(request.query["limit"])
+        items = self.items[path]
+        metadata: dict[str, Any] = {"resourceVersion": str(self.version)}
+        if end < len(items):
+            metadata["continue"] = str(end)
+        kind = self.kinds.get(path, "Thing")
+        page = {"kind": f"{kind}List", "apiVersion": "v1", "metadata": metadata}
+        return web.json_response({**page, "items": items[first:end]})
+
+    async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.watchers[path].append(events)
+        try:
+            while (event := await events.get()) is not None:
+                await response.write(json.dumps(event).encode() + b"\n")
+        finally:
+            self.watchers[path].remove(events)
+        return response
+
+
+@asynccontextmanager
+async def serving(server: ApiServer, folder: Path) -> AsyncIterator[Path]:
+    """The server on loopback; yields a KUBECONFIG for it."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    config = folder / "kubeconfig"
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+            }
+        )
+    )
+    try:
+        yield config
+    finally:
+        await runner.cleanup()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, at most SECONDS_MAX."""
+    for _ in range(int(SECONDS_MAX / 0.02)):
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+    raise TimeoutError

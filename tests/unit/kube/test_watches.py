@@ -1,0 +1,137 @@
+"""Which collections are followed, and which jobs an event asks a pass for."""
+
+from typing import Any
+
+from atoll_operator.kube.cache import Cache, Sight
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES
+from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
+from atoll_operator.kube.edges.watches import UNSEEN_SECONDS_MAX, Nodes, sources
+from atoll_protos.names import Label
+
+JOBS = "/apis/atoll.dev/v1alpha1/decoupledtrainingjobs"
+PODS = "/api/v1/pods"
+
+
+class World:
+    def __init__(self, *namespaces: str) -> None:
+        self.cache, self.nodes = Cache(), Nodes(region_label="region")
+        self.fed: list[tuple[str, str]] = []
+        found = sources(self.cache, self.nodes, namespaces, self.fed.append)
+        self.sources: dict[str, Source] = {each.path: each for each in found}
+
+    def event(self, path: str, kind: str, raw: dict[str, Any]) -> list[tuple[str, str]]:
+        """One event; the jobs that it fed."""
+        self.fed.clear()
+        source = self.sources[path]
+        source.changed(kind, source.keep(raw))
+        return list(self.fed)
+
+
+def pod(version: int, node: str = "n1", job: str = "tiny") -> dict[str, Any]:
+    metadata = {
+        "name": f"{job}-0", "namespace": "demo", "uid": job, "resourceVersion": str(version),
+        "labels": {Label.JOB: job},
+    }  # fmt: skip
+    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node}}
+
+
+def node(ready: str = "True", name: str = "n1", **more: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": ready, **more}]
+    return {
+        "metadata": {"name": name, "resourceVersion": "1"}, "status": {"conditions": conditions},
+    }  # fmt: skip
+
+
+def lease(renewed: str) -> dict[str, Any]:
+    return {"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {"renewTime": renewed}}
+
+
+def test_jobs_and_all_kinds_of_children_are_followed_once_for_the_cluster() -> None:
+    world = World()
+    assert len(world.sources) == 1 + len(KINDS) + 2
+    for path, source in world.sources.items():
+        assert source.selector == ("" if path in (JOBS, NODES, LEASES) else Label.JOB)
+
+
+def test_an_install_for_some_namespaces_follows_these_alone() -> None:
+    paths = World("a", "b").sources
+    assert "/api/v1/namespaces/a/pods" in paths
+    assert "/apis/atoll.dev/v1alpha1/namespaces/b/decoupledtrainingjobs" in paths
+    assert PODS not in paths
+    assert NODES in paths
+
+
+def test_an_event_of_a_child_asks_for_a_pass_of_its_job_unless_it_is_no_news() -> None:
+    world = World()
+    assert world.event(PODS, "ADDED", pod(1)) == [("demo", "tiny")]
+    world.cache.written(pod(5))
+    assert world.event(PODS, "MODIFIED", pod(5)) == []  # what a pass has written itself
+    assert world.event(PODS, "MODIFIED", pod(6)) == [("demo", "tiny")]
+    assert world.event(PODS, "DELETED", pod(7)) == [("demo", "tiny")]
+
+
+def test_a_list_asks_for_passes_of_all_jobs_that_it_shows_or_no_longer_shows() -> None:
+    world = World()
+    world.event(PODS, "ADDED", pod(1, job="old"))
+    world.fed.clear()
+    world.sources[PODS].listed([pod(2, job="new")], 3)
+    assert sorted(world.fed) == [("demo", "new"), ("demo", "old")]
+
+
+def test_a_node_asks_for_passes_of_the_jobs_on_it_when_what_matters_has_changed() -> None:
+    world = World()
+    world.event(PODS, "ADDED", pod(1))
+    world.event(PODS, "ADDED", pod(2, node="n2", job="other"))
+    assert world.event(NODES, "ADDED", node()) == [("demo", "tiny")]
+    heartbeat = node(lastHeartbeatTime="2026-01-01T00:00:00Z")
+    assert world.event(NODES, "MODIFIED", heartbeat) == []
+    assert world.event(NODES, "MODIFIED", node("False")) == [("demo", "tiny")]
+    assert world.event(NODES, "DELETED", node("False")) == [("demo", "tiny")]
+    assert world.event(NODES, "ADDED", node(name="n9")) == []
+
+
+def test_a_list_of_nodes_asks_for_the_jobs_on_those_that_differ() -> None:
+    world = World()
+    world.event(PODS, "ADDED", pod(1))
+    world.event(NODES, "ADDED", node())
+    world.fed.clear()
+    world.sources[NODES].listed([node(), node(name="n2")], 2)
+    assert world.fed == []
+    world.sources[NODES].listed([node(name="n2")], 3)
+    assert world.fed == [("demo", "tiny")]
+    assert set(world.nodes.nodes) == {"n2"}
+
+
+def test_a_lease_asks_for_no_pass_and_settles_after_each_gap() -> None:
+    world = World()
+    world.event(PODS, "ADDED", pod(1))
+    assert world.event(LEASES, "ADDED", lease("10:00")) == []
+    leases = world.nodes.leases
+    assert leases.leases["n1"].renewed == "10:00"
+    leases.settled_at = 0.0
+    world.sources[LEASES].resumed()
+    assert leases.settled_at > 0.0
+    leases.settled_at = 0.0
+    world.sources[LEASES].listed([lease("10:01")], 2)
+    assert leases.settled_at > 0.0
+    assert leases.leases["n1"].renewed == "10:01"
+
+
+def test_the_watch_of_leases_may_be_silent_for_long_only_where_there_are_no_nodes() -> None:
+    world = World()
+    source = world.sources[LEASES]
+    assert source.silent_seconds_max() == SILENT_SECONDS_MAX
+    world.event(LEASES, "ADDED", lease("10:00"))
+    assert source.silent_seconds_max() == LEASE_SILENT_SECONDS_MAX
+
+
+def test_nodes_are_judged_once_both_collections_are_listed_and_not_long_broken() -> None:
+    nodes = Nodes(region_label="region")
+    assert not nodes.usable(0.0)
+    nodes.sights = {path: Sight(tried_at=0.0, listed=True) for path in (NODES, LEASES)}
+    assert nodes.usable(0.0)
+    nodes.sights[LEASES].fails("503", 10.0)
+    assert nodes.usable(11.0)
+    assert not nodes.usable(10.0 + UNSEEN_SECONDS_MAX)
+    nodes.sights[LEASES].works(30.0)
+    assert nodes.usable(31.0)
