@@ -10,6 +10,7 @@ from typing import Final
 
 BULK_METHOD: Final = "/atoll_protos.v1.Syncer/Bulk"
 SESSION_METADATA: Final = "atoll-session"
+SECRET_METADATA: Final = "atoll-secret"
 
 CONTROL_BYTES_MAX: Final = 16 << 20  # the tensor table of a model with layout.TENSORS_MAX tensors
 BULK_BYTES_MAX: Final = 2 << 20  # one frame: 1 MiB and its header

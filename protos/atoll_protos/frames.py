@@ -55,7 +55,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 
 MAGIC: Final = 0xA701
 CHUNK_BYTES: Final = 1 << 20
-HEAD_BYTES_MAX: Final = 64 << 10
+HEAD_BYTES_MAX: Final = 1 << 20  # a Publish names what it holds of every slot: some 70 bytes each
 # magic, kind, zero, transfer, offset, length, check: xxh3_64 of a head's or trailer's payload,
 # 0 in a chunk, which the trailer's checksum covers.
 HEADER: Final = struct.Struct("<HBBIQQQ")

@@ -174,7 +174,8 @@ class Driver:
                 Thread.EXAMINE, lambda: values.examine(head, payload)
             )
         except TransferError as error:
-            self.feed(self.shard.transfer_rejected(session, str(error), self.now()))
+            log.warning("bad values", session=session, reason=str(error))
+            self.feed(self.shard.transfer_rejected(session, str(error), self.now(), final=True))
             return
         if head.HasField("seed"):
             values.keep(session, head.seed.slice, arrived)

@@ -5,6 +5,7 @@ clock, no thread, no file. `__main__` makes a Machine of real parts, tests/sim o
 with symbols in place of tensors.
 """
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -141,3 +142,4 @@ class Machine:
     clock: Callable[[], float]  # monotonic seconds
     server: Any  # a grpc.aio.Server whose port is bound, not started
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
+    new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits

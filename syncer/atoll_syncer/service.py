@@ -7,13 +7,19 @@ Each session has two streams (rule 24), so that a large transfer never delays a 
     learner --Bulk-----> _receive --> Shard.transfer_started, Driver.transferred
             <----------- _publish <-- SessionPort.lacking, one transfer at a time
 
-The session begins with its Join and ends with the Session stream; the Bulk stream names the
-session's number and is cancelled with it. Memory of a slow receiver is bounded: of unsent ticks
-only the newest stays, and of each slice only the fact that the receiver lacks it. What is sent
-for it is looked up when the stream is free (`Shard.publish`), so it is always the newest.
+The session begins with its Join, and the end of either stream ends it. The Bulk stream names the
+session's number and the secret of its Welcome, which no other process knows: a session has one
+Bulk stream, and whoever else asks for one is refused. A transfer under way in which nothing comes
+for STALLED_SECONDS ends its session, else a peer that answers pings could hold a slice for ever.
+
+Memory of a slow receiver is bounded: of unsent ticks only the newest stays, and of each slice only
+the fact that the receiver lacks it. What is sent for it is looked up when the stream is free
+(`Shard.publish`), so it is always the newest. The number of sessions is bounded too:
+RESOURCE_EXHAUSTED refuses a Join, and never ends a session.
 """
 
 import asyncio
+import hmac
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,12 +31,21 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 import atoll_protos.v1.atoll_pb2_grpc as rpc
-from atoll_protos.channels import BULK_METHOD, SESSION_METADATA, server_options
+from atoll_protos.channels import (
+    BULK_METHOD,
+    SECRET_METADATA,
+    SESSION_METADATA,
+    server_options,
+)
 from atoll_protos.frames import Assembler, FrameError, transfer_frames
 from atoll_syncer.driver import Driver
 from atoll_syncer.rules.status import status
 
 JOIN_SECONDS_MAX = 20.0
+STALLED_SECONDS = 30.0  # between two frames of a transfer
+SESSIONS_MAX = 20_000  # of all kinds, also those that have not sent their Join
+DIGITS_MAX = 20  # of a session's number
+OBSERVERS_MAX = 64  # each gets all values, and is no part of the training
 
 log = structlog.get_logger()
 
@@ -38,7 +53,8 @@ log = structlog.get_logger()
 class SessionPort:
     """What one session is to be sent: ordered control messages, and the slices that it lacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: str = "") -> None:
+        self.secret = secret  # of its Welcome
         self.control: deque[pb.ToLearner] = deque()
         self.control_ready = asyncio.Event()
         self.lacking: dict[
@@ -47,9 +63,12 @@ class SessionPort:
         self.bulk_ready = asyncio.Event()
         self.ended = False
         self.bulk_task: asyncio.Task[None] | None = None
+        self.bulk_over = asyncio.Event()  # it ended by itself, so the session must end too
 
     def send(self, message: pb.ToLearner) -> None:
         """See outside.Port; a newer tick replaces an unsent older one."""
+        if message.HasField("welcome"):
+            message.welcome.secret = self.secret
         if message.HasField("tick") and self.control and self.control[-1].HasField("tick"):
             self.control.pop()
         self.control.append(message)
@@ -86,34 +105,68 @@ class SyncerService(rpc.SyncerServicer):
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.sessions = 0
+        self.sessions = 0  # so far: the number of the newest
+        self.open = 0  # Session streams
+        self.observers = 0
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
         """One instance's control stream, from its Join to the session's end."""
-        self.sessions += 1
-        number, port, driver = self.sessions, SessionPort(), self.driver
+        if self.open >= SESSIONS_MAX:
+            await self._full(context, f"this shard has {SESSIONS_MAX} sessions, the most it serves")
+        self.open += 1
+        try:
+            join = await self._join(context)
+            if join is not None and join.observer:
+                await self._observer(join, context)
+            elif join is not None:
+                await self._session(join, context)
+        finally:
+            self.open -= 1
+
+    async def _join(self, context: Any) -> pb.Join | None:
+        """A stream's first message; None when it is no Join, or does not come."""
         try:
             first = await asyncio.wait_for(context.read(), JOIN_SECONDS_MAX)
         except TimeoutError:
-            return
-        if first is grpc.aio.EOF or not first.HasField("join"):
-            return
-        driver.ports[number] = port
-        log.info("join", session=number, slot=first.join.slot, instance=first.join.instance)
-        with _bugs_end(driver):
-            driver.feed(driver.shard.session_opened(number, first.join, driver.now()))
-        reader = asyncio.create_task(self._read(number, context))
-        writer = asyncio.create_task(self._write(port, context))
+            return None
+        return first.join if first is not grpc.aio.EOF and first.HasField("join") else None
+
+    async def _observer(self, join: pb.Join, context: Any) -> None:
+        if self.observers >= OBSERVERS_MAX:
+            await self._full(context, f"this shard serves at most {OBSERVERS_MAX} observers")
+        self.observers += 1
         try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            await self._session(join, context)
         finally:
-            for task in (reader, writer, port.bulk_task):
+            self.observers -= 1
+
+    async def _full(self, context: Any, reason: str) -> None:
+        log.warning("join refused", peer=context.peer(), reason=reason)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; try again later")
+
+    async def _session(self, join: pb.Join, context: Any) -> None:
+        self.sessions += 1
+        driver, number = self.driver, self.sessions
+        port = SessionPort(driver.machine.new_secret())
+        driver.ports[number] = port
+        log.info("join", session=number, slot=join.slot, instance=join.instance)
+        with _bugs_end(driver):
+            driver.feed(driver.shard.session_opened(number, join, driver.now()))
+        ends = [
+            asyncio.create_task(self._read(number, context)),
+            asyncio.create_task(self._write(port, context)),
+            asyncio.create_task(port.bulk_over.wait()),
+        ]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*ends, port.bulk_task):
                 if task is not None:
                     task.cancel()
             driver.ports.pop(number, None)
             with _bugs_end(driver):
                 driver.session_closed(number)
-            log.info("session ended", session=number, slot=first.join.slot)
+            log.info("session ended", session=number, slot=join.slot)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
         """The shard's state; what is tried again at the store is its reason, if it has no other."""
@@ -124,26 +177,51 @@ class SyncerService(rpc.SyncerServicer):
         return reply
 
     async def bulk(self, request_iterator: Any, context: Any) -> None:
-        """One session's raw frames, both ways; a bad frame ends the session."""
-        metadata = dict(context.invocation_metadata())
-        number = int(metadata.get(SESSION_METADATA, "0"))
-        port = self.driver.ports.get(number)
-        session = self.driver.shard.sessions.get(number)
-        if port is None or not isinstance(port, SessionPort) or session is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"session {number} is unknown")
-            return
+        """One session's raw frames, both ways; its end ends the session."""
+        number, port = await self._tied(context)
         port.bulk_task = asyncio.current_task()
-        writer = asyncio.create_task(self._publish(number, port, context))
+        ends = [
+            asyncio.create_task(self._received(number, port, context)),
+            asyncio.create_task(self._publish(number, port, context)),
+        ]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ends:
+                if not task.cancel() and not task.cancelled():
+                    task.exception()  # a bug is reported where it is raised; else the peer is gone
+            if not port.ended:  # else its End must be written before
+                port.bulk_over.set()
+
+    async def _tied(self, context: Any) -> tuple[int, SessionPort]:
+        """The session whose Bulk stream this is, by its number and secret; others are refused."""
+        metadata = dict(context.invocation_metadata())
+        said = str(metadata.get(SESSION_METADATA, ""))
+        number = int(said) if said.isascii() and said.isdigit() and len(said) < DIGITS_MAX else 0
+        secret = str(metadata.get(SECRET_METADATA, ""))
+        port = self.driver.ports.get(number)
+        if not isinstance(port, SessionPort) or number not in self.driver.shard.sessions:
+            code, reason = grpc.StatusCode.NOT_FOUND, f"session {said or '(none)'} is unknown"
+        elif not hmac.compare_digest(secret.encode(), port.secret.encode()):
+            code, reason = grpc.StatusCode.PERMISSION_DENIED, f"session {number} has another secret"
+        elif port.bulk_task is not None:
+            code, reason = grpc.StatusCode.ALREADY_EXISTS, f"session {number} has its bulk stream"
+        else:
+            return number, port
+        log.warning("bulk stream refused", peer=context.peer(), session=number, reason=reason)
+        await context.abort(code, reason)
+        raise AssertionError("abort does not return")
+
+    async def _received(self, number: int, port: SessionPort, context: Any) -> None:
+        """Transfers of a learner; a bad frame ends the session."""
         try:
             await self._receive(number, context)
         except FrameError as error:
-            log.warning("bad transfer", session=number, slot=session.slot, reason=str(error))
+            log.warning("bad transfer", session=number, reason=str(error))
             if not port.ended:  # else the rules have refused its head already
                 shard = self.driver.shard
                 with _bugs_end(self.driver):
                     self.driver.feed(shard.transfer_rejected(number, str(error), self.driver.now()))
-        finally:
-            writer.cancel()
 
     async def _read(self, number: int, context: Any) -> None:
         """Control messages of a learner, until it closes its side."""
@@ -173,12 +251,21 @@ class SyncerService(rpc.SyncerServicer):
             return driver.accepted.pop(number, None)
 
         assembler = Assembler(admit)
-        while (frame := await context.read()) is not grpc.aio.EOF:
+        while (frame := await self._frame(assembler, context)) is not grpc.aio.EOF:
             driver.received(len(frame))
             whole = assembler.feed(frame)
             if whole is not None:
                 with _bugs_end(driver):
                     await driver.transferred(number, whole.head, whole.payload)
+
+    async def _frame(self, assembler: Assembler, context: Any) -> Any:
+        """The next frame. Raises FrameError when a transfer under way does not go on."""
+        try:
+            async with asyncio.timeout(STALLED_SECONDS if assembler.head else None):
+                return await context.read()
+        except TimeoutError as error:
+            reason = f"nothing came for {STALLED_SECONDS:.0f} s in the middle of a transfer"
+            raise FrameError(reason) from error
 
     async def _publish(self, number: int, port: SessionPort, context: Any) -> None:
         """The slices that a learner lacks, one transfer at a time.

@@ -173,6 +173,10 @@ class Context:
         """As the client gave it."""
         return self._metadata
 
+    def peer(self) -> str:
+        """Who it is."""
+        return self._stream.kind
+
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
         """End the stream with a status."""
         raise AbortError(code, details)

@@ -113,6 +113,7 @@ class ShardProcess(Process):
             clock=self.time,
             server=self.server,
             watch=self._watch,
+            new_secret=lambda: f"secret of {self.instance}",
         )
 
     def time(self) -> float:

@@ -187,12 +187,18 @@ class Peer:
             for frame in frames:
                 await self.bulk.write(frame)
 
+    def open_bulk(self, secret: str) -> Any:
+        """One more Bulk stream for this peer's session."""
+        method = self.bulk_channel.stream_stream(channels.BULK_METHOD)
+        session = str(self.welcome.session)
+        pairs = (channels.SESSION_METADATA, session), (channels.SECRET_METADATA, secret)
+        return method(metadata=pairs)
+
     def _open_bulk(self) -> None:
         self.bulk_channel = grpc.aio.insecure_channel(
             self.endpoint, options=[("grpc.max_send_message_length", -1)]
         )
-        method = self.bulk_channel.stream_stream(channels.BULK_METHOD)
-        self.bulk = method(metadata=((channels.SESSION_METADATA, str(self.welcome.session)),))
+        self.bulk = self.open_bulk(self.welcome.secret)
 
 
 @asynccontextmanager

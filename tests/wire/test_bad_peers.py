@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -189,3 +190,28 @@ def test_a_model_for_which_there_is_no_memory_ends_its_session_and_nothing_else(
             await until(lambda: served.status.state == pb.SHARD_SERVING)
 
     asyncio.run(scenario())
+
+
+def test_a_stranger_and_a_second_bulk_stream_are_refused_and_get_nothing(
+    served: ShardUnderTest,
+) -> None:
+    async def refused(one: Peer, secret: str) -> grpc.StatusCode:
+        bulk = one.open_bulk(secret)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await bulk.read()
+        return error.value.code()
+
+    async def scenario() -> None:
+        async with peer(served.endpoint, "here-0") as first:
+            await first.ready_to_seed()
+            assert len(first.welcome.secret) == 32
+            assert await refused(first, "0" * 32) == grpc.StatusCode.PERMISSION_DENIED
+            assert await refused(first, "") == grpc.StatusCode.PERMISSION_DENIED
+            await first.send(first.frames(0))
+            code = await refused(first, first.welcome.secret)
+            assert code == grpc.StatusCode.ALREADY_EXISTS
+            await first.send(first.frames(1))
+            await until(lambda: served.status.state == pb.SHARD_SERVING)
+
+    asyncio.run(scenario())
+    assert "has its bulk stream" in served.log.read_text()

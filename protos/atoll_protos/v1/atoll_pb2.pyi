@@ -260,7 +260,7 @@ class ToLearner(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads")
+    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +269,7 @@ class Welcome(_message.Message):
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     NEEDS_MODEL_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     run: str
     incarnation: int
     epoch: int
@@ -277,7 +278,8 @@ class Welcome(_message.Message):
     cursor: int
     needs_model: bool
     heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ...) -> None: ...
+    secret: str
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("slice", "base", "due")

@@ -54,8 +54,9 @@ class SyncerServicer(object):
     def Session(self, request_iterator, context):
         """The control stream of one instance. The first message each way is Join / Welcome or End.
         The bulk stream (raw frames, frames.py) is /atoll_protos.v1.Syncer/Bulk, a generic
-        stream-stream method without serializer, tied to a session by the metadata key
-        "atoll-session". It is not declared here, because protobuf would copy every payload.
+        stream-stream method without serializer, tied to a session by the metadata keys
+        "atoll-session" and "atoll-secret". It is not declared here, because protobuf would copy every
+        payload.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

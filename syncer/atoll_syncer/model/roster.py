@@ -20,13 +20,21 @@ STALL_STEPS = 3.0
 STALL_SECONDS_MIN = 2.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """A Call that may still be answered: for one offer on version number `base` (rule 10)."""
+
+    base: int
+    called_at: float
+    t_m: int  # the learner's position, as reported when it was called
+
+
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One connection of an instance.
+    """One connection of an instance. Times are monotonic seconds.
 
     rules/sessions writes `welcomed`; rules/publishing writes `held` and `claims`; rules/rounds
-    writes `credits`, the Calls that may still be answered (rule 10); rules/transfers writes
-    `receiving`.
+    writes `credits`; rules/transfers writes `receiving`, `asked_at` and `heard_at`.
     """
 
     number: int
@@ -34,8 +42,10 @@ class Session:
     welcomed: bool = False
     held: dict[int, int] = field(default_factory=dict)  # slice: number, where it is a known value
     claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: (number, epoch) said
-    credits: dict[int, int] = field(default_factory=dict)  # slice: base number
+    credits: dict[int, Credit] = field(default_factory=dict)  # by slice
     receiving: pb.Transfer | None = None  # the transfer that is under way
+    asked_at: float = 0.0  # of the newest transfer: its Call, or its head where there was none
+    heard_at: float = 0.0  # when a transfer last began or was whole
 
     @property
     def slot(self) -> str:

@@ -29,6 +29,7 @@ class Round:
     closed_at: float | None = None  # None while it is open
     reason: str = ""  # why it closed
     not_finite: set[str] = field(default_factory=set)  # slots whose offers could not be merged
+    refused: set[str] = field(default_factory=set)  # slots without which the round does
 
     @property
     def participants(self) -> tuple[Participant, ...]:

@@ -32,6 +32,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile, Sync
+from atoll_protos.schedule import start_distance
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
 from atoll_syncer.model.log import History, Taken
@@ -115,6 +116,14 @@ class Seed:
     arrived: set[int] = field(default_factory=set)  # slices of it that are whole
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why the newest offer of a slot was not taken, and how many in a row were not."""
+
+    reason: str
+    count: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Rounds:
     """Attempts to merge, and what they have taught (rules 9 to 15)."""
@@ -124,6 +133,7 @@ class Rounds:
     timings: Timings = field(default_factory=Timings)
     finished: set[int] = field(default_factory=set)  # slices that had their last round
     late: int = 0  # offers that completed too late to count
+    refused: dict[str, Refused] = field(default_factory=dict)  # by slot, until its next good offer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,6 +232,13 @@ class State:
             quorum=self.sync.awaited(len(training)),
             grace_seconds=grace_seconds(self.sync, self.rounds.timings, step),
         )
+
+    @property
+    def transfer_seconds(self) -> float:
+        """How long an offer takes from its Call: the moving mean, at most H/2 ticks (rule 11)."""
+        rate = self.clock.ticks_per_second
+        most = start_distance(self.sync) / rate if rate else float("inf")
+        return min(self.rounds.timings.transfer.or_else(0.0), most)
 
     def is_too_slow(self, slot: Slot) -> bool:
         """Rule 14: called when usable, but no grace waits for it."""

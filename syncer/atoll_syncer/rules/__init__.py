@@ -8,6 +8,7 @@ above it in this list:
     publishing  which versions a session holds, what it lacks, and the tape's line of a commit
     clock       the job's clock as this shard counts it
     seeding     how the values begin: the model, version 0, the mark "has begun"
+    offers      who may hand over, whom a round waits for, which offers may come
     rounds      one attempt to merge one slice, from its start to its durable version
     ending      one last round for each slice, Final, the export
     recovery    committed data that this shard has lost comes back from the learners
@@ -24,7 +25,7 @@ Where to begin reading, by what happens to a shard:
     the first model comes      seeding.model_arrived, ask; after the entry seeding.seeded
     a learner reports          sessions.reported, then shard._move
     the tick moves             clock.move; rounds.start_due begins the rounds that are due
-    an offer comes             transfers.started, rounds.objection; whole: rounds.completed
+    an offer comes             transfers.started, offers.objection; whole: rounds.completed
     a round closes             rounds.look, decide in model/round; the effect Merge
     a version is written       rounds.merged; after the entry rounds.committed
     a session closes           sessions.closed

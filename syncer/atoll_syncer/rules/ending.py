@@ -52,8 +52,7 @@ def _last_round(state: State, fragment: int, standing: Standing, now: float) -> 
     if head.last or (state.sync.lockstep and reached):
         rounds.finish(state, fragment)
         return []
-    bound = state.rounds.timings.transfer.or_else(0.0)
-    deadline = now + LAST_ROUND_SECONDS + bound * state.sync.fragments
+    deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * state.sync.fragments
     effects = rounds.begin_last(state, fragment, deadline, now)
     return [*effects, *rounds.look(state, fragment, standing, now)]
 

@@ -43,18 +43,34 @@ grows until a slow link gets in).
 """
 
 import dataclasses
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
-from atoll_protos.states import slot_text
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Drop, Effect, Merge, Send, Stage, Tape
+from atoll_syncer.model.effects import (
+    Append,
+    Drop,
+    Effect,
+    Merge,
+    Send,
+    Stage,
+    Tape,
+    end_session,
+)
 from atoll_syncer.model.log import Participant
-from atoll_syncer.model.roster import Session, Slot
-from atoll_syncer.model.round import Round, decide, weight
-from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import publishing
+from atoll_syncer.model.roster import Credit, Session
+from atoll_syncer.model.round import Round, decide
+from atoll_syncer.model.state import Refused, Standing, State
+from atoll_syncer.rules import offers, publishing
 from atoll_syncer.rules.clock import reach
+
+ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
+ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
+NO_ANSWER: Final = (
+    f"no offer came in {ANSWER_SECONDS_MAX:.0f} s after its Call, although the learner trains"
+)
+DAMAGED_OFFERS_MAX: Final = 3  # in a row of one slot, until a round does without it
 
 # ------------------------------------------------------------ 1: a round begins
 
@@ -99,51 +115,63 @@ def begin_last(state: State, fragment: int, deadline: float, now: float) -> list
 # ------------------------------------------------------------ 2: learners are called
 
 
-def usable(state: State, slot: Slot, each: Round, now: float) -> bool:
-    """Rules 10 and 14: Training, on the current base, at least one step since, not far ahead."""
-    progress, head = slot.steps_since(each.slice), state.history.heads[each.slice]
-    return (
-        slot.state(now) == pb.SLOT_TRAINING
-        and progress is not None
-        and publishing.is_version(progress, head)
-        and progress.since.steps >= 1
-        and slot.report.tick_seen <= state.clock.tick + 4 * state.sync.period
-    )
-
-
 def _call(state: State, each: Round, now: float) -> list[Effect]:
     """Every usable learner that has no Call of this round."""
     effects: list[Effect] = []
     for name, slot in sorted(state.sessions.slots.items()):
-        if name in each.called or slot.session is None or not usable(state, slot, each, now):
+        if name in each.called or name in each.refused or slot.session is None:
+            continue
+        if not offers.usable(state, slot, each, now):
             continue
         session = state.sessions.open[slot.session]
         receiving = session.receiving
         if receiving is not None and receiving.offer.slice == each.slice:
             continue
         each.called[name] = now
-        session.credits[each.slice] = each.base
+        session.credits[each.slice] = Credit(base=each.base, called_at=now, t_m=slot.report.t_m)
         message = pb.Call(slice=each.slice, base=each.base, due=each.due)
         effects.append(Send(session.number, pb.ToLearner(call=message)))
     return effects
 
 
-def objection(state: State, sender: Session, offer: pb.Offer) -> str:
-    """Why an offer may not come; empty when it may."""
-    if offer.capture < 1 or offer.counters.steps != offer.capture:
-        return f"slice {offer.slice}: an offer of {offer.capture} steps"
-    if state.sync.lockstep:
-        head = state.history.heads.get(offer.slice)
-        ahead = not state.is_lost(offer.slice) and (head is None or offer.base > head.number)
-        return f"slice {offer.slice}: base {offer.base} is not known here" if ahead else ""
-    if sender.credits.get(offer.slice) != offer.base:
-        return f"slice {offer.slice}: an offer on base {offer.base} without a Call for it"
-    return ""
-
-
-def spend_credit(sender: Session, fragment: int) -> None:
+def spend_credit(sender: Session, fragment: int) -> Credit | None:
     """A transfer of this slice has begun: the Call is answered."""
-    sender.credits.pop(fragment, None)
+    return sender.credits.pop(fragment, None)
+
+
+def unanswered(state: State, now: float) -> list[Effect]:
+    """End the sessions that have answered a Call for too long with nothing at all (rule 10).
+
+    A learner answers at its next step boundary, and its transfers come one after the other. So a
+    Call is given up only when the learner has made more steps since, and nothing has come on its
+    bulk stream meanwhile. Without this a round of K = M would wait for ever.
+    """
+    effects: list[Effect] = []
+    for number, session in sorted(state.sessions.open.items()):
+        if session.receiving is not None or not session.credits:
+            continue
+        position = state.sessions.slots[session.slot].report.t_m
+        for fragment, credit in sorted(session.credits.items()):
+            silent_seconds = now - max(session.heard_at, credit.called_at)
+            if silent_seconds > ANSWER_SECONDS_MAX and position >= credit.t_m + ANSWER_STEPS:
+                reason = f"slice {fragment}: {NO_ANSWER}"
+                refused(state, session.slot, fragment, reason, final=True)
+                effects.append(end_session(number, pb.BAD_TRANSFER, reason))
+                break
+    return effects
+
+
+def refused(state: State, slot: str, fragment: int, reason: str, *, final: bool) -> None:
+    """An offer of the slot was not taken. With `final` its round does without it.
+
+    What was damaged on its way is asked for again, but not for ever.
+    """
+    before = state.rounds.refused.get(slot)
+    count = 1 if before is None else before.count + 1
+    state.rounds.refused[slot] = Refused(reason=reason, count=count)
+    each = state.rounds.open.get(fragment)
+    if each is not None and (final or count >= DAMAGED_OFFERS_MAX):
+        each.refused.add(slot)
 
 
 # ------------------------------------------------------------ 3: an offer is complete
@@ -153,21 +181,26 @@ def completed(
     state: State, sender: Session, offer: pb.Offer, standing: Standing, now: float
 ) -> list[Effect]:
     """An offer is whole: it counts for its round, in place of an older one of its slot, or late."""
-    part = _participant(state, sender.slot, offer)
-    fits = _is_on_the_head(state, offer)
+    part = offers.participant(state, sender.slot, offer)
+    _note_transfer(state, now - sender.asked_at)
+    state.rounds.refused.pop(part.slot, None)
+    fits = offers.is_on_the_head(state, offer)
     if state.sync.lockstep and offer.slice not in state.rounds.open and fits:
         _begin(state, offer.slice, offer.t_m, now)
     each = state.rounds.open.get(offer.slice)
-    if each is not None:
-        _note_transfer(state, each, part.slot, now)
     if each is None or each.closed_at is not None or each.base != offer.base or not fits:
         return _late(state, offer.slice, part)
     effects: list[Effect] = []
-    if part.slot in each.complete:  # rule 13: the newest complete capture
-        effects.append(drop(offer.slice, each.complete[part.slot]))
+    before = each.complete.get(part.slot)
+    if before is not None and before.capture >= part.capture:  # rule 13: the newest capture
+        return look(state, offer.slice, standing, now)
+    if before is not None:
+        effects.append(drop(offer.slice, before))
     if state.sync.lockstep:
         each.due = min(each.due, offer.t_m)
-    each.add(part, standing.quorum, standing.grace_seconds, now)
+    each.refused.discard(part.slot)
+    quorum = offers.quorum(state, each, standing)
+    each.add(part, quorum, standing.grace_seconds, now)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *look(state, offer.slice, standing, now)]
 
@@ -179,33 +212,10 @@ def _late(state: State, fragment: int, part: Participant) -> list[Effect]:
     return [Tape({**record, "capture": part.capture, "tokens": part.tokens})]
 
 
-def _is_on_the_head(state: State, offer: pb.Offer) -> bool:
-    """By the base's whole name: after a loss two values may have one number (rule 22)."""
-    head = state.history.heads.get(offer.slice)
-    if head is None or state.is_lost(offer.slice):
-        return False
-    return (offer.base, offer.base_digest) == (head.number, head.digest)
-
-
-def _participant(state: State, slot: str, offer: pb.Offer) -> Participant:
-    """The offer as the entry of its commit will name it."""
-    return Participant(
-        slot=slot,
-        incarnation=state.history.taken[slot].incarnation,
-        capture=offer.capture,
-        base=offer.base,
-        steps=offer.counters.steps,
-        tokens=offer.counters.tokens,
-        cursor=offer.cursor,
-        weight=weight(offer.counters.steps, offer.counters.tokens),
-    )
-
-
-def _note_transfer(state: State, each: Round, slot: str, now: float) -> None:
-    """How long the slot took from its Call to the whole offer; also of an offer that is late."""
-    if slot in each.called:
-        took = state.rounds.timings.transfer.add(now - each.called[slot])
-        state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
+def _note_transfer(state: State, seconds: float) -> None:
+    """How long a slot took from its Call to the whole offer; also of an offer that is late."""
+    took = state.rounds.timings.transfer.add(seconds)
+    state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
 
 
 def session_closed(state: State, slot: str) -> None:
@@ -223,7 +233,7 @@ def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
         if offer is not None and each.closed_at is None:
             del each.complete[slot]
             each.called.pop(slot, None)  # the successor gets a Call of its own
-            if len(each.complete) < standing.quorum:
+            if len(each.complete) < offers.quorum(state, each, standing):
                 each.quorum_at = None
             effects.append(drop(each.slice, offer))
     return effects
@@ -250,46 +260,17 @@ def look(state: State, fragment: int, standing: Standing, now: float) -> list[Ef
     each = state.rounds.open[fragment]
     if each.closed_at is not None or not state.serving:
         return []
-    quorum, awaited = standing.quorum, _awaited(state, each, standing)
-    if state.sync.lockstep:  # rule 15: all hand over
-        quorum = max(1, len(awaited | each.complete.keys()))
+    quorum = offers.quorum(state, each, standing)
     effects: list[Effect] = []
     if not state.sync.lockstep and len(each.complete) < quorum and not each.last:
         effects += _call(state, each, now)
-        awaited = _awaited(state, each, standing)
+    awaited = offers.awaited(state, each, standing)
     if each.quorum_at is None and len(each.complete) >= quorum:  # K fell: a learner was lost
         each.quorum_at, each.grace_seconds = now, standing.grace_seconds
     decision = decide(each, awaited=awaited, quorum=quorum, now=now)
     if not decision.close:
         return effects
     return [*effects, *_close(state, each, decision.reason, now)]
-
-
-def _awaited(state: State, each: Round, standing: Standing) -> frozenset[str]:
-    """The slots whose offers may still come and count."""
-    slots = state.sessions.slots
-    if state.sync.lockstep:
-        return frozenset(
-            name
-            for name in standing.training
-            if name in each.complete or _may_hand_over(slots[name], each)
-        )
-    return frozenset(
-        name
-        for name in each.called
-        if name in standing.training and (each.last or not state.is_too_slow(slots[name]))
-    )
-
-
-def _may_hand_over(slot: Slot, each: Round) -> bool:
-    """In lock-step: whether this learner's position has not passed the round's due tick.
-
-    No round waits for one that has passed it: that learner may itself wait for another slice.
-    """
-    position, progress = slot.report.t_m, slot.steps_since(each.slice)
-    if position == each.due:
-        return progress is not None and progress.since.steps >= 1
-    return position < each.due
 
 
 def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
@@ -367,21 +348,11 @@ def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict
         commit_seconds=now - closed_at,
         participants=[{name: getattr(p, name) for name in names} for p in entry.participants],
         left_out=[
-            {"slot": name, "reason": _why_left_out(state, name, each, now)}
+            {"slot": name, "reason": offers.why_left_out(state, name, each, now)}
             for name in sorted(state.sessions.slots)
             if name not in present
         ],
     )
-
-
-def _why_left_out(state: State, slot: str, each: Round, now: float) -> str:
-    """Why a slot has no part in a commit: its state, or what kept its offer away."""
-    if slot in each.not_finite:
-        return "not finite"
-    does = state.sessions.slots[slot].state(now)
-    if does != pb.SLOT_TRAINING:
-        return slot_text(does)
-    return "late" if slot in each.called else "not usable"
 
 
 # ------------------------------------------------------------ what other rules change

@@ -221,7 +221,8 @@ class Shard:
     def tick_time(self, now: float) -> list[Effect]:
         """Time has passed."""
         self._periodic_at = now
-        return [*runs.time_passed(self.state, now), *self._move(now)]
+        unanswered = self._without_ended(rounds.unanswered(self.state, now))
+        return [*unanswered, *runs.time_passed(self.state, now), *self._move(now)]
 
     # ------------------------------------------------------------ inputs: sessions
 
@@ -261,7 +262,7 @@ class Shard:
 
     def transfer_started(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
         """Its head has come: an Accept, or its session's end."""
-        return self._without_ended(transfers.started(self.state, session, transfer))
+        return self._without_ended(transfers.started(self.state, session, transfer, now))
 
     def transfer_verified(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
         """Whole, checksum right, all values finite: only now it counts (rule 12)."""
@@ -269,9 +270,15 @@ class Shard:
         effects = transfers.verified(self.state, session, transfer, standing, now)
         return self._without_ended(effects)
 
-    def transfer_rejected(self, session: int, reason: str, now: float) -> list[Effect]:
-        """Truncated, corrupt, not finite: that session ends and nothing else."""
-        return self._without_ended(transfers.rejected(self.state, session, reason))
+    def transfer_rejected(
+        self, session: int, reason: str, now: float, *, final: bool = False
+    ) -> list[Effect]:
+        """Truncated, corrupt, not finite: that session ends and nothing else.
+
+        `final`: the bytes are as they were sent, and their values are wrong.
+        """
+        ends = transfers.rejected(self.state, session, reason, final=final)
+        return [*self._without_ended(ends), *self._move(now)]
 
     # ------------------------------------------------------------ inputs: values
 

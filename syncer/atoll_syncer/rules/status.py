@@ -85,6 +85,15 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         blocked_seconds=report.blocked_seconds,
         owner_uid=owned.uid if owned else "",
         owner_word=owned.word if owned else 0,
-        reason=slot.left,
+        reason=slot.left or _refused(state, slot),
         finished=report.finished,
     )
+
+
+def _refused(state: State, slot: Slot) -> str:
+    """Why nothing of this slot is merged at present; empty when its newest offer was taken."""
+    refused = state.rounds.refused.get(slot.name)
+    if refused is None:
+        return ""
+    offers = "its last offer was" if refused.count == 1 else f"its last {refused.count} offers were"
+    return f"{offers} refused: {refused.reason}"

@@ -18,10 +18,10 @@ from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect, end_session
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import recovery, rounds, seeding
+from atoll_syncer.rules import offers, recovery, rounds, seeding
 
 
-def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
+def started(state: State, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
     """A transfer's head has come: accept it, or end its session."""
     sender = _sender(state, session)
     if sender is None or state.layout is None:
@@ -34,7 +34,7 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
     match kind:
         case "offer":
             encoding = encoding_of(state.sync.wire_up)
-            reason = rounds.objection(state, sender, transfer.offer)
+            reason = offers.objection(state, sender, transfer.offer)
         case "seed":
             reason = seeding.objection(state, session)
         case "held":
@@ -46,8 +46,9 @@ def started(state: State, session: int, transfer: pb.Transfer) -> list[Effect]:
         return _end(session, reason)
     if transfer.encoding != encoding:
         return _end(session, "the encoding is not the run file's")
-    sender.receiving = transfer
-    rounds.spend_credit(sender, fragment)
+    credit = rounds.spend_credit(sender, fragment) if kind == "offer" else None
+    sender.receiving, sender.heard_at = transfer, now
+    sender.asked_at = credit.called_at if credit else now
     element_count = state.layout.slice(state.number, fragment).element_count
     return [Accept(session, element_count, encoding)]
 
@@ -59,7 +60,7 @@ def verified(
     sender = _sender(state, session)
     if sender is None:
         return []
-    sender.receiving = None
+    sender.receiving, sender.heard_at = None, now
     if transfer.HasField("offer"):
         return rounds.completed(state, sender, transfer.offer, standing, now)
     if transfer.HasField("held"):
@@ -67,8 +68,15 @@ def verified(
     return seeding.arrived(state, session, transfer.seed)
 
 
-def rejected(state: State, session: int, reason: str) -> list[Effect]:
-    """Truncated, corrupt, not finite, another digest: that session ends and nothing else."""
+def rejected(state: State, session: int, reason: str, *, final: bool = False) -> list[Effect]:
+    """Truncated, corrupt, not finite, another digest: that session ends and nothing else.
+
+    `final`: it came as it was sent, so that the same offer would be rejected again.
+    """
+    sender = _sender(state, session)
+    if sender is not None and sender.receiving is not None and sender.receiving.HasField("offer"):
+        fragment = sender.receiving.offer.slice
+        rounds.refused(state, sender.slot, fragment, reason, final=final)
     recovery.rejected(state, session)
     return _end(session, reason)
 

@@ -189,7 +189,7 @@ OTHER = encode_frame(Kind.CHUNK, 2, 0, b"0123456789")
         ([START, encode_frame(Kind.CHUNK, 1, 0, b"x" * 11)], "more than the 10 bytes of its head"),
         ([START, encode_frame(Kind.CHUNK, 1, 0, b"")], "a chunk is empty"),
         ([encode_frame(Kind.CHUNK, 1, 0, bytes(CHUNK_BYTES + 1))], "a chunk of 1048577 bytes"),
-        ([encode_frame(Kind.HEAD, 1, 0, bytes(HEAD_BYTES_MAX + 1))], "the most is 65536"),
+        ([encode_frame(Kind.HEAD, 1, 0, bytes(HEAD_BYTES_MAX + 1))], "the most is 1048576"),
         ([encode_frame(Kind.HEAD, 1, 0, b"\xff")], "the head is not a Transfer"),
         ([encode_frame(Kind.HEAD, 1, 8, b"")], "a head at byte 8"),
         (

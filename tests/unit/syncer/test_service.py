@@ -1,14 +1,17 @@
-"""A shard's streams: what an error in the handling of a message does to the process."""
+"""A shard's streams: who may open them and how many, and what an error in them does."""
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.service import SyncerService
+from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
+from atoll_protos.frames import transfer_frames
+from atoll_syncer.service import SessionPort, SyncerService
 
 
 class BugError(Exception):
@@ -47,6 +50,7 @@ def test_an_exception_in_a_sessions_handler_ends_the_process(raising: str) -> No
     shard = rules(raising)
     driver: Any = SimpleNamespace(
         ports={},
+        machine=SimpleNamespace(new_secret=str),
         shard=shard,
         now=lambda: 0.0,
         feed=list,
@@ -64,3 +68,155 @@ def test_an_exception_in_a_sessions_handler_ends_the_process(raising: str) -> No
         with pytest.raises(BugError):
             asyncio.run(scenario())
     assert [type(each) for each in failures] == [BugError]
+
+
+# ------------------------------------------------------------ bulk streams
+
+
+class AbortedError(Exception):
+    """A call that the shard refused."""
+
+
+class BulkContext(Context):
+    """A Bulk call with this metadata; what it sends is followed by silence."""
+
+    def __init__(self, session: str, secret: str, *frames: Any) -> None:
+        super().__init__(*frames)
+        self.messages.pop()
+        self.metadata = ((SESSION_METADATA, session), (SECRET_METADATA, secret))
+
+    def invocation_metadata(self) -> Any:
+        return self.metadata
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:5"
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise AbortedError(code, details)
+
+    async def read(self) -> Any:
+        if not self.messages:
+            await asyncio.Event().wait()
+        return await super().read()
+
+
+def serving(**shard: Any) -> tuple[SyncerService, Any]:
+    """A service with session 7, and its port."""
+    port = SessionPort("secret of 7")
+    rules = SimpleNamespace(sessions={7: SimpleNamespace(slot="a-0")}, **shard)
+    driver: Any = SimpleNamespace(
+        ports={7: port}, shard=rules, now=lambda: 0.0, feed=lambda effects: None, accepted={}
+    )
+    driver.received = driver.failed = lambda _: None
+    return SyncerService(driver), port
+
+
+@pytest.mark.parametrize(
+    ("session", "secret", "code"),
+    [
+        ("7", "", grpc.StatusCode.PERMISSION_DENIED),
+        ("7", "secret of 8", grpc.StatusCode.PERMISSION_DENIED),
+        ("8", "secret of 7", grpc.StatusCode.NOT_FOUND),
+        ("", "secret of 7", grpc.StatusCode.NOT_FOUND),
+        ("x" * 5000, "", grpc.StatusCode.NOT_FOUND),
+        ("9" * 5000, "", grpc.StatusCode.NOT_FOUND),
+    ],
+)
+def test_only_who_knows_the_secret_of_a_session_opens_its_bulk_stream_rule_24(
+    session: str, secret: str, code: grpc.StatusCode
+) -> None:
+    service, port = serving()
+    with pytest.raises(AbortedError) as refused:
+        asyncio.run(service.bulk(None, BulkContext(session, secret)))
+    assert refused.value.args[0] == code
+    assert port.bulk_task is None
+
+
+def test_a_session_has_one_bulk_stream_and_its_end_ends_the_session_rule_24() -> None:
+    service, port = serving()
+
+    async def scenario() -> None:
+        first = asyncio.create_task(service.bulk(None, BulkContext("7", "secret of 7")))
+        await asyncio.sleep(0)
+        with pytest.raises(AbortedError) as refused:
+            await service.bulk(None, BulkContext("7", "secret of 7"))
+        assert refused.value.args[0] == grpc.StatusCode.ALREADY_EXISTS
+        assert not port.bulk_over.is_set()
+        first.cancel()
+        await asyncio.wait([first])
+        assert port.bulk_over.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_transfer_that_does_not_go_on_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    rejected: list[tuple[int, str]] = []
+
+    def transfer_rejected(session: int, reason: str, now: float) -> None:
+        del now
+        rejected.append((session, reason))
+
+    service, port = serving(transfer_started=lambda *_: [], transfer_rejected=transfer_rejected)
+    service.driver.accepted[7] = 8
+    monkeypatch.setattr("atoll_syncer.service.STALLED_SECONDS", 0.05)
+    head, chunk, _ = transfer_frames(1, pb.Transfer(byte_count=8), bytes(8))
+
+    async def scenario() -> None:
+        idle = asyncio.create_task(service.bulk(None, BulkContext("7", "secret of 7")))
+        _, pending = await asyncio.wait([idle], timeout=0.2)
+        assert pending  # between two transfers a stream may be silent
+        assert rejected == []
+        port.bulk_task = None
+        await service.bulk(None, BulkContext("7", "secret of 7", head, chunk))
+        idle.cancel()
+
+    asyncio.run(scenario())
+    ((session, reason),) = rejected
+    assert session == 7
+    assert "in the middle of a transfer" in reason
+
+
+def test_a_welcome_carries_the_secret_of_its_session() -> None:
+    port = SessionPort("secret of 7")
+    port.send(pb.ToLearner(welcome=pb.Welcome(session=7)))
+    assert port.control[0].welcome.secret == "secret of 7"
+
+
+# ------------------------------------------------------------ how many
+
+
+@pytest.mark.parametrize("kind", ["session", "observer"])
+def test_a_join_beyond_the_limit_is_refused_and_no_open_session_ends(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_syncer.service.SESSIONS_MAX", 1 if kind == "session" else 9)
+    monkeypatch.setattr("atoll_syncer.service.OBSERVERS_MAX", 1)
+    observes = kind == "observer"
+    opened = asyncio.Event()
+
+    def session_opened(*_: Any) -> None:
+        opened.set()
+
+    service, _ = serving(session_opened=session_opened)
+    driver: Any = service.driver
+    driver.machine = SimpleNamespace(new_secret=str)
+    driver.session_closed = lambda session: None
+    join = pb.ToShard(join=pb.Join(slot="a-0", observer=observes))
+
+    async def scenario() -> None:
+        first = asyncio.create_task(service.Session(None, BulkContext("", "", join)))
+        await opened.wait()
+        with pytest.raises(AbortedError) as refused:
+            await service.Session(None, BulkContext("", "", join))
+        assert refused.value.args[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not first.done()
+        first.cancel()
+        await asyncio.wait([first])
+        opened.clear()
+        again = asyncio.create_task(service.Session(None, BulkContext("", "", join)))
+        await opened.wait()
+        again.cancel()
+        await asyncio.wait([again])
+
+    asyncio.run(scenario())
+    assert (service.open, service.observers) == (0, 0)

@@ -48,6 +48,8 @@ OF_A_SESSION = {
     "claims": "publishing",
     "credits": "rounds",
     "receiving": "transfers",
+    "asked_at": "transfers",
+    "heard_at": "transfers",
 }
 METHODS = {"apply": "shard", "raise_to": "clock", "set_training": "clock", "take": "sessions"}
 CONTAINERS = {

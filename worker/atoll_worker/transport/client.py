@@ -14,6 +14,7 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.channels import (
     BULK_METHOD,
+    SECRET_METADATA,
     SESSION_METADATA,
     Options,
     bulk_options,
@@ -150,10 +151,10 @@ class ShardClient:
             self._read_control(call, session), self._write_control(call), self._bulk_stream(session)
         )
 
-    async def _read_control(self, call: Any, session: "asyncio.Future[int]") -> None:
+    async def _read_control(self, call: Any, session: "asyncio.Future[pb.Welcome]") -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
             if message.WhichOneof("kind") == "welcome" and not session.done():
-                session.set_result(message.welcome.session)
+                session.set_result(message.welcome)
             self.listener.message(self.shard, message)
 
     async def _write_control(self, call: Any) -> None:
@@ -161,9 +162,13 @@ class ShardClient:
             while True:
                 await call.write(await self._outbox.take())
 
-    async def _bulk_stream(self, session: "asyncio.Future[int]") -> None:
-        """Opened once the shard has said the session's number in its Welcome."""
-        metadata = ((SESSION_METADATA, str(await session)),)
+    async def _bulk_stream(self, session: "asyncio.Future[pb.Welcome]") -> None:
+        """Opened once the shard has said the session's number and secret in its Welcome."""
+        welcome = await session
+        metadata = (
+            (SESSION_METADATA, str(welcome.session)),
+            (SECRET_METADATA, welcome.secret),
+        )
         async with self._open_channel(self.endpoint, bulk_options()) as channel:
             method: Any = channel.stream_stream(BULK_METHOD)
             call = method(metadata=metadata)

@@ -1,0 +1,139 @@
+"""Who may hand over, whom a round waits for, and which offers may come (rules 6, 10, 13 to 15).
+
+Questions about a round and its learners; nothing here changes the State. rules/rounds asks them
+and acts on the answers.
+
+A round's quorum is K, with one exception. A slot whose offer was *refused* in this round (its
+values are not finite, or it answers no Call) has had its turn: the round neither calls it again
+nor waits for it. When too few others are left, K falls by the number of such slots, to 1 at
+least: one learner that has diverged must not make a slice stand still for all.
+"""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import schedule
+from atoll_protos.states import slot_text
+from atoll_syncer.model.log import Participant
+from atoll_syncer.model.roster import Session, Slot
+from atoll_syncer.model.round import Round, weight
+from atoll_syncer.model.state import Standing, State
+from atoll_syncer.rules import publishing
+
+# ------------------------------------------------------------ learners
+
+
+def usable(state: State, slot: Slot, each: Round, now: float) -> bool:
+    """Rules 10 and 14: Training, on the current base, at least one step since, not far ahead."""
+    progress, head = slot.steps_since(each.slice), state.history.heads[each.slice]
+    return (
+        slot.state(now) == pb.SLOT_TRAINING
+        and progress is not None
+        and publishing.is_version(progress, head)
+        and progress.since.steps >= 1
+        and slot.report.tick_seen <= state.clock.tick + 4 * state.sync.period
+    )
+
+
+def awaited(state: State, each: Round, standing: Standing) -> frozenset[str]:
+    """The slots whose offers may still come and count."""
+    slots = state.sessions.slots
+    if state.sync.lockstep:
+        return frozenset(
+            name
+            for name in standing.training - each.refused
+            if name in each.complete or _may_hand_over(slots[name], each)
+        )
+    return frozenset(
+        name
+        for name in each.called.keys() - each.refused
+        if name in standing.training and (each.last or not state.is_too_slow(slots[name]))
+    )
+
+
+def _may_hand_over(slot: Slot, each: Round) -> bool:
+    """In lock-step: whether this learner's position has not passed the round's due tick.
+
+    No round waits for one that has passed it: that learner may itself wait for another slice.
+    """
+    position, progress = slot.report.t_m, slot.steps_since(each.slice)
+    if position == each.due:
+        return progress is not None and progress.since.steps >= 1
+    return position < each.due
+
+
+def quorum(state: State, each: Round, standing: Standing) -> int:
+    """How many complete offers this round needs; see the module. In lock-step all hand over."""
+    if state.sync.lockstep:
+        return max(1, len(awaited(state, each, standing) | each.complete.keys()))
+    refused = each.refused - each.complete.keys()
+    others = (standing.training | each.complete.keys()) - refused
+    if len(others) >= standing.quorum:
+        return standing.quorum
+    return max(1, standing.quorum - len(refused))
+
+
+def why_left_out(state: State, slot: str, each: Round, now: float) -> str:
+    """Why a slot has no part in a commit: its state, or what kept its offer away."""
+    if slot in each.not_finite:
+        return "not finite"
+    if slot in each.refused:
+        return "refused"
+    does = state.sessions.slots[slot].state(now)
+    if does != pb.SLOT_TRAINING:
+        return slot_text(does)
+    return "late" if slot in each.called else "not usable"
+
+
+# ------------------------------------------------------------ offers
+
+
+def objection(state: State, sender: Session, offer: pb.Offer) -> str:
+    """Why an offer may not come; empty when it may."""
+    if offer.capture < 1 or offer.counters.steps != offer.capture:
+        return f"slice {offer.slice}: an offer of {offer.capture} steps"
+    if state.sync.lockstep:
+        return _hand_over_objection(state, sender, offer)
+    credit = sender.credits.get(offer.slice)
+    if credit is None or credit.base != offer.base:
+        return f"slice {offer.slice}: an offer on base {offer.base} without a Call for it"
+    return ""
+
+
+def _hand_over_objection(state: State, sender: Session, offer: pb.Offer) -> str:
+    """Rule 15: a hand-over is at a due tick of the slice, which the learner can have reached.
+
+    The two streams are not ordered against each other, so an offer may come before the report of
+    its step, but not a period before it. A learner that joins, or was away, starts at the tick.
+    """
+    head = state.history.heads.get(offer.slice)
+    if not state.is_lost(offer.slice) and (head is None or offer.base > head.number):
+        return f"slice {offer.slice}: base {offer.base} is not known here"
+    at_the_end = offer.t_m == state.run_file.steps
+    if not at_the_end and not schedule.hands_over(state.sync, offer.slice, offer.t_m):
+        return f"slice {offer.slice}: it is not handed over at step {offer.t_m}"
+    reported = state.sessions.slots[sender.slot].report.t_m
+    known = max(reported, sender.join.t_m, state.clock.tick)
+    if offer.t_m > known + state.sync.period:
+        return f"slice {offer.slice}: an offer of step {offer.t_m}, the last known is {known}"
+    return ""
+
+
+def is_on_the_head(state: State, offer: pb.Offer) -> bool:
+    """By the base's whole name: after a loss two values may have one number (rule 22)."""
+    head = state.history.heads.get(offer.slice)
+    if head is None or state.is_lost(offer.slice):
+        return False
+    return (offer.base, offer.base_digest) == (head.number, head.digest)
+
+
+def participant(state: State, slot: str, offer: pb.Offer) -> Participant:
+    """The offer as the entry of its commit will name it."""
+    return Participant(
+        slot=slot,
+        incarnation=state.history.taken[slot].incarnation,
+        capture=offer.capture,
+        base=offer.base,
+        steps=offer.counters.steps,
+        tokens=offer.counters.tokens,
+        cursor=offer.cursor,
+        weight=weight(offer.counters.steps, offer.counters.tokens),
+    )
