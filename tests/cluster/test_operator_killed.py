@@ -164,4 +164,4 @@ def _assert_one_of_each(job: Job, slots: set[str]) -> None:
     assert set(job.pods("learner")) == {f"{job.name}-{slot}" for slot in slots}
     assert len(job.pods("shard")) == 1
     budgets = job.kubectl("get", "pdb", "-l", f"atoll.dev/job={job.name}", "-o", "name").split()
-    assert len(budgets) == 3
+    assert len(budgets) == 2

@@ -58,6 +58,11 @@ def shards_budget_name(job: str) -> str:
     return f"{job}-syncer"
 
 
+def learners_budget_name(job: str) -> str:
+    """Name of the disruption budget that all learners of a job in this cluster share."""
+    return f"{job}-learner"
+
+
 def evaluator_name(job: str) -> str:
     """Name of the evaluator's Deployment."""
     return f"{job}-evaluator"

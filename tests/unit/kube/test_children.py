@@ -32,8 +32,7 @@ def test_a_job_has_these_children() -> None:
         ("ServiceAccount", "tiny-syncer"),
         ("ServiceAccount", "tiny-evaluator"),
         ("PodDisruptionBudget", "tiny-syncer"),
-        ("PodDisruptionBudget", "tiny-us-east"),
-        ("PodDisruptionBudget", "tiny-eu-west"),
+        ("PodDisruptionBudget", "tiny-learner"),
         ("Service", "tiny-syncer-0"),
         ("Service", "tiny-syncer-1"),
         ("Service", "tiny-us-east"),
@@ -82,6 +81,24 @@ def test_a_pod_that_crashes_never_blocks_a_drain() -> None:
     assert budgets
     for budget in budgets:
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+@pytest.mark.parametrize(
+    ("sync", "spare"),
+    [("{quorum: 1}", 2), ("{quorum: 2}", 1), ("{quorum: 3}", 1), ("{preset: DiLoCo}", 1)],
+)
+def test_a_drain_takes_what_the_quorum_can_spare_of_all_regions_together(
+    sync: str, spare: int
+) -> None:
+    spec = children(f"spec.sync={sync}")["PodDisruptionBudget", "tiny-learner"]["spec"]
+    assert spec["maxUnavailable"] == spare
+    assert spec["selector"] == {"matchLabels": {Label.JOB: "tiny", Label.ROLE: "learner"}}
+
+
+def test_the_log_s_end_is_the_last_word_of_a_container_that_wrote_no_other() -> None:
+    for kind, name in (("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-syncer-0")):
+        container = template(children(), kind, name)["spec"]["containers"][0]
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_a_new_image_is_another_template() -> None:

@@ -1,7 +1,8 @@
 """A job becomes the objects that it owns: run files, workloads, services, budgets, accounts.
 
-    per install   ServiceAccount of learners, ConfigMap with the run file
-    per region    headless Service, PodDisruptionBudget, StatefulSet `<job>-<region>`
+    per install   ServiceAccount and PodDisruptionBudget of learners, ConfigMap with the run file,
+                  ConfigMap with the manifest
+    per region    headless Service, StatefulSet `<job>-<region>`
     syncer's home ServiceAccount, ConfigMap and PodDisruptionBudget of shards; per shard a Service,
                   a PersistentVolumeClaim (if asked for) and a Deployment; the evaluator
 
@@ -46,6 +47,7 @@ from atoll_operator.kube.names import (
     account_name,
     evaluator_name,
     learner_set,
+    learners_budget_name,
     shard_name,
     shards_budget_name,
 )
@@ -89,9 +91,10 @@ class JobChildren:
         found += [self._account(LEARNER_ROLE)] if regions else []
         if regions:
             found.append(self._run_config(run_file(job)))
+            found.append(self._learners_budget())
         if home:
             found += [self._account(SHARD_ROLE), self._run_config(shards_file(job))]
-            found += [self._budget(shards_budget_name(job.name), {Label.ROLE: SHARD_ROLE})]
+            found.append(self._budget(shards_budget_name(job.name), SHARD_ROLE, unavailable=1))
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
             if job.spec.evaluator is not None:
@@ -159,14 +162,24 @@ class JobChildren:
         labels = self._labels("manifest")
         return self._object("ConfigMap", "v1", accepted_name(self.job.name), labels, data=data)
 
-    def _budget(self, name: str, selector: Mapping[str, str]) -> Object:
-        """Lets a drain evict one pod of a group at a time."""
-        match = {Label.JOB: self.owner.name, **selector}
+    def _learners_budget(self) -> Object:
+        """Lets a drain take as many learners at a time as the quorum can spare, and at least one.
+
+        At least one, because a budget that forbids every eviction blocks drains for ever. What an
+        evicted learner costs is little: it leaves in order, its work of one round is missed, and
+        its successor joins again.
+        """
+        spec = self.job.spec
+        spare = max(1, spec.learners - spec.quorum)
+        return self._budget(learners_budget_name(self.job.name), LEARNER_ROLE, unavailable=spare)
+
+    def _budget(self, name: str, role: str, *, unavailable: int) -> Object:
+        """Lets a drain evict so many pods of a role at a time, in whatever regions they are."""
         spec = {
-            "maxUnavailable": 1,
+            "maxUnavailable": unavailable,
             # A pod that crashes protects nothing: a drain may evict it, whatever the budget says.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": match},
+            "selector": {"matchLabels": {Label.JOB: self.owner.name, Label.ROLE: role}},
         }
         labels = self._labels("budget")
         return self._object("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
@@ -235,8 +248,7 @@ class JobChildren:
             "Service", "v1", name, labels,
             spec={"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True},
         )  # fmt: skip
-        budget = self._budget(name, {Label.REGION: region.name, Label.ROLE: LEARNER_ROLE})
-        return [service, budget, workload]
+        return [service, workload]
 
     def _shard(self, number: int) -> list[Object]:
         """One shard: a Deployment of one pod behind a Service of its own.

@@ -34,6 +34,7 @@ from atoll_operator.kube.observation import Pod, Workload, seconds_of, workload_
 from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
+LAST_LINES, LAST_CHARACTERS = 3, 300  # of a pod's last words in a condition
 
 # Reasons of phases; those of exit codes stand in `atoll_protos.exits`.
 NOT_SUPPORTED = "NotSupported"
@@ -211,8 +212,14 @@ def exited_for_good(
 def last_words(pod: Pod) -> str:
     """What a pod that has ended for good said, and what to do."""
     row = EXITS[pod.exit_code or 0]
-    said = f": {pod.exit_message}" if pod.exit_message else ""
+    said = f": {_last_lines(pod.exit_message)}" if pod.exit_message else ""
     return f"{pod.name} ended with exit code {pod.exit_code}{said}; {row.remedy}"
+
+
+def _last_lines(text: str) -> str:
+    """The end of a pod's message, which may be the end of its log, in one line."""
+    said = " | ".join(text.splitlines()[-LAST_LINES:])
+    return said if len(said) <= LAST_CHARACTERS else f"...{said[-LAST_CHARACTERS:]}"
 
 
 def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:

@@ -175,6 +175,7 @@ def _container(
     image = settings.syncer_image if context.role == SHARD_ROLE else settings.worker_image
     container.setdefault("image", image)
     container.setdefault("imagePullPolicy", context.settings.pull_policy)
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")  # its last words
     if not container.get("command"):
         words = RUNNER.get(context.role, ("-P", "-m", "atoll_syncer"))
         container["command"] = ["python3", *words]
