@@ -32,6 +32,7 @@ from atoll_operator.kube.names import (
 from atoll_protos.names import Label, slot_name
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
+BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
 RESTARTED = "@"  # between a template's hash and that time
 STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
 
@@ -88,6 +89,8 @@ class Node:
     name: str
     region: str = ""
     ready: bool = True
+    never_ready: bool = False  # it has not been Ready since it was made: it is booting
+    not_ready_seconds: float = 0.0  # since this process first saw it not Ready
     out_of_service: bool = False
     renewed: str = ""  # renewTime of its Lease as last seen
     silent_seconds: float | None = None  # since renewTime last changed; None: no Lease seen
@@ -296,14 +299,29 @@ def _other_waits(status: Raw, own: Raw) -> str:
 def node(raw: Raw, region_label: str) -> Node:
     """A Node from the API server's object; `plan.nodes.Leases` adds what its Lease shows."""
     conditions = raw.get("status", {}).get("conditions") or []
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    state: Raw = next((each for each in conditions if each["type"] == "Ready"), {})
+    ready = state.get("status") == "True"
     taints = raw.get("spec", {}).get("taints") or []
     return Node(
         name=raw["metadata"]["name"],
         region=(raw["metadata"].get("labels") or {}).get(region_label, ""),
         ready=ready,
+        never_ready=not ready and _as_made(state, raw["metadata"]),
         out_of_service=any(each.get("key") == OUT_OF_SERVICE_TAINT for each in taints),
     )
+
+
+def _as_made(condition: Raw, metadata: Raw) -> bool:
+    """Whether a condition still is what it was when its object was made, or is not there yet.
+
+    The kubelet dates the one, the API server the other, so their clocks may differ a little.
+    """
+    changed, made = condition.get("lastTransitionTime"), metadata.get("creationTimestamp")
+    if not condition:
+        return True
+    if not changed or not made:
+        return False
+    return seconds_of(changed) - seconds_of(made) <= BOOT_SECONDS
 
 
 def workload(raw: Raw) -> Workload:

@@ -98,9 +98,31 @@ def test_with_the_syncer_unreachable_a_silent_node_is_not_enough() -> None:
     assert not choose([POD], [node("n1", silent=300), node("n2")], unseen=[POD.uid]).replace
 
 
-def test_with_the_syncer_unreachable_a_node_that_is_not_ready_is() -> None:
-    found = choose([POD], [node("n1", ready=False), node("n2")], unseen=[POD.uid])
-    assert found.replace
+def test_with_the_syncer_unreachable_a_node_that_stays_not_ready_is() -> None:
+    for seconds, lost in ((0.0, False), (19.0, False), (20.0, True)):
+        down = node("n1", ready=False, not_ready_seconds=seconds)
+        assert bool(choose([POD], [down, node("n2")], unseen=[POD.uid]).replace) is lost
+    declared = node("n1", out_of_service=True)
+    assert choose([POD], [declared, node("n2")], unseen=[POD.uid]).replace
+    assert choose([POD], [node("n2")], unseen=[POD.uid]).replace
+
+
+def test_the_time_without_ready_is_counted_from_when_it_was_first_seen() -> None:
+    leases, down = Leases(), node("n", ready=False)
+    assert leases.look(down, 100.0).not_ready_seconds == 0.0
+    assert leases.look(down, 119.0).not_ready_seconds == 19.0
+    assert leases.look(node("n"), 120.0).not_ready_seconds == 0.0
+    assert leases.look(down, 121.0).not_ready_seconds == 0.0
+
+
+def test_nodes_that_have_never_been_ready_make_no_storm() -> None:
+    well = [node(f"w{i}") for i in range(4)]
+    booting = [node(f"b{i}", ready=False, never_ready=True) for i in range(5)]
+    pod = learner("us-east-0", "dead")
+    dead = node("dead", silent=30)
+    assert choose([pod], [*well, *booting, dead], dead=[pod.uid]).replace
+    down = [replace(each, never_ready=False) for each in booting]
+    assert choose([pod], [*well, *down, dead], dead=[pod.uid]).held
 
 
 def test_pods_of_a_deleted_node_are_replaced() -> None:

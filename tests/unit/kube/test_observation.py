@@ -87,3 +87,18 @@ def test_a_pod_that_starts_is_no_problem() -> None:
     waits = {"state": {"waiting": {"reason": "PodInitializing"}}}
     pod = read({"learner": waits}, init={"fetch": RUNS})
     assert problems([pod], Placement()) == ([], [])
+
+
+def test_a_node_that_has_not_been_ready_since_it_was_made_is_booting() -> None:
+    made = {"name": "n", "creationTimestamp": "2027-01-01T10:00:00Z"}
+
+    def never_ready(status: str, since: str) -> bool:
+        ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
+        raw = {"metadata": made, "status": {"conditions": [ready]}}
+        return observation.node(raw, "region").never_ready
+
+    assert never_ready("False", "2027-01-01T10:00:02Z")
+    assert not never_ready("True", "2027-01-01T10:00:02Z")
+    assert not never_ready("False", "2027-01-01T10:09:00Z")
+    assert not never_ready("Unknown", "2027-01-01T10:09:00Z")
+    assert observation.node({"metadata": made}, "region").never_ready

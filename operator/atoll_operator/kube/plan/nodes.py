@@ -11,8 +11,10 @@ Inputs. Two facts must agree before a pod is replaced, because each alone is oft
   silent, or a shard does not answer. A cut between the learner and the syncer looks the same.
 - its *node is lost* at the API server: the Node is NotReady, deleted, or its Lease is silent. A
   kubelet that was killed looks the same, while its pods train on.
-When the syncer cannot be asked, a pod's session counts as dead only if its Node is NotReady or
-deleted; a silent Lease is not enough then.
+When the syncer cannot be asked, which is always so for the evaluator, a pod's session counts as
+dead only if its Node is deleted, is declared out-of-service, or has been NotReady for
+nodeLossSeconds: a kubelet that restarts is NotReady for a moment. A silent Lease is not enough
+then.
 
 Clocks. The kubelet writes `renewTime` by its own clock, so only *changes* of it are used, timed by
 the operator's monotonic clock (`Leases`). A Lease is silent when it has not changed for
@@ -33,9 +35,10 @@ State machine of a node (`state_of`, computed afresh in every pass):
 SILENT, NOT_READY and GONE are *lost*; DOUBTFUL only counts for a storm.
 
 Storm. When more than `stormPercent` of a region's nodes, and at least three, are lost or doubtful
-at once, a network or the API server has failed rather than the nodes. Then nothing of that region
-is replaced (`held`, condition NodeLossHeld), and while it settles, for nodeLossSeconds after the
-last storm, any lost node still holds, because nodes return one after the other. A node that is
+at once, a network or the API server has failed rather than the nodes. (Nodes that have never been
+Ready are booting, and count neither way.) Then nothing of that region is replaced (`held`,
+condition NodeLossHeld), and while it settles, for nodeLossSeconds after the last storm, any lost
+node still holds, because nodes return one after the other. A node that is
 deleted or declared out-of-service by a person is replaced even in a storm, and the annotation
 `atoll.dev/release-hold` on the job lifts the hold.
 
@@ -89,6 +92,7 @@ class Leases:
 
     leases: dict[str, Lease] = field(default_factory=dict)  # by node
     settled_at: float = 0.0  # end of the last gap in watching
+    unready_at: dict[str, float] = field(default_factory=dict)  # first seen not Ready, by node
 
     def seen(self, node: str, renewed: str, seconds: float | None, now: float) -> None:
         """Note a Lease as the API server shows it now."""
@@ -101,13 +105,19 @@ class Leases:
     def gone(self, node: str) -> None:
         """Forget a Lease that was deleted."""
         self.leases.pop(node, None)
+        self.unready_at.pop(node, None)
 
     def resumed(self, now: float) -> None:
         """Note that the watch has begun again: renewals before now may have been missed."""
         self.settled_at = now
 
     def look(self, node: Node, now: float) -> Node:
-        """The node with what its Lease shows."""
+        """The node with what its Lease shows, and for how long it has been seen not Ready."""
+        if node.ready:
+            self.unready_at.pop(node.name, None)
+        else:
+            since = self.unready_at.setdefault(node.name, now)
+            node = replace(node, not_ready_seconds=now - since)
         lease = self.leases.get(node.name)
         if lease is None:
             return node
@@ -187,7 +197,7 @@ def storm(
     `settling`: the region had a storm within nodeLossSeconds, so any lost node still counts.
     `released`: the user has lifted the hold. Nodes declared out-of-service never count.
     """
-    known = list(nodes)
+    known = [each for each in nodes if not each.never_ready]
     seconds = failure.node_loss_seconds
     states = [NodeState.WELL if n.out_of_service else state_of(n, seconds) for n in known]
     lost = sum(state is not NodeState.WELL for state in states)
@@ -285,7 +295,12 @@ def _is_lost(pod: Pod, state: NodeState, seen: PlacementInput) -> bool:
         return False
     if pod.uid in seen.dead:
         return True
-    return pod.uid in seen.unseen and state in (NodeState.NOT_READY, NodeState.GONE)
+    if pod.uid not in seen.unseen or state is NodeState.SILENT:
+        return False
+    node = seen.nodes.get(pod.node)
+    if node is None or node.out_of_service:
+        return True
+    return node.not_ready_seconds >= seen.failure.node_loss_seconds
 
 
 def region_nodes(
