@@ -165,6 +165,7 @@ class Facts:
     ephemeral: bool = False
     pods_left: int = 0
     refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
+    template_refused: bool = False  # one of them is made from a pod template
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
     unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
@@ -245,7 +246,8 @@ def _accepted(facts: Facts) -> Condition:
             message += "; until then the job goes on with the manifest that was accepted last"
         return _of("Accepted", reason, message)
     if facts.refused:
-        return _of("Accepted", "ChildrenRefused", "; ".join(facts.refused))
+        reason = "TemplateRefused" if facts.template_refused else "ChildrenRefused"
+        return _of("Accepted", reason, "; ".join(facts.refused))
     return _of("Accepted", "Valid")
 
 

@@ -57,11 +57,17 @@ REASONS: Final[tuple[Reason, ...]] = (
             "change or remove the field that the message names",
         ),
         (
+            "TemplateRefused",
+            "the API server finds a pod template wrong; what runs goes on as it is, and of a new"
+            " job nothing is made",
+            "fix the template that the message names; the edit is tried at once",
+        ),
+        (
             "ChildrenRefused",
             "the API server refuses objects that the job needs, or objects of others have their"
             " names; what runs goes on",
-            "fix what the message names: a template, a quota, an admission rule, a name; it is"
-            " tried again at least once a minute",
+            "fix what the message names: a quota, an admission rule, a name; it is tried again at"
+            " least once a minute",
         ),
     ),
     *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),

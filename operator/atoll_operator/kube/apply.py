@@ -2,9 +2,10 @@
 
 The order, and why it is so:
 
-1. *Children are applied*, first those that pods refer to. The StatefulSet of a pod on a lost node
-   gets its exclusion here; the pod itself is deleted in a later pass, when its controller has
-   observed the exclusion.
+1. *Children are applied*, first those that pods refer to. Of a new job the API server checks all
+   workloads in a dry run before anything is made; if it refuses one, nothing is. The StatefulSet
+   of a pod on a lost node gets its exclusion here; the pod itself is deleted in a later pass, when
+   its controller has observed the exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
 3. *Pods on lost nodes are replaced* (`repair.replace`): last look at the Lease, retire the slot's
    owner, delete. The delete comes only after the registrar has taken the word, because from the
@@ -86,6 +87,10 @@ class Applier:
         for gone in memory.refused.keys() - plan.refused:
             del memory.refused[gone]  # the job no longer asks for it
         news, waits, reverts = False, False, {each.key: each for each in plan.reverts}
+        checked = [await self._check(plan, each, memory) for each in plan.check]
+        wrong = [each for each in checked if each is not None]
+        if wrong:
+            return Outcome(refused=any(wrong))
         for child in plan.apply:
             kind, name = key_of(child)
             applied = child["metadata"]["annotations"][Annotation.APPLIED]
@@ -96,7 +101,7 @@ class Applier:
                     memory.conflicts.add((kind, name))  # the next pass sees what is there now
                     waits = True
                     continue
-                news |= memory.refuse((kind, name), applied, error.message, plan.at)
+                news |= memory.refuse((kind, name), applied, error.message, plan.at, error.status)
                 log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
                 continue
             memory.refused.pop((kind, name), None)
@@ -111,6 +116,23 @@ class Applier:
                 if memory.revert((kind, name), plan.at):
                     await self.api.create_event(plan.namespace, revert.event)
         return Outcome(waits=waits, refused=news)
+
+    async def _check(self, plan: Plan, child: Object, memory: Memory) -> bool | None:
+        """Let the API server check a child in a dry run; None: it is right.
+
+        Else it is noted as any refusal is, and the answer says whether that is news. Where an
+        object has the child's name already, `_take` decides what becomes of it.
+        """
+        kind, name = key_of(child)
+        if await self.api.get(path(kind, plan.namespace, name)) is not None:
+            return None
+        try:
+            await self.api.dry_run(child)
+        except ApiError as error:
+            applied = child["metadata"]["annotations"][Annotation.APPLIED]
+            log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+            return memory.refuse((kind, name), applied, error.message, plan.at, error.status)
+        return None
 
     async def _take(self, child: Object) -> Object:
         """Apply one child; raises ApiError, also where another's object has its name."""

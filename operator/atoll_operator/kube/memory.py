@@ -38,6 +38,7 @@ class Refused:
 
     applied: str
     message: str
+    status: int
     tries: int
     again_at: float
 
@@ -102,15 +103,20 @@ class Memory:
         if registrar is not None and registrar.state == pb.SHARD_COMPLETE and self.final_at is None:
             self.final_at = now
 
-    def refuse(self, key: tuple[str, str], applied: str, message: str, now: float) -> bool:
-        """Note that a child was refused; whether that is news, which no status says yet."""
+    def refuse(
+        self, key: tuple[str, str], applied: str, message: str, now: float, status: int = 0
+    ) -> bool:
+        """Note that a child was refused, with the HTTP status; whether that is news.
+
+        News is what no status of the job says yet.
+        """
         known = self.refused.get(key)
         same = known is not None and known.applied == applied
         tries = known.tries + 1 if known is not None and same else 0
         first, most = REFUSED_SECONDS
         again_at = now + min(most, first * 2.0 ** min(tries, 10))
         self.refused[key] = Refused(
-            applied=applied, message=message, tries=tries, again_at=again_at
+            applied=applied, message=message, status=status, tries=tries, again_at=again_at
         )
         return known is None or not same or known.message != message
 
@@ -153,6 +159,7 @@ class Memory:
                 name=name,
                 applied=each.applied,
                 message=each.message,
+                status=each.status,
                 wait_seconds=each.again_at - now,
             )
             for (kind, name), each in sorted(self.refused.items())

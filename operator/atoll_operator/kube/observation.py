@@ -34,6 +34,10 @@ from atoll_protos.names import Label, slot_name
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
 BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
 RESTARTED = "@"  # between a template's hash and that time
+WORKLOADS = frozenset({"StatefulSet", "Deployment"})
+# HTTP statuses with which the API server answers to a wrong object. That of an unknown field or of
+# a wrong type in a server-side apply is 500.
+WRONG = frozenset({400, 422, 500})
 STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
 
 Raw = Mapping[str, Any]
@@ -139,7 +143,13 @@ class Refusal:
     name: str
     applied: str  # hash of what was to be applied
     message: str  # the API server's
+    status: int = 0  # HTTP
     wait_seconds: float = 0.0  # until it is tried again; not above 0: now
+
+    @property
+    def of_template(self) -> bool:
+        """Whether a pod template is wrong, which no time can heal."""
+        return self.kind in WORKLOADS and self.status in WRONG
 
     @property
     def text(self) -> str:

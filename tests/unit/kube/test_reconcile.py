@@ -44,6 +44,7 @@ class Server:
         self.job, self.children = job, {}  # type: ignore[var-annotated]
         self.log: list[str] = []
         self.refuses: dict[str, str] = {}  # message by name of a child
+        self.wrong: dict[str, str] = {}  # message by a text in a workload
         self.cache, self.version = Cache(), 0
 
     def show(self) -> None:
@@ -74,6 +75,7 @@ class Server:
         self.log.append(f"apply {child['kind']} {name}")
         if name in self.refuses:
             raise ApiError(403, self.refuses[name])
+        await self.dry_run(child)
         where = path(child["kind"], "demo", name)
         uid = child["metadata"].get("uid")
         if uid is not None and self.children.get(where, {}).get("metadata", {}).get("uid") != uid:
@@ -83,6 +85,11 @@ class Server:
         live["status"] = {"observedGeneration": 1}
         self.children[where] = live
         return copy.deepcopy(live)
+
+    async def dry_run(self, child: Mapping[str, Any]) -> None:
+        for text, message in self.wrong.items():
+            if text in str(child.get("spec", {}).get("template", "")):
+                raise ApiError(500, message)
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]

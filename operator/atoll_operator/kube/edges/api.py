@@ -196,6 +196,13 @@ class Api:
         self.cache.written(found)
         return found
 
+    async def dry_run(self, child: Mapping[str, Any]) -> None:
+        """Let the API server check a child as `apply` would write it; raises ApiError."""
+        metadata = child["metadata"]
+        where = path(child["kind"], metadata["namespace"], metadata["name"])
+        query = [("fieldManager", CHILDREN_MANAGER), ("force", "true"), ("dryRun", "All")]
+        await self._send("patch", where, child, query, APPLY, CALL_SECONDS_MAX)
+
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> Object:

@@ -6,19 +6,24 @@ changed the child. The latter is a *revert*. It is told in an Event once, and re
 pauses of at most REVERT_SECONDS (`memory`), so that another controller that wants something else,
 such as an autoscaler, never makes the two write in turns without end.
 
+Before anything of a new job is made, the API server checks all its workloads in a dry run, because
+the CRD does not look into pod templates. Later, an edit that it refuses leaves that workload as it
+is, and the others take theirs.
+
 A live child is applied with its UID, so that an object that has taken its place in the meantime is
 never hit (the API server answers 409). Where there is no child of ours, `apply` looks at what has
 the name before it makes one (`ownership`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import Job, StorageType
-from atoll_operator.kube.names import LEARNER_ROLE, Annotation
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.observation import (
+    WORKLOADS,
     Object,
     Observation,
     Refusal,
@@ -32,6 +37,7 @@ from atoll_operator.kube.plan.actions import Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren, Owner
 from atoll_operator.kube.plan.drift import Difference, drift, quantity
 from atoll_operator.kube.plan.situation import Situation
+from atoll_protos.names import Label
 
 NOT_WANTED = "the job no longer asks for it"
 DIFFERENCES_MAX = 3  # that an Event names
@@ -42,6 +48,7 @@ VALUE_CHARACTERS_MAX = 60
 class Changes:
     """What one pass does to the children of a job."""
 
+    check: tuple[Object, ...] = ()  # of a new job: what must be right before anything is made
     apply: tuple[Object, ...] = ()
     reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
     prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
@@ -66,6 +73,8 @@ def of_children(case: Situation) -> Changes:
             changed += [child] if child else []
             reverts += [revert] if revert else []
     refused = _refused(seen, changed)
+    if not any(kind in WORKLOADS for kind, _ in own):
+        return _of_new(changed, refused)
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
     put_off = {each.key: seen.remembered.reverts.get(each.key, 0.0) for each in reverts}
     waiting |= {key for key, seconds in put_off.items() if seconds > 0}
@@ -76,6 +85,20 @@ def of_children(case: Situation) -> Changes:
         refused=refused,
         wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
     )
+
+
+def _of_new(changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
+    """All children of a job that has none that runs, or nothing while a workload is refused.
+
+    So a job whose template is wrong leaves nothing behind, and its status says so from the first
+    one on. Later, each workload is refused by itself, and stays as it is.
+    """
+    workloads = tuple(each for each in changed if each["kind"] in WORKLOADS)
+    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
+    if any(key_of(each) in waiting for each in workloads):
+        return Changes(refused=refused)
+    apply = tuple(each for each in changed if key_of(each) not in waiting)
+    return Changes(check=workloads, apply=apply, refused=refused)
 
 
 def _builder(case: Situation) -> JobChildren:
@@ -151,12 +174,23 @@ def _as_grown(wanted: Object, live: Object) -> Object:
 
 def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[Refusal, ...]:
     """The children that the API server refused as they are wanted now; an edit forgets it."""
-    wanted = {key_of(each): _applied(each) for each in changed}
-    return tuple(
-        each
-        for each in seen.remembered.refused
-        if wanted.get((each.kind, each.name)) == each.applied
-    )
+    wanted = {key_of(each): each for each in changed}
+    found = []
+    for each in seen.remembered.refused:
+        child = wanted.get((each.kind, each.name))
+        if child is not None and _applied(child) == each.applied:
+            origin = f" (from {_origin(child)})" if each.of_template else ""
+            found.append(replace(each, message=f"{each.message}{origin}"))
+    return tuple(found)
+
+
+def _origin(workload: Object) -> str:
+    """The fields of the manifest that a workload's template is made from."""
+    labels = workload["metadata"]["labels"]
+    role, region = labels[Label.ROLE], labels.get(Label.REGION, "")
+    if role == LEARNER_ROLE:
+        return f"spec.learner.template and podOverrides of the region {region}"
+    return f"spec.{'syncer' if role == SHARD_ROLE else 'evaluator'}.template"
 
 
 def _keeps_shards(seen: Observation, job: Job) -> bool:

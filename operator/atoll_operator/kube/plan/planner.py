@@ -72,7 +72,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     job, placement = case.job, case.placement
     children = changes.of_children(case)
     replace, waits = _replacements(case)
-    said = status.of_job(case, [each.text for each in children.refused])
+    said = status.of_job(case, children.refused)
     pause = AGAIN_SECONDS if waits else _pause(case)
     if children.refused and pause is not None:
         pause = min(pause, POLL_SECONDS)
@@ -91,6 +91,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         registrar_address=seen.remembered.registrar_address,
         storms=placement.storms,
         held=bool(placement.held),
+        check=children.check,
         apply=children.apply,
         reverts=children.reverts,
         refused=frozenset((each.kind, each.name) for each in children.refused),

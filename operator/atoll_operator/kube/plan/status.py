@@ -33,6 +33,7 @@ from atoll_operator.kube.observation import (
     Object,
     Observation,
     Pod,
+    Refusal,
     Workload,
     rfc3339,
 )
@@ -78,12 +79,17 @@ def of_unread(case: Situation) -> StatusWrite | None:
     return _write(case.seen, conditions.decide(facts), status, case.now)
 
 
-def of_job(case: Situation, refused: Sequence[str] = ()) -> StatusWrite | None:
+def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | None:
     """The status of a job in its situation; None: nothing to write.
 
-    `refused`: children that the API server has refused, in words.
+    `refused`: children that the API server has refused.
     """
-    found = conditions.decide(replace(_facts(case), refused=tuple(refused)))
+    facts = replace(
+        _facts(case),
+        refused=tuple(each.text for each in refused),
+        template_refused=any(each.of_template for each in refused),
+    )
+    found = conditions.decide(facts)
     if case.phase.kind.over and case.before.over:
         # Pods and shards are gone: what was written while they were there stays.
         status = case.seen.status
