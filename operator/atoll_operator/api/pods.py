@@ -166,9 +166,8 @@ class PodOverrides(Model):
         default={},
         max_length=32,
         description=(
-            "Labels that a node of this region must have, added to those of the template. Without"
-            " any, and where one cluster serves several regions, learners go to the nodes whose"
-            " region label has the name of this region."
+            "Labels that a node of this region must have, added to those of the template, and to"
+            " the region's label where one cluster serves several regions."
         ),
     )
     affinity: dict[str, Any] = Field(

@@ -85,6 +85,13 @@ def _names(job: Job) -> bool:
     return len(job.name) + longest <= NAME_CHARACTERS_MAX
 
 
+RESERVED = ("syncer", "evaluator")  # how the names of the job's other objects go on
+
+
+def _regions(job: Job) -> bool:
+    return not any(region.name.startswith(RESERVED) for region in job.spec.regions)
+
+
 _LEARNERS = (
     "self.regions.map(r, has(r.learners) ? r.learners :"
     f" {RegionSpec.model_fields['learners'].default}).sum()"
@@ -154,6 +161,15 @@ RULES = (
         holds=lambda job: REGION_PATTERN.fullmatch(job.name) is not None,
         cel=f"self.metadata.name.matches('^{REGION_PATTERN.pattern}$')",
         of_object=True,
+    ),
+    Rule(
+        field="spec.regions",
+        problem="a name begins with syncer or evaluator, as those of the job's other objects do",
+        remedy="give the region another name",
+        holds=_regions,
+        cel="self.regions.all(r, "
+        + " && ".join(f"!r.name.startsWith('{word}')" for word in RESERVED)
+        + ")",
     ),
 )
 

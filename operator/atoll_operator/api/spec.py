@@ -87,6 +87,13 @@ class Learner(Model):
     )
 
 
+class RegionNodes(StrEnum):
+    """Which nodes the pods of a region may use."""
+
+    REGION = "Region"
+    ANY = "Any"
+
+
 class RegionSpec(Model):
     """One region and its learners."""
 
@@ -95,8 +102,8 @@ class RegionSpec(Model):
         max_length=NAME_CHARACTERS_MAX,
         description=(
             "Name of the region, unique in the job. A learner's slot is this name and its number,"
-            " as in us-east-0. The names of the job and of a region together have at most"
-            f" {NAME_CHARACTERS_MAX} characters."
+            " as in us-east-0. It does not begin with syncer or evaluator. The names of the job and"
+            f" of a region together have at most {NAME_CHARACTERS_MAX} characters."
         ),
     )
     learners: int = Field(
@@ -111,6 +118,16 @@ class RegionSpec(Model):
     pod_overrides: PodOverrides = Field(
         default=PodOverrides(),
         description="What the learners of this region have instead of the template's settings.",
+    )
+    nodes: RegionNodes = Field(
+        default=RegionNodes.REGION,
+        strict=False,
+        description=(
+            "Where one cluster serves several regions: Region: the region's pods, with the shards"
+            " and the evaluator if they run in it, go only to nodes whose region label has the name"
+            " of this region, whatever else the template selects. Any: the operator does not ask"
+            " for that label. `atoll run` ignores it."
+        ),
     )
 
 

@@ -67,6 +67,7 @@ class Pod:
     waiting: str = ""  # why its container, or one that it needs, does not run
     unschedulable: str = ""  # the scheduler's message
     excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
+    unlabelled: bool = False  # made by an earlier version, without the job's UID as a label
 
     @property
     def ended(self) -> bool:
@@ -255,6 +256,7 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         waiting=waiting,
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         excluded=excluded_nodes(raw),
+        unlabelled=Label.JOB_UID not in labels,
     )
 
 

@@ -71,6 +71,7 @@ REFUSED = [
     (("spec.sync.overlap=16",), rules.RULES[5]),
     ((f"metadata.name={'a' * 45}",), rules.RULES[6]),
     (("metadata.name=a.b",), rules.RULES[7]),
+    (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[8]),
 ]
 
 

@@ -37,11 +37,11 @@ def children(
     running: Running = EVERYTHING,
     exclusions: Exclusions = Exclusions(),  # noqa: B008
     settings: Settings = SETTINGS,
-    unlabelled: frozenset[str] = frozenset(),
+    **more: Any,
 ) -> JobChildren:
     return JobChildren(
         job=job(*changes), owner=OWNER, settings=settings, running=running, exclusions=exclusions,
-        unlabelled=unlabelled,
+        **more,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import excluded_nodes, key_of
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
+from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 from unit.kube.cluster_values import SETTINGS
@@ -92,7 +93,8 @@ def test_a_drain_takes_what_the_quorum_can_spare_of_all_regions_together(
 ) -> None:
     spec = children(f"spec.sync={sync}")["PodDisruptionBudget", "tiny-learner"]["spec"]
     assert spec["maxUnavailable"] == spare
-    assert spec["selector"] == {"matchLabels": {Label.JOB: "tiny", Label.ROLE: "learner"}}
+    labels = {Label.JOB: "tiny", Label.JOB_UID: "job-uid", Label.ROLE: "learner"}
+    assert spec["selector"] == {"matchLabels": labels}
 
 
 def test_the_log_s_end_is_the_last_word_of_a_container_that_wrote_no_other() -> None:
@@ -141,16 +143,83 @@ def test_run_files_are_immutable_and_agree_on_the_run() -> None:
     assert len({RunFile.from_json(each["data"]["run.json"]).hash for each in files}) == 1
 
 
-def test_pods_go_to_their_regions_nodes_unless_the_user_selects_nodes() -> None:
-    pod = template(children(), "StatefulSet", "tiny-eu-west")["spec"]
-    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (term,) = required["nodeSelectorTerms"]
-    (expression,) = term["matchExpressions"]
-    assert expression["values"] == ["eu-west"]
-    own = "spec.regions=[{name: us-east}, {name: eu-west, podOverrides: {nodeSelector: {a: b}}}]"
-    pod = template(children(own), "StatefulSet", "tiny-eu-west")["spec"]
-    assert pod["nodeSelector"] == {"a": "b"}
-    assert "affinity" not in pod
+def regions_of(pod: dict[str, Any]) -> list[list[str]]:
+    """For each term of the required node affinity, the regions that it allows."""
+    affinity = pod.get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    return [
+        expression["values"]
+        for term in required.get("nodeSelectorTerms", [])
+        for expression in term["matchExpressions"]
+        if expression["key"] == SETTINGS.region_label
+    ]
+
+
+EU_WEST = "spec.regions=[{{name: us-east}}, {{name: eu-west, {}}}]"
+TERMS = """spec.learner.template.spec.affinity={nodeAffinity: {
+  requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+    {matchExpressions: [{key: gpu, operator: Exists}]},
+    {matchExpressions: [{key: tpu, operator: Exists}]}]}}}"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "spec.seed=0",
+        EU_WEST.format("podOverrides: {nodeSelector: {gpu: h100}}"),
+        "spec.learner.template.spec={nodeSelector: {gpu: h100}}",
+        TERMS,
+    ],
+)
+def test_pods_go_to_their_regions_nodes_whatever_else_the_user_selects(change: str) -> None:
+    pod = template(children(change), "StatefulSet", "tiny-eu-west")["spec"]
+    allowed = regions_of(pod)
+    assert len(allowed) == (2 if change == TERMS else 1)  # a node needs to match one term
+    assert all(each == ["eu-west"] for each in allowed)
+    assert pod.get("nodeSelector", {}) == ({"gpu": "h100"} if "h100" in change else {})
+
+
+def test_a_region_that_says_so_takes_any_node_for_all_its_pods() -> None:
+    found = children("spec.regions=[{name: us-east, nodes: Any}, {name: eu-west}]")
+    for key in (
+        ("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-syncer-0"),
+        ("Deployment", "tiny-evaluator"),
+    ):  # fmt: skip
+        assert regions_of(template(found, *key)["spec"]) == []
+    assert regions_of(template(found, "StatefulSet", "tiny-eu-west")["spec"]) == [["eu-west"]]
+
+
+def test_no_two_objects_of_a_job_have_the_same_name_whatever_its_regions_are_called() -> None:
+    problem = r"spec\.regions: a name begins with syncer or evaluator"
+    for name in ("syncer", "syncer-0", "evaluator", "syncer-1-x"):
+        with pytest.raises(SpecError, match=problem):
+            children(f"spec.regions=[{{name: {name}}}]")
+    for name in ("learner", "run", "a-syncer-0"):
+        objects = builder(f"spec.regions=[{{name: {name}}}]").objects()
+        assert len({key_of(each) for each in objects}) == len(objects)
+
+
+def test_an_account_that_the_template_names_is_the_user_s_and_not_made() -> None:
+    own = "spec.{}.template.spec.serviceAccountName=tiny-{}"
+    accounts = {key for key in children() if key[0] == "ServiceAccount"}
+    for role, named in (("learner", "learner"), ("syncer", "syncer"), ("evaluator", "evaluator")):
+        left = {key for key in children(own.format(role, named)) if key[0] == "ServiceAccount"}
+        assert accounts - left == {("ServiceAccount", f"tiny-{named}")}
+    regions = "spec.regions=[{name: us-east, podOverrides: {serviceAccountName: mine}}"
+    assert ("ServiceAccount", "tiny-learner") not in children(regions + "]")
+    assert ("ServiceAccount", "tiny-learner") in children(regions + ", {name: eu-west}]")
+
+
+def test_a_mesh_is_told_that_shards_speak_http_2() -> None:
+    (port,) = children()["Service", "tiny-syncer-0"]["spec"]["ports"]
+    assert port["appProtocol"] == "kubernetes.io/h2c"
+
+
+def test_argo_cd_takes_no_claim_for_a_part_of_an_application() -> None:
+    found = children("spec.syncer.storage={type: PersistentVolumeClaim}")
+    labels = found["PersistentVolumeClaim", "tiny-syncer-0"]["metadata"]["labels"]
+    assert "app.kubernetes.io/instance" not in labels
+    assert labels[Label.JOB] == "tiny"
 
 
 def test_an_install_makes_only_what_belongs_in_its_regions() -> None:
@@ -201,13 +270,36 @@ def test_a_null_in_a_security_context_leaves_the_field_to_the_cluster() -> None:
     assert learners["spec"]["securityContext"]["runAsUser"] is None
 
 
-def test_every_object_and_every_pod_carries_the_uid_of_the_job_and_no_selector_does() -> None:
+def selector_of(child: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, Any] = child.get("spec", {}).get("selector", {})
+    return dict(found.get("matchLabels", found))
+
+
+def test_every_object_pod_and_selector_carries_the_uid_of_the_job() -> None:
     for child in children().values():
         assert child["metadata"]["labels"][Label.JOB_UID] == "job-uid"
         inner = child.get("spec", {}).get("template")
         if inner is not None:
             assert inner["metadata"]["labels"][Label.JOB_UID] == "job-uid"
-        assert Label.JOB_UID not in str(child.get("spec", {}).get("selector", ""))
+            assert selector_of(child).items() <= inner["metadata"]["labels"].items()
+        selector = selector_of(child)
+        assert not selector or selector[Label.JOB_UID] == "job-uid"
+
+
+def test_what_an_earlier_version_has_made_goes_on_until_its_pods_carry_the_uid() -> None:
+    names = frozenset({"tiny-us-east", "tiny-syncer-0"})
+    found = children(unselected=names, unmarked=names)
+    for (kind, name), child in found.items():
+        selector = selector_of(child)
+        if not selector:
+            continue
+        earlier = name in names or kind == "PodDisruptionBudget"
+        assert (Label.JOB_UID in selector) == (not earlier), name
+        assert {Label.JOB, Label.ROLE} <= selector.keys()
+    later = children(unselected=names)
+    assert Label.JOB_UID not in selector_of(later["StatefulSet", "tiny-us-east"])
+    for key in (("Service", "tiny-us-east"), ("PodDisruptionBudget", "tiny-learner")):
+        assert Label.JOB_UID in selector_of(later[key])
 
 
 def test_the_uid_as_a_label_restarts_no_pod_of_an_earlier_version() -> None:

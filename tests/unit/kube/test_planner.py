@@ -15,6 +15,7 @@ from atoll_operator.kube.plan import changes, planner, restarts
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
+from atoll_protos.names import Label
 from unit.kube.cluster_values import MANIFEST, SETTINGS, children, job, learner, node, reply, shard
 
 NOW = 1_800_000_000.0
@@ -387,3 +388,31 @@ def test_the_phases_of_a_job_decide_what_runs() -> None:
     replicas = [each["spec"]["replicas"] for each in suspended.apply if "replicas" in each["spec"]]
     assert replicas
     assert set(replicas) == {0}
+
+
+def by_an_earlier_version() -> list[dict[str, Any]]:
+    """Live children whose selectors do not have the job's UID."""
+    found = applied()
+    for each in found:
+        selector = each.get("spec", {}).get("selector")
+        if selector:
+            selector.get("matchLabels", selector).pop(Label.JOB_UID)
+    return found
+
+
+def test_services_and_budgets_go_by_the_uid_when_no_pod_is_left_without_it() -> None:
+    old = learner("us-east-0", "n1", unlabelled=True)
+    first = planned(seen(children=by_an_earlier_version(), pods=(old, learner("us-east-1", "n2"))))
+    going_on: set[tuple[str, str]] = set()
+    complete: set[tuple[str, str]] = set()
+    for each in first.apply:
+        selector = str(each.get("spec", {}).get("selector"))
+        (complete if Label.JOB_UID in selector else going_on).add(observation.key_of(each))
+    assert ("Service", "tiny-eu-west") in complete
+    assert {("Service", "tiny-us-east"), ("PodDisruptionBudget", "tiny-learner")} <= going_on
+    workloads = ("StatefulSet", "Deployment")  # their selectors cannot change
+    assert not [name for kind, name in complete if kind in workloads]
+    second = planned(seen(children=by_an_earlier_version(), pods=(learner("us-east-0", "n1"),)))
+    name = ("Service", "tiny-us-east")
+    service = next(each for each in second.apply if observation.key_of(each) == name)
+    assert service["spec"]["selector"][Label.JOB_UID] == "job-uid"

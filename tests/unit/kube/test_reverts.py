@@ -238,3 +238,13 @@ def test_a_pod_with_any_label_that_anybody_made_ends_no_pass() -> None:
     world.server.add_pod("more", "learner", "n1", **{Label.REGION: "mars", index: "first"})
     world.run()
     assert world.metric("atoll_operator_pass_failures_total") == 0
+
+
+def test_two_jobs_that_ask_for_one_name_do_not_fight_over_it() -> None:
+    """Job tiny with the region us-east, and job tiny-us with the region east."""
+    world, where, before = foreign("StatefulSet", "tiny-us-east", **OF_A_B)
+    for _ in range(5):
+        later(world, 60.0) if KEY in world.reconciler.memories else None
+        world.run()
+    assert world.server.children[where] == before
+    assert "rename this job or its region" in world.said("Accepted")["message"]

@@ -30,6 +30,7 @@ from atoll_operator.kube.observation import (
     is_of,
     key_of,
     rfc3339,
+    workload_name,
 )
 from atoll_operator.kube.plan import events, nodes, restarts
 from atoll_operator.kube.plan import phase as phases
@@ -81,7 +82,7 @@ def of_children(case: Situation) -> Changes:
     return Changes(
         apply=tuple(each for each in changed if key_of(each) not in waiting),
         reverts=tuple(each for each in reverts if each.key not in waiting),
-        prune=_pruned(seen, own, {key_of(each) for each in objects}),
+        prune=_pruned(seen, own, objects),
         refused=refused,
         wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
     )
@@ -103,6 +104,11 @@ def _of_new(changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
 
 def _builder(case: Situation) -> JobChildren:
     seen, job = case.seen, case.job
+    unlabelled = frozenset(
+        live.name
+        for live in seen.workloads.values()
+        if live.kind == "Deployment" and live.replicas and not live.job_uid
+    )
     return JobChildren(
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
@@ -112,10 +118,15 @@ def _builder(case: Situation) -> JobChildren:
         exclusions=nodes.exclusions(
             job.name, seen.workloads, case.placement, seen.pods, known=seen.nodes is not None
         ),
-        unlabelled=frozenset(
-            live.name
-            for live in seen.workloads.values()
-            if live.kind == "Deployment" and live.replicas and not live.job_uid
+        unlabelled=unlabelled,
+        unmarked=unlabelled.union(
+            workload_name(job.name, pod) for pod in seen.pods if pod.unlabelled and not pod.ended
+        ),
+        unselected=frozenset(
+            each["metadata"]["name"]
+            for each in seen.children
+            if each["kind"] in ("StatefulSet", "Deployment")
+            and Label.JOB_UID not in str(each.get("spec", {}).get("selector"))
         ),
     )
 
@@ -216,22 +227,24 @@ def _applied(child: Object) -> str | None:
 
 
 def _pruned(
-    seen: Observation, own: dict[tuple[str, str], Object], asked_for: set[tuple[str, str]]
+    seen: Observation, own: dict[tuple[str, str], Object], objects: Sequence[Object]
 ) -> tuple[Deletion, ...]:
-    """What the job no longer asks for; never pods, claims, or what pods still use.
+    """What the job no longer asks for; never pods, claims, or what pods use or will use.
 
     Pods use run files, and service accounts: a cloud's identity is taken from them all the time.
     """
-    used = set()
-    for each in seen.children:
-        if each["kind"] == "Pod":
-            spec = each.get("spec") or {}
-            used.add(("ServiceAccount", spec.get("serviceAccountName")))
-            for volume in spec.get("volumes") or []:
-                used.add(("ConfigMap", (volume.get("configMap") or {}).get("name")))
+    used = {key_of(each) for each in objects}
+    for pod in (
+        *(each for each in seen.children if each["kind"] == "Pod"),
+        *(each["spec"]["template"] for each in objects if "template" in each.get("spec", {})),
+    ):
+        spec = pod.get("spec") or {}
+        used.add(("ServiceAccount", spec.get("serviceAccountName") or ""))
+        for volume in spec.get("volumes") or []:
+            used.add(("ConfigMap", (volume.get("configMap") or {}).get("name") or ""))
     found = []
     for (kind, name), each in own.items():
-        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in asked_for | used:
+        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in used:
             continue
         if "deletionTimestamp" in each["metadata"]:
             continue

@@ -10,8 +10,14 @@ Every object has the job as its controlling owner, so deleting the job deletes t
 claim with `reclaim: Retain`. Suspending or finishing a job sets replicas to 0 and deletes nothing.
 
 Every object and every pod has the job's UID as a label, so that what a former job of the same name
-has left is not taken for this job's (`observation.belongs`). It is in no selector, which could not
-change, and in no template's hash: the label alone restarts nothing.
+has left is not taken for this job's (`observation.belongs`), and every selector has it, so that no
+Service, budget or workload of this job selects another's pods. What an earlier version has made
+goes on: the selector of a workload cannot change, so it stays as it is, and as long as pods without
+the label run, what selects them goes by the other labels. The label is in no template's hash: it
+alone restarts nothing.
+
+No child's name holds a hash. Two jobs can therefore ask for the same name, as job `a` with the
+region `b-c` and job `a-b` with the region `c` do; the later one is told so (`ownership`).
 
 Two hashes decide what happens to running pods. `Annotation.APPLIED` is the hash of a whole object:
 while the live object carries it there is nothing to apply. `Annotation.TEMPLATE` is the hash of a
@@ -32,6 +38,7 @@ from atoll_operator.api.spec import (
     KIND,
     Job,
     Reclaim,
+    RegionNodes,
     RegionSpec,
     StorageType,
 )
@@ -51,13 +58,15 @@ from atoll_operator.kube.names import (
     shard_name,
     shards_budget_name,
 )
-from atoll_operator.kube.observation import Object
+from atoll_operator.kube.observation import Object, key_of
 from atoll_operator.kube.plan import accepted, pods
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
+
+INSTANCE = "app.kubernetes.io/instance"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,10 @@ class JobChildren:
     manifest: Mapping[str, Any] = field(default_factory=dict)  # the spec as it was accepted
     unlabelled: frozenset[str] = frozenset()
     """Names of running Deployments whose pods an earlier version made without the job's UID."""
+    unmarked: frozenset[str] = frozenset()
+    """Names of workloads some of whose pods have no label with the job's UID."""
+    unselected: frozenset[str] = frozenset()
+    """Names of workloads that were made with a selector without the job's UID."""
 
     def objects(self) -> list[Object]:
         """All children, in the order in which they are applied: what pods refer to comes first."""
@@ -94,14 +107,30 @@ class JobChildren:
             found.append(self._learners_budget())
         if home:
             found += [self._account(SHARD_ROLE), self._run_config(shards_file(job))]
-            found.append(self._budget(shards_budget_name(job.name), SHARD_ROLE, unavailable=1))
+            found.append(self._shards_budget())
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
             if job.spec.evaluator is not None:
                 found += [self._account(EVALUATOR_ROLE), self._evaluator()]
         for region in regions:
             found += self._region(region)
-        return [with_applied_hash(each) for each in found]
+        needless = self._own_accounts()
+        return [with_applied_hash(each) for each in found if key_of(each) not in needless]
+
+    def _own_accounts(self) -> set[tuple[str, str]]:
+        """Service accounts that are not made: every template of their role names one itself."""
+        spec = self.job.spec
+        of_regions = [each.pod_overrides.service_account_name for each in spec.regions]
+        given = {
+            LEARNER_ROLE: all(of_regions) or bool(pods.account_of(spec.learner.template)),
+            SHARD_ROLE: bool(pods.account_of(spec.syncer.template)),
+            EVALUATOR_ROLE: bool(spec.evaluator and pods.account_of(spec.evaluator.template)),
+        }
+        return {
+            ("ServiceAccount", account_name(self.owner.name, role))
+            for role, is_given in given.items()
+            if is_given
+        }
 
     # Each builder below returns plain objects as the API server takes them. They carry neither
     # defaults that the API server would fill in nor status: server-side apply then owns exactly
@@ -110,7 +139,7 @@ class JobChildren:
     def _labels(self, role: str, **more: str) -> dict[str, str]:
         return {
             "app.kubernetes.io/name": "atoll",
-            "app.kubernetes.io/instance": self.owner.name,
+            INSTANCE: self.owner.name,
             "app.kubernetes.io/component": role,
             "app.kubernetes.io/managed-by": COMPONENT,
             Label.JOB: self.owner.name,
@@ -118,6 +147,11 @@ class JobChildren:
             Label.ROLE: role,
             **more,
         }
+
+    def _selector(self, role: str, unmarked: bool, **more: str) -> dict[str, str]:
+        """Labels that tell the pods of a role; without the job's UID where some do not have it."""
+        own = {} if unmarked else {Label.JOB_UID: self.owner.uid}
+        return {Label.JOB: self.owner.name, **own, Label.ROLE: role, **more}
 
     def _object(
         self, kind: str, api: str, name: str, labels: Mapping[str, str], **body: Any
@@ -171,15 +205,24 @@ class JobChildren:
         """
         spec = self.job.spec
         spare = max(1, spec.learners - spec.quorum)
-        return self._budget(learners_budget_name(self.job.name), LEARNER_ROLE, unavailable=spare)
+        names = {learner_set(self.job.name, region.name) for region in spec.regions}
+        match = self._selector(LEARNER_ROLE, not self.unmarked.isdisjoint(names))
+        return self._budget(learners_budget_name(self.job.name), match, unavailable=spare)
 
-    def _budget(self, name: str, role: str, *, unavailable: int) -> Object:
+    def _shards_budget(self) -> Object:
+        """Lets a drain take one shard at a time."""
+        count = self.job.spec.syncer.shards
+        names = {shard_name(self.job.name, number) for number in range(count)}
+        match = self._selector(SHARD_ROLE, not self.unmarked.isdisjoint(names))
+        return self._budget(shards_budget_name(self.job.name), match, unavailable=1)
+
+    def _budget(self, name: str, match: Mapping[str, str], *, unavailable: int) -> Object:
         """Lets a drain evict so many pods of a role at a time, in whatever regions they are."""
         spec = {
             "maxUnavailable": unavailable,
             # A pod that crashes protects nothing: a drain may evict it, whatever the budget says.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": {Label.JOB: self.owner.name, Label.ROLE: role}},
+            "selector": {"matchLabels": dict(match)},
         }
         labels = self._labels("budget")
         return self._object("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
@@ -204,6 +247,9 @@ class JobChildren:
             settings=self.settings,
             endpoints=",".join(job.spec.syncer.endpoints or hosts),
             excluded=self.exclusions.nodes.get(child, ()),
+            any_node=any(
+                each.name == region and each.nodes is RegionNodes.ANY for each in job.spec.regions
+            ),
             **more,
         )
 
@@ -223,7 +269,8 @@ class JobChildren:
         bare = _bare(context, run_config="")  # a count of learners restarts no pod
         template = pods.learner(job, context)
         note_template_hash(template, pods.learner(job, bare))
-        selector = {Label.JOB: self.owner.name, Label.REGION: region.name, Label.ROLE: LEARNER_ROLE}
+        match = self._selector(LEARNER_ROLE, name in self.unmarked, **{Label.REGION: region.name})
+        fixed = self._selector(LEARNER_ROLE, name in self.unselected, **{Label.REGION: region.name})
         workload = self._object(
             "StatefulSet",
             "apps/v1",
@@ -237,7 +284,7 @@ class JobChildren:
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "OnDelete"},
                 "revisionHistoryLimit": 2,
-                "selector": {"matchLabels": selector},
+                "selector": {"matchLabels": fixed},
                 "template": template,
             },
         )
@@ -246,7 +293,7 @@ class JobChildren:
             workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
         service = self._object(
             "Service", "v1", name, labels,
-            spec={"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True},
+            spec={"clusterIP": "None", "selector": match, "publishNotReadyAddresses": True},
         )  # fmt: skip
         return [service, workload]
 
@@ -259,27 +306,35 @@ class JobChildren:
         """
         job, name = self.job, shard_name(self.owner.name, number)
         labels = self._labels(SHARD_ROLE, **{Label.SHARD: str(number)})
-        selector = {
-            Label.JOB: self.owner.name, Label.ROLE: SHARD_ROLE, Label.SHARD: str(number)
-        }  # fmt: skip
+        shard = {Label.SHARD: str(number)}
+        match = self._selector(SHARD_ROLE, name in self.unmarked, **shard)
+        fixed = self._selector(SHARD_ROLE, name in self.unselected, **shard)
         context = self._context(
             SHARD_ROLE, syncer_region(job), shards_file(job), name, labels=labels
         )
         template = pods.shard(job, context, number, self.owner.uid, name)
         bare = pods.shard(job, _bare(context), number, self.owner.uid, name)
         note_template_hash(template, bare)
-        ports = [{"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}]
+        port = {"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}
+        # HTTP/2 in plain text, in the word that Kubernetes defines for it: gateways and meshes
+        # would take the port for HTTP/1 or opaque bytes.
+        ports = [{**port, "appProtocol": "kubernetes.io/h2c"}]
         found = [
-            self._object("Service", "v1", name, labels, spec={"selector": selector, "ports": ports})
+            self._object("Service", "v1", name, labels, spec={"selector": match, "ports": ports})
         ]
         storage = job.spec.syncer.storage
         if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM:
             found.append(self._claim(name, labels))
-        found.append(self._deployment(name, labels, selector, template, self.running.shards))
+        found.append(self._deployment(name, labels, fixed, template, self.running.shards))
         return found
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
-        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`)."""
+        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`).
+
+        It has no label `app.kubernetes.io/instance`, by which Argo CD tells what an Application of
+        that name has made: it would delete a claim that has no owner.
+        """
+        labels = {name: value for name, value in labels.items() if name != INSTANCE}
         storage = self.job.spec.syncer.storage
         spec: Object = {
             "accessModes": ["ReadWriteOnce"],
@@ -301,8 +356,8 @@ class JobChildren:
         )
         template = pods.evaluator(job, context)
         note_template_hash(template, pods.evaluator(job, _bare(context)))
-        selector = {Label.JOB: self.owner.name, Label.ROLE: EVALUATOR_ROLE}
-        return self._deployment(name, labels, selector, template, self.running.evaluator)
+        fixed = self._selector(EVALUATOR_ROLE, name in self.unselected)
+        return self._deployment(name, labels, fixed, template, self.running.evaluator)
 
     def _deployment(
         self,

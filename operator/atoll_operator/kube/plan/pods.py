@@ -18,8 +18,10 @@ privileges and capabilities, with the runtime's seccomp profile. `/tmp` and `/de
 of the pod; the latter is memory, and the two processes of a learner share theirs through it.
 
 A pod is bound to its region by node affinity on `Settings.region_label`, where the cluster spans
-regions and the user has not selected nodes. Lost nodes are excluded by `matchFields` on the node's
-name, which every node has, rather than by its hostname label, which may differ from the name.
+regions. That is required together with what the user selects: a GPU's label says nothing of the
+region, and data, cost and the guard against storms go by regions. `spec.regions[].nodes: Any`
+leaves it out. Lost nodes are excluded by `matchFields` on the node's name, which every node has,
+rather than by its hostname label, which may differ from the name.
 
 Whatever this module writes goes into the hash of the role's template, so a change of its output
 restarts running pods at the next upgrade of the operator: change it only for a reason.
@@ -66,6 +68,7 @@ class RoleContext:
     run_hash: str
     settings: Settings
     endpoints: str  # host:port of every shard, comma-separated
+    any_node: bool = False  # the region's label is not asked for
     excluded: tuple[str, ...] = ()  # nodes that the scheduler must not use
     overrides: PodOverrides = field(default_factory=PodOverrides)
 
@@ -115,6 +118,11 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     container.setdefault("readinessProbe", {**probe, "periodSeconds": 3})
     container.setdefault("livenessProbe", {**probe, "periodSeconds": 10, "failureThreshold": 9})
     return pod
+
+
+def account_of(template: Template) -> str:
+    """The service account that a user's template names; empty: none."""
+    return str((template.spec.model_extra or {}).get("serviceAccountName") or "")
 
 
 def container_names(job: Job) -> dict[str, str]:
@@ -222,9 +230,9 @@ def _tolerations() -> list[dict[str, Any]]:
 
 
 def _place(context: RoleContext, spec: dict[str, Any]) -> None:
-    """Require the region's nodes (unless the user selects nodes), without the excluded ones."""
+    """Require the region's nodes, besides what the user requires, without the excluded ones."""
     expressions, fields = [], []
-    if context.settings.spans_regions and not spec.get("nodeSelector"):
+    if context.settings.spans_regions and not context.any_node:
         label = context.settings.region_label
         expressions.append({"key": label, "operator": "In", "values": [context.region]})
     for node in context.excluded:
