@@ -1,12 +1,13 @@
 """What the operator remembers of one job from one pass to the next; all of it can be lost.
 
 A restarted operator begins with an empty memory. Nothing here is needed to be right: it holds
-each shard's last answer and the beginnings of silences, which only
-delay an action when they are forgotten. What must survive is in the cluster: in the status, in
+each shard's last answer and the beginnings of silences, which only delay an action when they are
+forgotten. What must survive is in the cluster: in the status, in
 annotations of children, and at the registrar.
 
-All times are seconds of the operator's monotonic clock. `observe` writes most fields; `apply` and
-`report` note what they have done. The plan never sees this object, only what `read` returns.
+All times are seconds of the operator's monotonic clock. `observe` and `edges.polls` write most
+fields; `reconcile`, `apply` and `report` note what they have done. The plan never sees this
+object, only what `read` returns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -75,6 +76,7 @@ class Memory:
     final_at: float | None = None  # when the registrar first said Complete
 
     # what was done
+    acted_at: float = LONG_AGO  # when the last effect of a pass was under way
     stormed_at: dict[str, float] = field(default_factory=dict)  # last storm, by region
     held: bool = False  # the last plan held replacements: NodeLossHeld
     replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name or role

@@ -47,12 +47,13 @@ from atoll_operator.kube.apply import Applier, Outcome
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.observe import NotSeenError, Observer
+from atoll_operator.kube.observe import NotAskedError, NotSeenError, Observer
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
 
 UNSEEN_SECONDS = 1.0  # between two passes while a watch is broken
+UNASKED_SECONDS = 3.0  # the shards' answers come earlier, and bring a pass
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +86,8 @@ class Reconciler:
                 decided = plan(blind, self.settings, time.time())
                 await self.writer.report(decided, self.memories[key])
             return UNSEEN_SECONDS
+        except NotAskedError:
+            return UNASKED_SECONDS
         if seen is None:
             self.memories.pop(key, None)
             return None
@@ -93,6 +96,8 @@ class Reconciler:
         try:
             outcome = await self.applier.apply(decided, self.memories[key])
         finally:
+            if decided.acts:
+                self.memories[key].acted_at = time.monotonic()
             if not outcome.refused:  # else the next pass, which comes at once, says it too
                 await self.writer.report(decided, self.memories[key])
         self.last_pass_at = time.monotonic()

@@ -29,8 +29,9 @@ import structlog
 
 from atoll_operator.kube import health
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.cache import Sight
+from atoll_operator.kube.cache import Key, Sight
 from atoll_operator.kube.edges import api, http, watches
+from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.reflector import Reflector
 from atoll_operator.kube.edges.syncers import Syncers
@@ -48,14 +49,19 @@ log = structlog.get_logger()
 
 
 def reconciler(
-    server: api.Api, syncers: Syncers, nodes: Nodes, settings: Settings, metrics: Metrics
+    server: api.Api,
+    syncers: Syncers,
+    polls: Polls,
+    nodes: Nodes,
+    settings: Settings,
+    metrics: Metrics,
 ) -> Reconciler:
     """The phases of a pass, put together."""
     repair = Repair(api=server, syncers=syncers, metrics=metrics)
     return Reconciler(
         settings=settings,
         metrics=metrics,
-        observer=Observer(cache=server.cache, syncers=syncers, nodes=nodes, settings=settings),
+        observer=Observer(cache=server.cache, polls=polls, nodes=nodes, settings=settings),
         applier=Applier(api=server, metrics=metrics, repair=repair),
         writer=StatusWriter(api=server, metrics=metrics),
     )
@@ -95,7 +101,12 @@ async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     server, syncers, metrics = await api.connect(), Syncers(), Metrics()
     nodes = Nodes(region_label=settings.region_label)
-    passes = reconciler(server, syncers, nodes, settings, metrics)
+
+    def asked(key: Key) -> None:
+        queue.add(key)
+
+    polls = Polls(syncers=syncers, done=asked)
+    passes = reconciler(server, syncers, polls, nodes, settings, metrics)
     queue = Queue(reconcile=passes.reconcile)
     follow = reflectors(server, nodes, settings, queue)
     sights = {each.source.path: each.sight for each in follow}
@@ -124,5 +135,6 @@ async def serve(settings: Settings) -> None:
             each.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         await runner.cleanup()
+        await polls.close()
         await syncers.close()
         await server.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,9 @@ from atoll_operator.kube.edges.api import (
     path,
 )
 from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observation import rfc3339
 from atoll_operator.kube.observe import Observer
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.report import StatusWriter
@@ -130,12 +133,20 @@ class Shards:
     def __init__(self, log: list[str]) -> None:
         self.replies: list[pb.StatusReply | None] = [None]
         self.log = log
+        self.asked = True
+        self.followed: dict[Any, Any] = {}
 
-    async def forget(self, addresses: Any) -> None:
-        del addresses
+    async def follow(self, key: Any, memory: Memory, addresses: Mapping[int, str]) -> bool:
+        """As `Polls` does, with answers that are there at once."""
+        if any(addresses.values()):
+            memory.take(self.replies[: len(addresses)], time.monotonic(), rfc3339(time.time()))
+        else:
+            memory.answered_at.clear()
+        self.followed = {key: dict(addresses)}
+        return self.asked
 
-    async def status(self, addresses: Any) -> Any:
-        return self.replies[: len(addresses)]
+    async def forget(self, key: Any) -> None:
+        self.followed.pop(key, None)
 
     async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int:
         self.log.append(f"owner {slot} {uid or 'none'} {word}")
@@ -155,7 +166,7 @@ class World:
         api: Any = self.server
         shards: Any = self.shards
         self.metrics = Metrics()
-        self.reconciler = reconciler(api, shards, self.nodes, SETTINGS, self.metrics)
+        self.reconciler = reconciler(api, shards, shards, self.nodes, SETTINGS, self.metrics)
 
     def run(self) -> list[str]:
         """One pass; what it wrote."""
@@ -565,3 +576,44 @@ def test_while_nodes_cannot_be_watched_no_pod_is_replaced() -> None:
     world.nodes.sights[NODES].works(1.0)
     world.run()
     assert "delete tiny-us-east-0 at once" in world.run()
+
+
+def test_answers_from_before_the_last_effects_are_not_judged() -> None:
+    world = lost_learner()
+    memory = world.reconciler.memories[KEY]
+    acted = memory.acted_at
+    world.shards.asked = False
+    assert world.run() == []
+    assert world.again == reconcile.UNASKED_SECONDS
+    assert memory.acted_at == acted
+    world.shards.asked = True
+    assert world.run() != []
+    assert memory.acted_at > acted
+
+
+def test_a_pass_that_only_writes_a_status_leaves_the_answers_young() -> None:
+    world = lost_learner()
+    for _ in range(4):
+        world.run()
+    acted = world.reconciler.memories[KEY].acted_at
+    reply = world.shards.replies[0]
+    assert reply is not None
+    reply.state = pb.SHARD_RECOVERING
+    assert "status" in world.run()
+    assert world.reconciler.memories[KEY].acted_at == acted
+
+
+def test_the_shards_of_a_job_that_is_gone_or_run_elsewhere_are_not_asked() -> None:
+    world = lost_learner()
+    world.run()
+    assert KEY in world.shards.followed
+    assert world.server.job is not None
+    world.server.job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    world.run()
+    assert KEY not in world.shards.followed
+    del world.server.job["spec"]["managedBy"]
+    world.run()
+    assert KEY in world.shards.followed
+    world.server.job = None
+    world.run()
+    assert KEY not in world.shards.followed

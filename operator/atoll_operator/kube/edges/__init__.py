@@ -4,10 +4,11 @@
     reflector  one collection, followed for ever by list and watch
     watches    which collections are followed, and who is told of a change
     syncers    shards: Status and SetOwner over gRPC
+    polls      the clock of the shards: who is asked when
     http       probes and Prometheus
     queue      the clock: which job gets a pass when
 
 `kubernetes` is imported in `api` alone, grpc in `syncers`, aiohttp's server in `http`. Modules here
 may import `memory`, `plan` and what lies below them, and not each other's worlds, except that
-`reflector` and `watches` use `api`.
+`reflector` and `watches` use `api`, and `polls` uses `syncers`.
 """

@@ -81,3 +81,10 @@ class Plan:
     pods: tuple[Pod, ...] = ()
     status: StatusWrite | None = None  # None: nothing to write
     pause_seconds: float | None = None  # until the next pass; None: only an event brings one
+
+    @property
+    def acts(self) -> bool:
+        """Whether it changes anything but the status: then the shards' answers grow old."""
+        return bool(
+            self.apply or self.prune or self.replace or self.delete or self.owners or self.restart
+        )

@@ -1,0 +1,119 @@
+"""The clock of the shards' answers: every job's shards are asked each second, beside the passes.
+
+A shard that cannot be reached costs a call its whole deadline. A pass must not wait for that: it
+would hold one of the queue's few workers, and some twenty jobs behind a NetworkPolicy would delay
+all others. So each job that has shards has one task here, which asks them all, notes the answers in
+the job's memory, and asks again POLL_SECONDS after it began, or when the answers are there if that
+is later. Passes take the newest answers with their age.
+
+Answers of before a pass's effects are not judged. A pass that has said an owner's word or deleted a
+pod would see its own effect undone and do it again. `follow` therefore tells whether a poll of
+these addresses has begun after the job's last effects (`Memory.acted_at`) and has ended. If not, it
+begins one at once, the pass ends without judging anything, and the end of the poll brings the next
+(`done`). Otherwise a poll asks for a pass when what the shards say has changed in more than its
+progress.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.cache import Key
+from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.memory import LONG_AGO, Memory
+from atoll_operator.kube.observation import rfc3339
+
+POLL_SECONDS = 1.0
+
+Said = tuple[tuple[object, ...] | None, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Poll:
+    """The task of one job."""
+
+    memory: Memory
+    addresses: Mapping[int, str]
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    begun_at: float = LONG_AGO  # the last one that has ended
+    awaited: bool = False  # a pass waits for its end
+    said: Said = ()
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Polls:
+    """One task per job that has shards with known addresses."""
+
+    syncers: Syncers
+    done: Callable[[Key], None]  # asks for a pass
+    polls: dict[Key, Poll] = field(default_factory=dict)
+
+    async def follow(self, key: Key, memory: Memory, addresses: Mapping[int, str]) -> bool:
+        """Ask these shards from now on; whether answers of after the last effects are there."""
+        poll = self.polls.get(key)
+        if poll is not None and (poll.memory is not memory or poll.addresses != addresses):
+            await self._stop(key, keep=frozenset(addresses.values()))
+            poll = None
+        if not any(addresses.values()):
+            memory.answered_at.clear()  # shards that do not exist are not silent
+            return True
+        if poll is None:
+            poll = self.polls[key] = Poll(memory=memory, addresses=dict(addresses))
+            poll.task = asyncio.create_task(self._run(key, poll))
+        if poll.begun_at > memory.acted_at:
+            return True
+        poll.awaited = True
+        poll.hurry.set()
+        return False
+
+    async def forget(self, key: Key) -> None:
+        """Ask no more, and close the channels: the job is gone, or not run here."""
+        await self._stop(key, keep=frozenset())
+
+    async def close(self) -> None:
+        """End all tasks."""
+        for key in list(self.polls):
+            await self.forget(key)
+
+    async def _stop(self, key: Key, keep: frozenset[str]) -> None:
+        poll = self.polls.pop(key, None)
+        if poll is None:
+            return
+        if poll.task is not None:
+            poll.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await poll.task
+        await self.syncers.forget(sorted(set(poll.addresses.values()) - keep))
+
+    async def _run(self, key: Key, poll: Poll) -> None:
+        while True:
+            began, wall = time.monotonic(), rfc3339(time.time())
+            poll.hurry.clear()
+            replies = await self.syncers.status([poll.addresses[n] for n in sorted(poll.addresses)])
+            poll.memory.take(replies, time.monotonic(), wall)
+            said, poll.begun_at = said_by(replies), began
+            judged = began > poll.memory.acted_at
+            if (poll.awaited and judged) or said != poll.said:
+                poll.awaited, poll.said = poll.awaited and not judged, said
+                self.done(key)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, began + POLL_SECONDS - time.monotonic())):
+                    await poll.hurry.wait()
+
+
+def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
+    """What of the answers may ask for an action: states, sessions and owners, not progress."""
+    return tuple(
+        None
+        if reply is None
+        else (
+            reply.state,
+            reply.run,
+            tuple((each.slot, each.state, each.uid, each.owner_word) for each in reply.slots),
+        )
+        for reply in replies
+    )
