@@ -60,7 +60,7 @@ EXITS: Final[Mapping[int, Exit]] = {
             permanent=True,
             failure=True,
             reason="BadInput",
-            remedy="fix what its log names, then start another job",
+            remedy="fix what its log names, then start it again",
         ),
         Exit(
             code=ExitCode.OTHER_JOB,

@@ -209,12 +209,12 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             STORE_LOST,
             "a shard lost its state and no learner can restore it",
-            "start another job",
+            "bring the shard's volume back, or start over: annotate the job with `atoll.dev/retry`",
         ),
         (
             "DeadlineExceeded",
             "spec.activeDeadlineSeconds have passed",
-            "start another job with more time",
+            "give it more time: an edit of the spec lets it go on",
         ),
         (
             "ProcessFailed",

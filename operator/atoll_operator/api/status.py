@@ -128,6 +128,15 @@ class Progress(Shown):
     )
 
 
+class Failure(Shown):
+    """How the job stood when it failed; a change of it lets a failed job try again."""
+
+    generation: int = Field(description="The metadata.generation with which the job failed.")
+    retry: str = Field(
+        default="", description="The value of the annotation atoll.dev/retry at that time."
+    )
+
+
 class Status(Shown):
     """What is seen of the job; what cannot be seen now is absent."""
 
@@ -150,7 +159,10 @@ class Status(Shown):
     syncer: SyncerStatus | None = Field(default=None, description="What is seen of the shards.")
     run: str | None = Field(
         default=None,
-        description="Random id of the training. It stays the same for the life of the job.",
+        description=(
+            "Random id of the training. It stays the same for the life of the job, unless a failed"
+            " job that has kept nothing starts over."
+        ),
     )
     learners_live: int | None = Field(
         default=None, description="Learners in training; absent while the syncer is silent."
@@ -167,6 +179,9 @@ class Status(Shown):
         default=None,
         description="When the job became Complete or Failed.",
         json_schema_extra={"format": "date-time"},
+    )
+    failure: Failure | None = Field(
+        default=None, description="How the job stood when it failed; absent: it has not."
     )
     export_url: str | None = Field(
         default=None,

@@ -34,12 +34,13 @@ OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 
 
 class Annotation:
-    """Annotations of children, and RELEASE_HOLD of a job."""
+    """Annotations of children, and RETRY and RELEASE_HOLD of a job."""
 
     APPLIED: Final = f"{GROUP}/applied"  # hash of what was applied: no PATCH while it is equal
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
     RUN_HASH: Final = f"{GROUP}/run-hash"
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [count, UID of the last replaced pod]}
+    RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.observation import Observation
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.observation import Observation, rfc3339
 from atoll_operator.kube.plan import accepted
 from atoll_operator.kube.plan.actions import Plan
 from unit.kube.cluster_values import job, learner, reply
-from unit.kube.test_planner import CHANGES, answers, lost, planned, raw, seen, template_of
+from unit.kube.test_planner import CHANGES, NOW, answers, lost, planned, raw, seen, template_of
 
 SPEC: dict[str, Any] = raw()["spec"] | {"syncer": {"shards": 1}}
 
@@ -131,3 +132,99 @@ def test_a_finished_job_with_a_field_of_another_version_stays_finished() -> None
     assert said(found, "Complete") == ("True", "Trained")
     assert said(found, "Accepted") == ("True", "Valid")
     assert set(replicas(found).values()) == {0}
+
+
+# ---------------------------------------------------------------- failed jobs
+
+
+CLAIM = "spec.syncer.storage={type: PersistentVolumeClaim}"
+
+
+def failed(*changes: str, **metadata: Any) -> Observation:
+    """A job that has failed because its time was over, as it was written."""
+    began = {"status": {"startTime": rfc3339(NOW - 61), "run": "r1"}}
+    late = ("spec.activeDeadlineSeconds=60", *changes)
+    found = written(seen(*late, raw=raw(**metadata) | began))
+    assert said(planned(replace(found, raw=found.raw | {"status": {}})), "Failed")[0] == "False"
+    return found
+
+
+def edited(found: Observation, **metadata: Any) -> Observation:
+    return replace(found, raw=found.raw | {"metadata": found.raw["metadata"] | metadata})
+
+
+def annotated(found: Observation, value: str) -> Observation:
+    return edited(found, annotations={Annotation.RETRY: value})
+
+
+def test_a_failed_job_stays_failed_and_runs_nothing() -> None:
+    found = planned(failed())
+    assert found.status is None
+    assert set(replicas(found).values()) == {0}
+
+
+@pytest.mark.parametrize("change", ["an edit", "the annotation"])
+def test_an_edit_or_the_annotation_lets_a_failed_job_try_again(change: str) -> None:
+    before = failed(CLAIM)
+    tried = edited(before, generation=2) if change == "an edit" else annotated(before, "1")
+    found = planned(tried)
+    assert said(found, "Failed") == ("False", "NotFailed")
+    assert found.status is not None
+    status = found.status.status
+    assert status["startTime"] == rfc3339(NOW)  # the deadline counts from here
+    assert {"completionTime", "failure"}.isdisjoint(status)
+    assert status["run"] == "r1"
+    later = replace(tried, raw=tried.raw | {"status": status})
+    assert planned(later).status is None or said(planned(later), "Failed")[0] == "False"
+
+
+def test_one_value_of_the_annotation_is_good_for_one_try() -> None:
+    again = annotated(failed(), "1")
+    status = planned(again).status
+    assert status is not None
+    late = {**status.status, "startTime": rfc3339(NOW - 61)}
+    second = written(replace(again, raw=again.raw | {"status": late}))
+    assert planned(second).status is None
+    assert said(planned(annotated(second, "2")), "Failed")[0] == "False"
+    removed = edited(second, annotations={})
+    assert planned(removed).status is None
+
+
+def test_a_manifest_that_is_not_accepted_lifts_no_failure() -> None:
+    found = edited(replace(failed(), reason="NotSupported", error=UNSUPPORTED), generation=2)
+    assert said(planned(found), "Failed")[0] == "True"
+
+
+def test_the_failure_says_what_another_try_starts_from() -> None:
+    def message(*changes: str) -> str:
+        (one,) = (c for c in failed(*changes).raw["status"]["conditions"] if c["type"] == "Failed")
+        return str(one["message"])
+
+    assert (
+        "to try again from step 0, because Ephemeral storage keeps nothing: edit the job, or"
+        in message()
+    )
+    assert "to try again from its last commits: edit the job, or" in message(CLAIM)
+    assert "kubectl annotate dtj tiny atoll.dev/retry=1" in message()
+
+
+def test_without_its_only_copy_a_retried_job_is_another_run() -> None:
+    found = planned(annotated(failed(), "1")).status
+    assert found is not None
+    assert "run" not in found.status
+
+
+def test_a_failure_that_an_earlier_version_wrote_can_be_lifted_too() -> None:
+    old = failed()
+    status = {key: value for key, value in old.raw["status"].items() if key != "failure"}
+    before = replace(old, raw=old.raw | {"status": status})
+    assert planned(before).status is None
+    assert said(planned(annotated(before, "1")), "Failed")[0] == "False"
+    assert said(planned(edited(before, generation=2)), "Failed")[0] == "False"
+
+
+def test_the_run_is_named_also_while_the_shards_are_silent() -> None:
+    began = {"status": {"startTime": rfc3339(NOW - 9), "run": "r1"}}
+    found = planned(seen(raw=raw() | began)).status
+    assert found is not None
+    assert found.status["run"] == "r1"

@@ -8,8 +8,13 @@ shards that they came from.
     spec.suspend ─────────────────────────────────────────> SUSPENDED <──> RUNNING
     registrar says Complete, the evaluator still measures ─> FINISHING ──> COMPLETE
     registrar says Complete ──────────────────────────────> COMPLETE (for ever)
-    no quorum left, store lost, deadline passed ──────────> FAILED (for ever)
+    no quorum left, store lost, deadline passed ──────────> FAILED (until it is retried)
     else ─────────────────────────────────────────────────> RUNNING
+
+A failed job is tried again (`before`) when its manifest has been edited since it failed, or when
+its annotation atoll.dev/retry has got another value; the status holds both as they were. Then it
+is as any job that runs: its shards go on from their volumes, and with Ephemeral storage, of which
+nothing is left, it starts over at step 0.
 
 A permanent exit code (`atoll_protos.exits`) means that the same process would end in the same way
 again. One of a shard fails the job, because no slice of it can be merged any more. Those of
@@ -28,12 +33,13 @@ from atoll_operator.api import support
 from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job, StorageType
-from atoll_operator.api.status import Status
-from atoll_operator.kube.names import EVALUATOR_ROLE, LEARNER_ROLE, SHARD_ROLE
+from atoll_operator.api.status import Failure, Status
+from atoll_operator.kube.names import EVALUATOR_ROLE, LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.observation import Pod, Workload, seconds_of, workload_name
 from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
+MESSAGE_CHARACTERS = 1500  # of what failed, in the condition Failed
 LAST_LINES, LAST_CHARACTERS = 3, 300  # of a pod's last words in a condition
 
 # Reasons of phases; those of exit codes stand in `atoll_protos.exits`.
@@ -45,10 +51,11 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What earlier passes have written: Complete and Failed stay."""
+    """What earlier passes have written: Complete stays, and Failed until it is retried."""
 
     complete: Condition | None = None  # the condition, when True
-    failed: Condition | None = None
+    failed: Condition | None = None  # the same; None when it is retried
+    retried: bool = False  # Failed is lifted in this pass
     running_seconds: float | None = None  # since startTime
 
     @property
@@ -57,14 +64,31 @@ class Before:
         return bool(self.complete or self.failed)
 
 
-def before(status: Status, now: float) -> Before:
-    """Read what earlier passes have written; `now` is in UNIX seconds."""
-    started = status.start_time
+def before(status: Status, now: float, *, generation: int | None = None, retry: str = "") -> Before:
+    """Read what earlier passes have written; `now` is in UNIX seconds.
+
+    `generation` is that of the manifest, None when it could not be accepted: only a manifest that
+    is in force can lift Failed. `retry` is the value of the annotation.
+    """
+    started, failed = status.start_time, status.true_condition("Failed")
+    retried = failed is not None and _is_retried(status.failure, failed, generation, retry)
+    timed = started is not None and not retried
     return Before(
         complete=status.true_condition("Complete"),
-        failed=status.true_condition("Failed"),
-        running_seconds=now - seconds_of(started) if started else None,
+        failed=None if retried else failed,
+        retried=retried,
+        running_seconds=now - seconds_of(started) if started and timed else None,
     )
+
+
+def _is_retried(
+    failure: Failure | None, failed: Condition, generation: int | None, retry: str
+) -> bool:
+    """Whether a failed job has been edited or annotated since it failed."""
+    if failure is None:  # written by an earlier version
+        failure = Failure(generation=failed.observed_generation or generation or 0)
+    edited = generation is not None and generation != failure.generation
+    return edited or bool(retry and retry != failure.retry)
 
 
 def export_url(job: Job) -> str:
@@ -165,16 +189,25 @@ def _failure(
     if fatal:
         row = EXITS[fatal[0].exit_code or 0]
         message = "; ".join(last_words(pod) for pod in fatal)
-        return Phase(kind=Kind.FAILED, reason=row.reason, message=message[:2000])
+        return _failed(job, row.reason, message)
     if registrar is not None and registrar.state == pb.SHARD_FAILED:
-        remedy = "restore a checkpoint, or start another job"
-        message = f"{registrar.reason}; {remedy}"
-        return Phase(kind=Kind.FAILED, reason=STORE_LOST, message=message)
+        return _failed(job, STORE_LOST, registrar.reason)
     deadline = job.spec.active_deadline_seconds
     if deadline is not None and (before.running_seconds or 0) >= deadline and not job.spec.suspend:
-        message = f"spec.activeDeadlineSeconds of {deadline} have passed; start another job"
-        return Phase(kind=Kind.FAILED, reason=DEADLINE_EXCEEDED, message=message)
+        message = f"spec.activeDeadlineSeconds of {deadline} have passed"
+        return _failed(job, DEADLINE_EXCEEDED, message)
     return None
+
+
+def _failed(job: Job, reason: str, message: str) -> Phase:
+    """Failed, with how to try again and what that starts from."""
+    kept = job.spec.syncer.storage.type is not StorageType.EPHEMERAL
+    start = "its last commits" if kept else "step 0, because Ephemeral storage keeps nothing"
+    text = (
+        f"{message[:MESSAGE_CHARACTERS]}; to try again from {start}: edit the job, or kubectl"
+        f" annotate dtj {job.name} {Annotation.RETRY}=1 --overwrite (each time another value)"
+    )
+    return Phase(kind=Kind.FAILED, reason=reason, message=text)
 
 
 # ---------------------------------------------------------------- permanent exits

@@ -34,7 +34,12 @@ class Situation:
 
 def situation_of(seen: Observation, job: Job, settings: Settings, now: float) -> Situation:
     """Decide the phase and the placement of a job whose manifest could be read."""
-    before = phases.before(seen.status, now)
+    before = phases.before(
+        seen.status,
+        now,
+        generation=None if seen.error else seen.raw["metadata"]["generation"],
+        retry=retry_of(seen),
+    )
     joined = sessions.joined(seen.registrar)
     exited = phases.exited_for_good(job, seen.pods, joined, seen.workloads)
     phase = phases.decide(
@@ -50,6 +55,12 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         placement=_place(seen, job, phase, settings),
         exited=exited,
     )
+
+
+def retry_of(seen: Observation) -> str:
+    """The value of the annotation with which a person asks for another try."""
+    annotations = seen.raw["metadata"].get("annotations") or {}
+    return str(annotations.get(Annotation.RETRY, ""))
 
 
 def _place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Placement:

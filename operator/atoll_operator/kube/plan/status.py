@@ -21,6 +21,7 @@ WRITE_SECONDS. So a job at rest costs no writes, and a training one six a minute
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
@@ -42,7 +43,7 @@ from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import export_url, last_words
-from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.situation import Situation, retry_of
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 
@@ -75,7 +76,7 @@ def of_unread(case: Situation) -> StatusWrite | None:
     facts = replace(_facts(case), unread=case.seen.unread, drift=())
     status = case.seen.status
     if not case.phase.kind.over:
-        status = Status(run=status.run).model_copy(update=_times(case))
+        status = Status(run=_run(case)).model_copy(update=_lasts(case))
     return _write(case.seen, conditions.decide(facts), status, case.now)
 
 
@@ -94,7 +95,8 @@ def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | No
         # Pods and shards are gone: what was written while they were there stays.
         status = case.seen.status
     else:
-        status = statuses.of(_view(case)).model_copy(update=_times(case))
+        status = statuses.of(_view(case))
+        status = status.model_copy(update={"run": status.run or _run(case), **_lasts(case)})
     if case.phase.kind is Kind.COMPLETE and export_url(case.job):
         status = status.model_copy(update={"export_url": export_url(case.job)})
     return _write(case.seen, found, status, case.now)
@@ -114,14 +116,27 @@ def _view(case: Situation) -> statuses.View:
     )
 
 
-def _times(case: Situation) -> dict[str, str]:
-    """startTime as of the last resume, completionTime once."""
-    found, old = {}, case.seen.status
+def _lasts(case: Situation) -> dict[str, Any]:
+    """startTime as of the last resume or retry, completionTime once, how a failed job stood."""
+    found: dict[str, Any] = {}
+    old, retried = case.seen.status, case.before.retried
     if case.phase.kind is not Kind.SUSPENDED:
-        found["start_time"] = old.start_time or rfc3339(case.now)
+        found["start_time"] = (None if retried else old.start_time) or rfc3339(case.now)
     if case.phase.kind.over:
-        found["completion_time"] = old.completion_time or rfc3339(case.now)
+        found["completion_time"] = (None if retried else old.completion_time) or rfc3339(case.now)
+    if case.phase.kind is Kind.FAILED:
+        generation = case.seen.raw["metadata"]["generation"]
+        found["failure"] = statuses.Failure(generation=generation, retry=retry_of(case.seen))
     return found
+
+
+def _run(case: Situation) -> str | None:
+    """The run that was written before, which shards that are silent cannot name.
+
+    A retried job whose shards have kept nothing begins another one.
+    """
+    ephemeral = case.job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    return None if case.before.retried and ephemeral else case.seen.status.run
 
 
 def _facts(case: Situation) -> conditions.Facts:
