@@ -265,7 +265,10 @@ class Failure(Model):
         default=20,
         ge=0,
         le=10_000,
-        description="How often a learner may be moved away from a lost node during one job.",
+        description=(
+            "How often a learner may be moved away from a node within a day, which begins with the"
+            " first time."
+        ),
     )
     syncer_lost_seconds: int | None = Field(
         default=None,

@@ -39,7 +39,7 @@ class Annotation:
     APPLIED: Final = f"{GROUP}/applied"  # hash of what was applied: no PATCH while it is equal
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
     RUN_HASH: Final = f"{GROUP}/run-hash"
-    REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [count, UID of the last replaced pod]}
+    REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 

@@ -12,8 +12,8 @@ forgive what is absent, because every field of a status is optional.
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Self
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
@@ -32,6 +32,7 @@ from atoll_operator.kube.names import (
 from atoll_protos.names import Label, slot_name
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
+DAY_SECONDS = 24 * 3600.0  # of a budget of replacements
 BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
 RESTARTED = "@"  # between a template's hash and that time
 WORKLOADS = frozenset({"StatefulSet", "Deployment"})
@@ -104,6 +105,26 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """How often a slot's pod was made again elsewhere; kept in an annotation of the StatefulSet."""
+
+    count: int = 0  # in the job's life
+    uid: str = ""  # of the last pod that was replaced
+    since: int = 0  # UNIX seconds: when the present day of the budget began
+    recent: int = 0  # since then
+
+    def within_a_day(self, now: float) -> int:
+        """Replacements of the present day of the budget, which begins with the first of them."""
+        return self.recent if now - self.since < DAY_SECONDS else 0
+
+    def once_more(self, uid: str, now: float) -> Self:
+        """After one more replacement, of the pod with this UID."""
+        recent = self.within_a_day(now)
+        since = self.since if recent else int(now)
+        return type(self)(count=self.count + 1, uid=uid, since=since, recent=recent + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A StatefulSet or Deployment as it stands."""
 
@@ -116,8 +137,7 @@ class Workload:
     template: str  # hash of the role's pod template, and when `kubectl rollout restart` came
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
     trouble: str = ""  # why its controller cannot make pods; only Deployments say so
-    replaced: Mapping[int, tuple[int, str]] = field(default_factory=dict)
-    """By ordinal: how many pods were replaced for lost nodes, and the UID of the last one."""
+    replaced: Mapping[int, Replaced] = field(default_factory=dict)  # by ordinal
 
     @property
     def hash(self) -> str:
@@ -352,7 +372,7 @@ def workload(raw: Raw) -> Workload:
         template=_template(template["metadata"]),
         excluded=excluded_nodes(template),
         trouble=_pods_refused(status),
-        replaced={int(key): (count, uid) for key, (count, uid) in replaced.items()},
+        replaced={int(key): _replaced(*each) for key, each in replaced.items()},
     )
 
 
@@ -364,11 +384,15 @@ def _pods_refused(status: Raw) -> str:
     return ""
 
 
-def replaced_text(replaced: Mapping[int, tuple[int, str]]) -> str:
+def _replaced(count: int = 0, uid: str = "", since: int = 0, recent: int = 0) -> Replaced:
+    return Replaced(count=count, uid=uid, since=since, recent=recent)
+
+
+def replaced_text(replaced: Mapping[int, Replaced]) -> str:
     """The annotation that `workload` reads back; empty when nothing was replaced."""
     if not replaced:
         return ""
-    return json.dumps({str(key): list(replaced[key]) for key in sorted(replaced)})
+    return json.dumps({str(key): list(astuple(replaced[key])) for key in sorted(replaced)})
 
 
 def excluded_nodes(template: Raw) -> tuple[str, ...]:

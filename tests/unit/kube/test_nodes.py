@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.spec import Failure
-from atoll_operator.kube.observation import Node, Pod, Replacement, Workload
+from atoll_operator.kube import observation
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.observation import Node, Pod, Replaced, Replacement, Workload
 from atoll_operator.kube.plan.nodes import (
     Leases,
     NodeState,
     Placement,
     PlacementInput,
+    ToReplace,
+    counts,
     decide,
     exclusions,
     state_of,
@@ -192,6 +196,41 @@ def live(kind: str, excluded: tuple[str, ...], **more: Any) -> Workload:
     return Workload(name=name, kind=kind, excluded=excluded, **(fields | more))
 
 
+def test_the_budget_of_a_slot_is_one_of_a_day() -> None:
+    spent = Replaced(count=30, uid="old", since=1000, recent=3)
+    sets = {"tiny-us-east": live("StatefulSet", (), replaced={0: spent})}
+    assert counts("tiny", [POD], sets, now=1000.0 + 86_399) == {POD.name: 3}
+    assert counts("tiny", [POD], sets, now=1000.0 + 86_400) == {POD.name: 0}
+    under_way = {0: replace(spent, uid=POD.uid)}
+    sets = {"tiny-us-east": live("StatefulSet", (), replaced=under_way)}
+    assert counts("tiny", [POD], sets, now=2000.0) == {POD.name: 2}
+
+
+def test_a_replacement_is_noted_once_and_read_back() -> None:
+    moved = Placement(replace=(ToReplace(pod=POD, node="n1", reason="lost"),))
+    sets = {"tiny-us-east": live("StatefulSet", ())}
+    text = exclusions("tiny", sets, moved, [], now=5000.0).replaced["tiny-us-east"]
+    noted = observation.workload(
+        {
+            "kind": "StatefulSet",
+            "metadata": {"name": "tiny-us-east", "annotations": {Annotation.REPLACED: text}},
+            "spec": {"template": {"metadata": {}}},
+        }
+    )
+    assert noted.replaced == {0: Replaced(count=1, uid=POD.uid, since=5000, recent=1)}
+    assert exclusions("tiny", {noted.name: noted}, moved, [], now=9.0).replaced[noted.name] == text
+    again = noted.replaced[0].once_more("next", now=6000.0)
+    assert (again.count, again.since, again.recent) == (2, 5000, 2)
+    late = again.once_more("later", now=5000.0 + 86_400)
+    assert (late.count, late.since, late.recent) == (3, 5000 + 86_400, 1)
+
+
+def test_what_an_earlier_version_noted_is_counted_in_the_job_s_life_alone() -> None:
+    old = {"name": "s", "annotations": {Annotation.REPLACED: '{"0": [7, "u"]}'}}
+    raw = {"kind": "StatefulSet", "metadata": old, "spec": {"template": {"metadata": {}}}}
+    assert observation.workload(raw).replaced == {0: Replaced(count=7, uid="u")}
+
+
 def test_a_pod_that_waits_and_excludes_a_node_that_its_template_allows_is_made_again() -> None:
     waiting = learner("us-east-0", "", phase="Pending", excluded=("n1",))
     assert stranded(waiting, live("StatefulSet", ()))
@@ -207,7 +246,8 @@ def test_a_shards_pod_that_waits_for_capacity_is_left_alone() -> None:
 
 def excluded(set_: Workload, pods: list[Pod], **more: Any) -> tuple[str, ...]:
     placement = Placement(lost={"n2": NodeState.SILENT})
-    return exclusions("tiny", {set_.name: set_}, placement, pods, **more).nodes[set_.name]
+    found = exclusions("tiny", {set_.name: set_}, placement, pods, now=0.0, **more)
+    return found.nodes[set_.name]
 
 
 def test_a_deployment_forgets_nodes_that_are_well_only_while_its_pod_is_nowhere() -> None:

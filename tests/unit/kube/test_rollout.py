@@ -62,6 +62,15 @@ def test_a_template_that_does_not_work_stops_at_what_the_quorum_can_spare() -> N
     assert restarted([crashes, *OLD[1:]], ALL - {"us-east-0"}, quorum=1) == []
 
 
+def test_a_learner_that_makes_a_pause_goes_first_of_those_that_train_and_not_before() -> None:
+    stalled = frozenset({"us-east-1"})
+    training = ALL - stalled
+    assert restarted([*OLD], training, quorum=1, stalled=stalled) == ["us-east-1"]
+    new = replace(OLD[0], template="new", made_at=NOW - 10)
+    starting = restarted([new, *OLD[1:]], {"eu-west-0"}, quorum=1, stalled=stalled)
+    assert starting == []
+
+
 def test_a_slot_without_capacity_holds_the_others_back_only_for_a_while() -> None:
     pending = replace(OLD[0], template="new", made_at=NOW - 10, node="")
     training = ALL - {"us-east-0"}

@@ -104,7 +104,7 @@ def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None
     assert shards == ["tiny-syncer-0-x is on n1, which is silent"]
     assert learners == [
         "tiny-eu-west-0 waits: CrashLoopBackOff, last exit code 70",
-        "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot",
+        "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day",
         "tiny-us-east-0 is on n1, which is silent",
         "tiny-us-east-1 waits for a node: 0/3 nodes are available",
     ]

@@ -116,7 +116,12 @@ def _builder(case: Situation) -> JobChildren:
         manifest=seen.accepted,
         running=phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job)),
         exclusions=nodes.exclusions(
-            job.name, seen.workloads, case.placement, seen.pods, known=seen.nodes is not None
+            job.name,
+            seen.workloads,
+            case.placement,
+            seen.pods,
+            now=case.now,
+            known=seen.nodes is not None,
         ),
         unlabelled=unlabelled,
         unmarked=unlabelled.union(

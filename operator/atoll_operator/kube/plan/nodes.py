@@ -62,6 +62,7 @@ from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import (
     Node,
     Pod,
+    Replaced,
     Replacement,
     Workload,
     replaced_text,
@@ -238,7 +239,7 @@ class PlacementInput:
     nodes: Mapping[str, Node]
     dead: frozenset[str]  # UIDs of pods whose session or shard is dead
     unseen: frozenset[str]  # UIDs about which the syncer could not be asked
-    counts: Mapping[str, int]  # replacements so far, by pod name
+    counts: Mapping[str, int]  # replacements of the last day, by pod name
     failure: Failure
     region_nodes: Mapping[str, Sequence[Node]]
     released: bool
@@ -313,8 +314,10 @@ def region_nodes(
     }
 
 
-def counts(job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> dict[str, int]:
-    """Replacements so far by pod name, of learners.
+def counts(
+    job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload], now: float
+) -> dict[str, int]:
+    """Replacements of the last day by pod name, of learners; `now` is in UNIX seconds.
 
     A replacement that is under way is already counted in the annotation (it is applied before the
     pod is deleted), so it is not counted against itself.
@@ -324,8 +327,8 @@ def counts(job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> 
         live = workloads.get(workload_name(job, pod))
         if live is None or pod.role != LEARNER_ROLE:
             continue
-        count, uid = live.replaced.get(pod.ordinal, (0, ""))
-        found[pod.name] = count - 1 if uid == pod.uid else count
+        noted = live.replaced.get(pod.ordinal, Replaced())
+        found[pod.name] = noted.within_a_day(now) - (noted.uid == pod.uid)
     return found
 
 
@@ -346,6 +349,7 @@ def exclusions(
     placement: Placement,
     pods: Iterable[Pod],
     *,
+    now: float,
     known: bool = True,
 ) -> Exclusions:
     """Lost nodes by workload: from its first replacement on, until they are well again.
@@ -370,9 +374,9 @@ def exclusions(
         excluded[name] = tuple(sorted(kept))
         noted = dict(live.replaced)
         for pod in moved.get(name, []):
-            count, uid = noted.get(pod.ordinal, (0, ""))
-            if uid != pod.uid:
-                noted[pod.ordinal] = (count + 1, pod.uid)
+            before = noted.get(pod.ordinal, Replaced())
+            if before.uid != pod.uid:
+                noted[pod.ordinal] = before.once_more(pod.uid, now)
         replaced[name] = replaced_text(noted)
     return Exclusions(nodes=excluded, replaced=replaced)
 

@@ -71,6 +71,7 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
             training=rollout.counted(
                 statuses.training(seen.replies) or [], own, case.settings.serves
             ),
+            stalled=rollout.counted(_stalled(seen), own, case.settings.serves),
             idle=sessions.idle(own, seen.replies, seen.remembered.absent_seconds),
             serving=sessions.all_serve(seen.replies),
             quorum=job.spec.quorum,
@@ -133,8 +134,12 @@ def _is_restorable(case: Situation) -> bool:
         return True
     if seen.registrar is None:
         return any(pod.role == LEARNER_ROLE and pod.ready for pod in seen.pods)
-    holding = (pb.SLOT_TRAINING, pb.SLOT_STALLED)
-    return any(slot.state in holding for slot in seen.registrar.slots)
+    return any(slot.state in sessions.BUSY_STATES for slot in seen.registrar.slots)
+
+
+def _stalled(seen: Observation) -> list[pb.SlotStatus]:
+    slots = seen.registrar.slots if seen.registrar is not None else []
+    return [slot for slot in slots if slot.state == pb.SLOT_STALLED]
 
 
 def has_run(seen: Observation) -> bool:

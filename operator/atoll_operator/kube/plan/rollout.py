@@ -8,10 +8,11 @@ first:
 
     1. Old pods that cost nothing, of all regions, at once: those without a running container
        (waiting, crashing, pending), and those that run but are known not to train.
-    2. Old pods that train: of the first region in the manifest's order that has some, as many as
-       the quorum can spare. If it can spare none, because it asks for every learner or because the
-       others have no capacity, one goes at a time: what is lost is a round's work and the time
-       of a restart, and otherwise such a job would keep its old template for ever.
+    2. Old pods that train, or make a pause (Stalled): of the first region in the manifest's order
+       that has some, as many as the quorum can spare. If it can spare none, because it asks for
+       every learner or because the others have no capacity, one goes at a time: what is lost is a
+       round's work and the time of a restart, and otherwise such a job would keep its old template
+       for ever.
 
 Step 2 waits as long as a pod of the new template is on trial: made less than TRIAL_SECONDS ago and
 not in training yet. So the quorum is left only when nothing else can come to its help. After that
@@ -73,6 +74,7 @@ class Roll:
     pods: Sequence[Pod]  # learners' pods that may be restarted
     wanted: Mapping[str, str]  # hash of the template by region
     training: frozenset[str]  # slots that count as training
+    stalled: frozenset[str] = frozenset()  # those that have trained and make no step at present
     idle: frozenset[str] = frozenset()  # slots that are known not to train
     serving: bool = True  # every shard answers and serves
     quorum: int
@@ -90,7 +92,9 @@ def next_to_restart(roll: Roll) -> tuple[Pod, ...]:
         return free
     spare = max(1, len(roll.training) - roll.quorum)
     for region in roll.regions:
-        busy = [pod for pod in old if pod.region == region and pod.slot in roll.training]
+        own = [pod for pod in old if pod.region == region]
+        paused = [pod for pod in own if pod.slot in roll.stalled]
+        busy = [*paused, *(pod for pod in own if pod.slot in roll.training)]
         if busy:
             return tuple(busy[:spare])
     return ()
@@ -104,7 +108,7 @@ def _on_trial(roll: Roll) -> bool:
     new = [pod for pod in roll.pods if pod.template == roll.wanted[pod.region]]
     proven = any(pod.slot in roll.training for pod in new)
     for pod in roll.pods:
-        if pod.slot in roll.training:
+        if pod.slot in roll.training or pod.slot in roll.stalled:
             continue
         restarted = roll.restarted_seconds.get(pod.name, TRIAL_SECONDS) < TRIAL_SECONDS
         young = pod.made_at is None or roll.now - pod.made_at < TRIAL_SECONDS

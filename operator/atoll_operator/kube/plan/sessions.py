@@ -41,6 +41,7 @@ from atoll_operator.kube.observation import Pod
 from atoll_operator.kube.plan.children import syncer_region
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
+BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that has trained
 ADMITTING_STATES = frozenset({pb.SHARD_SERVING, pb.SHARD_FINAL})  # of a registrar
 REPORT_SECONDS_MAX = 10.0  # reports come at least every 2 s
 ABSENT_SECONDS = 10.0  # after a registrar's restart learners join within seconds
@@ -111,7 +112,8 @@ def idle(
     """Slots whose pods are known not to train, so that a restart of them loses nothing.
 
     None while a shard does not serve: it may be waiting for just these learners' state. A slot that
-    the registrar does not show may be about to join, so it counts after ABSENT_SECONDS.
+    the registrar does not show may be about to join, so it counts after ABSENT_SECONDS. One that is
+    Stalled has trained, and may only make a pause.
     """
     if not all_serve(replies):
         return frozenset()
@@ -122,7 +124,7 @@ def idle(
         if slot is None:
             absent = absent_seconds.get(pod.slot, 0.0) >= ABSENT_SECONDS
         else:
-            absent = slot.state != pb.SLOT_TRAINING or slot.uid != pod.uid
+            absent = slot.state not in BUSY_STATES or slot.uid != pod.uid
         if absent:
             found.add(pod.slot)
     return frozenset(found)

@@ -52,7 +52,7 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         now=now,
         before=before,
         phase=phase,
-        placement=_place(seen, job, phase, settings),
+        placement=_place(seen, job, phase, settings, now),
         exited=exited,
     )
 
@@ -63,7 +63,7 @@ def retry_of(seen: Observation) -> str:
     return str(annotations.get(Annotation.RETRY, ""))
 
 
-def _place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Placement:
+def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: float) -> Placement:
     """What is to be done about lost nodes; nothing before all nodes have been listed."""
     if seen.nodes is None or phase.kind is Kind.REJECTED:
         return Placement()
@@ -82,7 +82,7 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings) -> Pla
             nodes=seen.nodes,
             dead=judged.dead,
             unseen=judged.unseen,
-            counts=nodes.counts(job.name, seen.pods, seen.workloads),
+            counts=nodes.counts(job.name, seen.pods, seen.workloads, now),
             failure=job.spec.failure,
             region_nodes=nodes.region_nodes(
                 [region.name for region in job.spec.regions],

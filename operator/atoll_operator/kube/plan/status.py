@@ -196,7 +196,8 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
     learners += [
-        f"{name} has used its spec.failure.maxReplacementsPerSlot" for name in placement.exhausted
+        f"{name} has used its spec.failure.maxReplacementsPerSlot of a day"
+        for name in placement.exhausted
     ]
     return sorted(shards), sorted(learners)
 
@@ -215,7 +216,7 @@ def replaced_by_region(job: Job, workloads: Mapping[str, Workload]) -> dict[str,
     found = {}
     for region in job.spec.regions:
         live = workloads.get(learner_set(job.name, region.name))
-        found[region.name] = sum(count for count, _ in live.replaced.values()) if live else 0
+        found[region.name] = sum(each.count for each in live.replaced.values()) if live else 0
     return found
 
 
