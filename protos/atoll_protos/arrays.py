@@ -24,7 +24,7 @@ bf16 values are arrays of `BF16`. Their widening to f32 is a shift by 16 bits, w
 faster on integers than `ml_dtypes` does on values.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import ml_dtypes
@@ -41,6 +41,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 F32: Final = np.dtype(np.float32)
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
 FLOATS: Final[Mapping[int, np.dtype[Any]]] = {pb.F32: F32, pb.BF16: BF16}
+DTYPES: Final = {"float32": F32, "bfloat16": BF16, "float16": np.dtype(np.float16)}
 
 BYTE_BITS: Final = 8
 RUN: Final = 1 << 16  # elements computed at once; a multiple of every codec's block
@@ -63,13 +64,32 @@ def encoding_of(base: Array) -> pb.Encoding:
     return pb.F32 if base.dtype == F32 else pb.BF16
 
 
-def difference(base: Array, theta: Array) -> Array:
-    """`base - theta` in f32: a new array [n]. `base` is F32 or BF16, `theta` is F32."""
+def difference(
+    base: Array,
+    theta: Array,
+    *,
+    rounded: Sequence[tuple[slice, np.dtype[Any]]] = (),
+    averaged: Sequence[slice] = (),
+) -> Array:
+    """What was trained since `base`, in f32: a new array [n], `base - theta` but for two things.
+
+    `base` is F32 or BF16, `theta` is F32. In the spans of `rounded` the learner holds the base in
+    a narrower type, so the difference is to the base after that rounding; else everybody's offers
+    would carry one and the same rounding. In the spans of `averaged` (buffers) a learner keeps its
+    own value where the base is that value, rounded; there the difference is 0.
+    """
     assert base.shape == theta.shape, (base.shape, theta.shape)
     found = np.empty(base.size, F32)
     with np.errstate(all="ignore"):
         for part in _runs(base.size):
             np.subtract(_widened(base[part], found[part]), theta[part], out=found[part])
+        for span, dtype in rounded:
+            for part in _runs(span.stop, span.start):
+                held = base[part].astype(dtype).astype(F32)
+                np.subtract(held, theta[part], out=found[part])
+        for span in averaged:
+            for part in _runs(span.stop, span.start):
+                found[part][theta[part].astype(base.dtype) == base[part]] = 0.0
     return found
 
 
@@ -124,9 +144,9 @@ def decode(data: Buffer, encoding: pb.Encoding, out: Array) -> Array:
     return out
 
 
-def _runs(element_count: int) -> Iterator[slice]:
-    for start in range(0, element_count, RUN):
-        yield slice(start, min(start + RUN, element_count))
+def _runs(stop: int, first: int = 0) -> Iterator[slice]:
+    for start in range(first, stop, RUN):
+        yield slice(start, min(start + RUN, stop))
 
 
 def _widened(values: Array, out: Array) -> Array:

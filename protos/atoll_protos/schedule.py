@@ -26,8 +26,8 @@ tick equal to a due tick?" but "which is the newest due tick so far, and did its
 
 A *learner* has to have a copy of a slice ready when the shard's Call comes, because a Call is
 answered from the last finished step. It foresees which fragments come due before its next step
-boundary and copies them ahead (`ahead`). In modes that wait there are no Calls: a learner hands
-over by itself, as a function of its own position on the schedule (`hands_over`, rule 15).
+boundary and copies each ahead, once (`ahead`). In modes that wait there are no Calls: a learner
+hands over by itself, as a function of its own position on the schedule (`hands_over`, rule 15).
 
 All functions are pure. Ticks and fragments count from 0; version 0 of every slice counts as a
 round that started at tick 0.
@@ -40,6 +40,8 @@ from typing import Final
 from atoll_protos.run import Sync
 
 STARTS_MAX: Final = 4  # rounds that start at once after a jump of the tick
+EARLY_SHARE: Final = 0.25  # of a step: how far the prediction of a due tick may be wrong
+EARLY_TICKS_MAX: Final = 0.5
 
 
 def offset(sync: Sync, fragment: int) -> int:
@@ -76,16 +78,21 @@ def starts(sync: Sync, tick: int, started: Mapping[int, int]) -> list[tuple[int,
     return [(fragment, newest) for newest, fragment in sorted(due)[-STARTS_MAX:]]
 
 
-def ahead(sync: Sync, tick: int, ticks_per_second: float, step_seconds: float) -> list[int]:
-    """Fragments that a learner copies at the coming step boundary.
+def ahead(sync: Sync, tick: float, ticks_per_second: float, step_seconds: float) -> list[int]:
+    """Fragments that a learner asks for at a step boundary, to be copied at the next one.
 
-    Those that come due before the boundary after it, as far as the present rate of the clock and
-    the learner's step time tell, with one tick to spare for a tick that it does not know of yet.
-    Never further ahead than H/2, the distance of two starts.
+    `tick` is the clock now, estimated to a fraction. What is asked for now is copied one step from
+    now, and answers the Calls of the step that follows. So these are the fragments that come due
+    between one and two steps from now: each due tick lies in the window of one boundary alone, and
+    a slice is copied once for it, however fast the clock runs. Both ends of the window are a
+    little early, since a Call that comes just before the copy waits for it a moment only, and one
+    just after the next boundary would wait a whole step. While the rate is not known there are
+    none: such a Call is answered one boundary later.
     """
-    horizon = tick + 1 + math.ceil(2 * step_seconds * ticks_per_second)
-    horizon = min(horizon, tick + start_distance(sync))
-    return [p for p in range(sync.fragments) if next_due(sync, p, tick) <= horizon]
+    step = step_seconds * ticks_per_second  # in ticks
+    early = min(step * EARLY_SHARE, EARLY_TICKS_MAX)
+    first, last = tick + step - early, tick + 2 * step - early
+    return [p for p in range(sync.fragments) if newest_due(sync, p, math.floor(last)) > first]
 
 
 def hands_over(sync: Sync, fragment: int, position: int) -> bool:

@@ -345,7 +345,7 @@ class Driver:
         assert values is not None, "final without values"
         part = await self.background.until_stored(
             Thread.MERGE,
-            lambda: self.machine.exporter.write_part(run, self.shard.number, values.bases()),
+            lambda: self.machine.exporter.write_part(run, self.shard.number, values.exported()),
         )
         self.feed(self.shard.part_written(part.file, part.digest))
 

@@ -88,8 +88,8 @@ class Values(Protocol):
     def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
         """A version for a receiver that holds number `base`, or nothing known."""
 
-    def bases(self) -> Mapping[int, Any]:
-        """The head of every slice, as published."""
+    def exported(self) -> Mapping[int, Any]:
+        """The newest version of every slice, as it is exported."""
 
     def restore(self, history: History, store: Store) -> Mapping[int, StoreCorrupt | StoreMissing]:
         """Read the heads back; returns those that are lost. Raises StoreUnavailable."""

@@ -136,7 +136,7 @@ class ShardValues:
         data = self.world.payload(symbol, codecs.encoded_size(count, encoding))
         return Payload(encoding=encoding, difference=difference, data=data)
 
-    def bases(self) -> Mapping[int, Value]:
+    def exported(self) -> Mapping[int, Value]:
         """See Values."""
         return self.heads
 

@@ -101,7 +101,7 @@ def advance(
             base[part].copy_(state.master[part])
     if exact:
         return Published(base=base)
-    return Published(base=base, difference=_add_difference(state, base, recipe.wire_down, scratch))
+    return Published(base=base, difference=_add_difference(state, base, recipe, scratch))
 
 
 def advance_finite(
@@ -172,16 +172,27 @@ def _merged(
 
 
 def _add_difference(
-    state: SliceTensors, base: torch.Tensor, wire_down: Wire, scratch: Scratch
+    state: SliceTensors, base: torch.Tensor, recipe: Recipe, scratch: Scratch
 ) -> bytearray:
-    """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded."""
-    encoding = encoding_of(wire_down)
+    """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded.
+
+    Of a buffer it is the difference to the rounded master. So nothing of a constant is sent, and
+    its base stays the rounding of the value that every learner keeps.
+    """
+    encoding = encoding_of(recipe.wire_down)
     whole = bytearray(codecs.encoded_size(base.numel(), encoding))
     for block in blocks(range(base.numel())):
         part = slice(block.start, block.stop)
         old = scratch.sums[: len(block)].copy_(state.base[part])
         decoded = scratch.decoded[: len(block)]
-        encoded = tensors.encode(torch.sub(state.master[part], old, out=decoded), encoding)
+        torch.sub(state.master[part], old, out=decoded)
+        for span, averaged in zip(recipe.spans, recipe.averaged, strict=True):
+            first, stop = max(span.start, block.start), min(span.stop, block.stop)
+            if averaged and first < stop:
+                within = slice(first - block.start, stop - block.start)
+                rounded = state.master[first:stop].to(base.dtype)
+                decoded[within].copy_(rounded).sub_(old[within])
+        encoded = tensors.encode(decoded, encoding)
         base[part].copy_(old.add_(tensors.decode(encoded, encoding, decoded)))
         _place(whole, encoded, block, base.numel(), encoding)
     return whole

@@ -279,9 +279,25 @@ class Values:
         return Payload(encoding=encoding, difference=False, data=tensors.byte_view(version.base))
 
     def bases(self) -> dict[int, torch.Tensor]:
-        """The head of every slice, as published: what the export is made of."""
+        """The head of every slice, as published."""
         heads = {fragment: part.head for fragment, part in self.slices.items()}
         return {fragment: head.base for fragment, head in heads.items() if head is not None}
+
+    def exported(self) -> dict[int, torch.Tensor]:
+        """What the export is made of: the bases, with buffers that no wire has rounded.
+
+        A constant of the model so keeps its bits. A slice with a buffer comes in f32. To be called
+        while no version is under way.
+        """
+        found = self.bases()
+        for fragment, base in found.items():
+            part = self.slices[fragment]
+            if base.dtype != torch.float32 and any(part.recipe.averaged):
+                found[fragment] = whole = base.float()
+                for span, averaged in zip(part.recipe.spans, part.recipe.averaged, strict=True):
+                    if averaged:
+                        whole[span.start : span.stop] = part.master[span.start : span.stop]
+        return found
 
     def restore(self, history: History, store: Store) -> dict[int, StoreCorrupt | StoreMissing]:
         """Read the head of every slice back, to the bit. Takes long; may run in a thread.

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from atoll_protos.run import Sync
 from atoll_protos.schedule import (
+    EARLY_SHARE,
+    EARLY_TICKS_MAX,
     STARTS_MAX,
     ahead,
     hands_over,
@@ -74,24 +76,39 @@ def test_after_a_jump_the_newest_four_start_once_each_oldest_first_rule_9() -> N
 
 @given(
     sync=SYNCS,
-    tick=st.integers(0, 200),
-    rate=st.floats(0.0, 4.0),
-    step_seconds=st.floats(0.0, 1.0),
+    rate=st.floats(0.1, 10.0),
+    step_ticks=st.floats(0.05, 12.0),
+    phase=st.floats(0.0, 1.0),
 )
-def test_what_comes_due_between_the_next_two_boundaries_is_copied_ahead_rule_10(
-    sync: Sync, tick: int, rate: float, step_seconds: float
+def test_each_due_tick_is_copied_ahead_once_and_before_its_call_rule_10(
+    sync: Sync, rate: float, step_ticks: float, phase: float
 ) -> None:
-    """Unless more than H/2 ticks pass in two steps: such a learner is called and then answers."""
-    asked = ahead(sync, tick, rate, step_seconds)
-    until = tick + math.floor(2 * rate * step_seconds)
-    if until <= tick + start_distance(sync):
-        assert {p for p in range(sync.fragments) if next_due(sync, p, tick) <= until} <= {*asked}
+    """What is asked for at a boundary is copied at the next, and there it answers the Calls."""
+    step = step_ticks / rate
+    early = min(step_ticks * EARLY_SHARE, EARLY_TICKS_MAX)
+    for fragment in range(sync.fragments):
+        copied_at: dict[int, list[float]] = {}
+        for number in range(math.ceil(3 * sync.period / step_ticks)):
+            tick = (number + phase) * step_ticks
+            if fragment in ahead(sync, tick, rate, step):
+                copied = tick + step_ticks
+                due = next_due(sync, fragment, math.ceil(copied - early) - 1)
+                copied_at.setdefault(due, []).append(copied)
+        for due, copies in copied_at.items():
+            if step_ticks < sync.period:
+                assert len(copies) == 1
+            assert copies[-1] <= due + early + 1e-6
+            assert due <= copies[-1] + step_ticks - early + 1e-6
+        between = range(math.ceil(3 * step_ticks) + 1, 2 * sync.period)
+        due_then = {newest_due(sync, fragment, tick) for tick in between}
+        assert {due for due in due_then if due > 3 * step_ticks} <= copied_at.keys()
 
 
-def test_a_tick_that_the_learner_does_not_know_yet_is_allowed_for() -> None:
+def test_with_as_many_fragments_as_ticks_one_slice_is_copied_at_each_step() -> None:
     sync = Sync(fragments=24, period=24)
-    assert ahead(sync, 0, 1.0, 1.0) == [1, 2, 3]
-    assert ahead(sync, 0, 0.0, 1.0) == [1]  # the rate is unknown at first
+    assert [ahead(sync, tick + 0.9, 1.0, 1.0) for tick in range(5)] == [[2], [3], [4], [5], [6]]
+    assert len(ahead(sync, 0.9, 1.0, 6.0)) == 6  # a learner of six times the tick's length
+    assert ahead(sync, 0, 0.0, 1.0) == []  # the rate is unknown at first
 
 
 @given(sync=SYNCS)

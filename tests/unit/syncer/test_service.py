@@ -10,7 +10,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
-from atoll_protos.frames import transfer_frames
+from atoll_protos.frames import Kind, decode_frame, transfer_frames
+from atoll_syncer.numbers.values import Payload
 from atoll_syncer.service import SessionPort, SyncerService
 
 
@@ -220,3 +221,48 @@ def test_a_join_beyond_the_limit_is_refused_and_no_open_session_ends(
 
     asyncio.run(scenario())
     assert (service.open, service.observers) == (0, 0)
+
+
+# ------------------------------------------------------------ what is published
+
+
+@pytest.mark.parametrize(
+    ("difference", "held", "named"), [(True, 6, 6), (False, 6, 0), (False, None, 0)]
+)
+def test_a_difference_names_the_base_that_it_is_to_rule_17(
+    difference: bool, held: int | None, named: int
+) -> None:
+    version = pb.SliceVersion(slice=2, version=pb.Version(number=7))
+    asked: list[tuple[int, int, int | None]] = []
+
+    def publish_payload(fragment: int, number: int, base: int | None) -> Payload:
+        asked.append((fragment, number, base))
+        return Payload(encoding=pb.INT8, difference=difference, data=bytearray(5))
+
+    service, port = serving(
+        publish=lambda *_: pb.Publish(version=version, base=99), held_by=lambda *_: held
+    )
+    driver: Any = service.driver
+    driver.values = SimpleNamespace(publish_payload=publish_payload)
+    frames: list[bytes] = []
+    whole = asyncio.Event()
+
+    class Receiver(BulkContext):
+        async def write(self, message: Any) -> None:
+            frames.append(message)
+            if decode_frame(message).kind is Kind.TRAILER:
+                whole.set()
+
+    driver.sent = lambda _: None
+
+    async def scenario() -> None:
+        bulk = asyncio.create_task(service.bulk(None, Receiver("7", "secret of 7")))
+        port.publish(2)
+        await whole.wait()
+        bulk.cancel()
+        await asyncio.wait([bulk])
+
+    asyncio.run(scenario())
+    head = pb.Transfer.FromString(bytes(decode_frame(frames[0]).payload))
+    assert asked == [(2, 7, held)]
+    assert (head.publish.difference, head.publish.base) == (difference, named)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
+from atoll_protos import arrays, tensors
 from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import AVERAGE, TensorSpec, build_layout
 from atoll_protos.run import Merge as MergeKind
@@ -265,6 +265,43 @@ def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path
         bench.commit(0, parts)
         assert torch.allclose(variance, torch.tensor(0.01))
     assert not bool(bench.values.slices[0].momentum[:40].any())
+
+
+@pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8, Wire.INT4])
+def test_a_constant_keeps_its_bits_in_the_shard_and_in_the_export_rule_18(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Learners keep their own bits of a buffer whose base is theirs, rounded."""
+    specs = [
+        TensorSpec(name="rotary.frequencies", shape=(64,), dtype="float32", merge=AVERAGE),
+        TensorSpec(name="weight", shape=(64,), dtype="float32", merge="rda"),
+    ]
+    layout = build_layout(specs, fragments=1, shards=1)
+    bench = Bench(tmp_path, Sync(fragments=1, wire_up=wire, wire_down=wire), layout)
+    bench.seed()
+    constant = bench.values.slices[0].master[:64].clone()
+    theta = torch.cat([constant, bench.random(0)[64:]]).numpy()
+    assert not torch.equal(bench.values.bases()[0][:64].float(), constant)
+    for capture in range(1, 6):
+        base = bench.values.bases()[0].view(torch.uint16).numpy().view(arrays.BF16)
+        found = arrays.difference(base, theta, averaged=[slice(0, 64)])
+        head = pb.Transfer(offer=pb.Offer(slice=0, capture=capture))
+        arrived = bench.examined(head, torch.from_numpy(found), wire)
+        for slot in SLOTS[:2]:
+            bench.values.stage(Stage(slot, 1, 0, capture), arrived)
+        parts = [replace(a_participant(slot, capture), base=capture - 1) for slot in SLOTS[:2]]
+        bench.commit(0, parts)
+    assert torch.equal(bench.values.slices[0].master[:64], constant)
+    exported = bench.values.exported()[0]
+    assert torch.equal(exported[:64], constant)
+    assert torch.equal(exported[64:], bench.values.bases()[0][64:].float())
+
+
+def test_without_buffers_the_export_is_made_of_the_bases_themselves(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2, wire_down=Wire.BF16))
+    bench.seed()
+    for fragment, base in bench.values.bases().items():
+        assert bench.values.exported()[fragment] is base
 
 
 def a_participant(slot: str, capture: int) -> Participant:

@@ -116,8 +116,9 @@ def test_a_capture_overwritten_before_it_was_read_leaves_the_credit_and_counts_a
     side.step()
     side.call(0, 0, base=0)
     side.step()
-    assert offers(side) == [(0, 0, 0, 2)]
-    side.feed(side.exchange.capture_lost(0, 0, 0))
+    (sent,) = side.take(SendOffer)
+    assert sent.offer.capture == 2
+    side.feed(side.exchange.capture_lost(0, sent.offer))
     assert side.exchange.slices[0, 0].offered.newest_tokens is None
     side.step()
     assert offers(side) == [(0, 0, 0, 3)]
@@ -130,12 +131,48 @@ def test_a_capture_lost_after_its_base_was_replaced_is_owed_no_more() -> None:
     side.step()
     side.value(0, 0, 1)
     side.step()
-    side.take(SendOffer)
-    side.feed(side.exchange.capture_lost(0, 0, 0))
+    (sent,) = side.take(SendOffer)
+    side.feed(side.exchange.capture_lost(0, sent.offer))
     assert side.exchange.slices[0, 0].call is None
     side.step()
     side.step()
     assert offers(side) == []
+
+
+def test_a_lost_capture_is_answered_at_once_by_a_newer_one_and_that_one_stays() -> None:
+    side = learner_side(shards=1, fragments=1).begin()
+    side.step()
+    side.call(0, 0, base=0)
+    side.step()
+    (first,) = side.take(SendOffer)
+    side.step()
+    side.call(0, 0, base=0)  # of a new session, while the first offer is being formed
+    side.step()
+    assert offers(side) == [(0, 0, 0, 4)]
+    side.feed(side.exchange.capture_lost(0, first.offer))
+    assert offers(side) == [(0, 0, 0, 4)]
+    assert side.exchange.slices[0, 0].offered.captures == {4: 40}
+
+
+def test_each_slice_is_copied_once_for_each_offer_where_steps_are_even() -> None:
+    """P = H: one fragment is due at every tick. Every copy more is a slice sent to the host."""
+    side = learner_side(shards=1, fragments=8, period=8, steps=None).begin()
+    copied: list[int] = []
+    answered_at_once = 0
+    for tick in range(1, 81):
+        side.now += 1.0
+        side.step()
+        due = tick % 8
+        side.now += 0.05  # the way to the shard and back
+        side.ticks(tick)
+        side.call(0, due, base=side.exchange.slices[0, due].number)
+        sent = offers(side)
+        answered_at_once += len(sent)
+        copied += [fragment for each in side.take(Capture) for _, fragment in each.slices]
+        if sent:
+            side.value(0, due, side.exchange.slices[0, due].number + 1)
+    assert answered_at_once >= 75
+    assert len(copied) <= 82
 
 
 def test_captures_stop_when_the_learner_has_finished() -> None:
@@ -352,8 +389,8 @@ def test_a_lost_capture_is_made_again_at_once() -> None:
     pace(side, 3)
     side.step()
     side.again()
-    side.take(SendOffer)
-    side.feed(side.exchange.capture_lost(0, 0, 0))
+    (sent,) = side.take(SendOffer)
+    side.feed(side.exchange.capture_lost(0, sent.offer))
     side.again()
     assert [sent.offer.capture for sent in side.take(SendOffer)] == [4]
 

@@ -71,6 +71,13 @@ def test_a_dtype_that_does_not_travel_is_named_with_the_remedy() -> None:
         travelling(nn.Linear(2, 2).double())
 
 
+def test_a_buffer_of_such_a_dtype_is_told_what_helps_buffers() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("table", torch.ones(3, dtype=torch.float64))
+    with pytest.raises(SpecError, match=r"model\.table: is torch\.float64; .*persistent=False"):
+        travelling(model)
+
+
 def test_a_model_without_anything_to_train_is_refused() -> None:
     with pytest.raises(SpecError, match="no trainable parameter"):
         travelling(nn.Linear(2, 2).requires_grad_(False))

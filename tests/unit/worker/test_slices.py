@@ -62,11 +62,13 @@ def test_an_offer_taken_back_was_never_made_but_its_earlier_twin_was() -> None:
     offered = Offered()
     offered.add(2, 20)
     offered.add(2, 20)  # the same capture, called for again in another session
-    offered.take_back()
+    offered.take_back(2)
     assert offered.captures == {2: 20}
     offered.add(3, 30)
-    offered.take_back()
-    assert offered.captures == {2: 20}
+    offered.take_back(2)
+    assert offered.captures == {3: 30}
+    offered.take_back(3)
+    assert offered.captures == {}
 
 
 def test_captures_kept_of_one_base_are_bounded() -> None:

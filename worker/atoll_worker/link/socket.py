@@ -197,8 +197,13 @@ class TransportEnd:
         self.loop, self.on_end = loop, on_end
 
         def readable() -> None:
-            for message in self.link.receive():
-                on_message(message)
+            self.link.fill()
+            while (message := self.link.next()) is not None:
+                try:
+                    on_message(message)
+                except Exception as error:  # a bug; the messages behind it still arrive
+                    said = {"message": f"{type(message).__name__} failed", "exception": error}
+                    loop.call_exception_handler(said)
             if self.link.closed:
                 self._ended()
 

@@ -39,7 +39,7 @@ What the driver must do:
    drop the session if it returns False. When the value is whole and verified, keep it under (shard,
    fragment, number) until Promote or Discard names it, and call `published`.
 4. On SendOffer, read the capture region at once. If its counter shows that it was overwritten, send
-   nothing and call `capture_lost`.
+   nothing and, as long as the session lasts, call `capture_lost`.
 5. Call `tick_time` when `deadline()` is reached; any input may change the deadline.
 6. Let `now` be monotonic seconds, the same for all inputs.
 
@@ -150,9 +150,9 @@ class Exchange:
         effects = adoption.arrived(self._state, shard, publish, now)
         return [*effects, *handover.proceed(self._state)]
 
-    def capture_lost(self, shard: int, fragment: int, base: int) -> list[Effect]:
+    def capture_lost(self, shard: int, offer: pb.Offer) -> list[Effect]:
         """A SendOffer could not be performed: its region has been overwritten since."""
-        return handover.lost(self._state, shard, fragment, base)
+        return handover.lost(self._state, shard, offer.slice, offer.base, offer.capture)
 
     # ------------------------------------------------------------ inputs: training process
 
@@ -172,7 +172,7 @@ class Exchange:
         if not boundary.again or records:
             effects.append(Record(state.progress.telemetry(boundary, state.clock.tick, records)))
         effects += joining.start(state)
-        effects += self._hand_over(boundary)
+        effects += self._hand_over(boundary, now)
         return [*effects, *self._finish(), *self._report(now)]
 
     def leave(self, reason: str, now: float) -> list[Effect]:
@@ -211,13 +211,14 @@ class Exchange:
         for each in state.slices.values():
             each.count(boundary.tokens)
 
-    def _hand_over(self, boundary: Boundary) -> list[Effect]:
+    def _hand_over(self, boundary: Boundary, now: float) -> list[Effect]:
         """After counting and adoptions: offer what is captured, and ask for what is due."""
         state = self._state
         if state.observer:
             return []
         if not state.run_file.sync.lockstep:
-            return [*handover.answers(state), *handover.captures(state)]
+            soon = [] if boundary.again else handover.due_soon(state, now)
+            return [*handover.answers(state), *handover.captures(state, soon)]
         effects = [] if boundary.again else handover.begin_wait(state)
         effects += handover.hand_over(state, boundary.captured)
         return [*effects, *adoption.adopt_all(state), *handover.proceed(state)]

@@ -7,7 +7,7 @@ makes it on command. Who decides that an offer is due differs between two famili
 is due. The Call is the credit for exactly one offer. It is answered from the last finished step: if
 the slice was captured at the newest boundary the offer leaves at once, otherwise the next boundary
 brings the capture. Because a slow learner would then answer a whole step late, slices that come due
-before its next boundary are captured ahead (`captures`).
+before its next boundary are captured ahead, each once (`due_soon`).
 
 **Lock-step modes** (DiLoCo, arXiv 2311.08105, and Streaming DiLoCo, 2501.18512) have no Calls. A
 learner hands over by itself when its *position* reaches a slice's due tick, and `step()` waits for
@@ -24,7 +24,7 @@ A hand-over that died with its session is sent again in the next one, as long as
 the newest version (`hand_over_again`); without lock-step the shard repeats the Call instead.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
@@ -73,16 +73,18 @@ def offer(each: SliceState, capture: Captured) -> Effect:
     return SendOffer(each.shard, message)
 
 
-def lost(state: State, shard: int, fragment: int, base: int) -> list[Effect]:
+def lost(state: State, shard: int, fragment: int, base: int, capture: int) -> list[Effect]:
     """The region was overwritten before it was read. The credit stays; a new capture answers it."""
     each = state.slices[shard, fragment]
-    each.captured = None
-    each.offered.take_back()
     if each.number != base:
         return []
-    if not state.run_file.sync.lockstep:
-        each.call = base
-    return ask(state, [each])
+    each.offered.take_back(capture)
+    if each.captured is not None and each.captured.steps == capture:
+        each.captured = None
+    if state.run_file.sync.lockstep:
+        return ask(state, [each])
+    each.call = base
+    return [*answers(state), *captures(state)]
 
 
 # ---------------------------------------------------------------- modes in which no learner waits
@@ -94,7 +96,7 @@ def called(state: State, shard: int, call: pb.Call) -> list[Effect]:
     if each is None or each.number != call.base or each.orphaned:
         return []
     each.call = call.base
-    return [*answers(state), *captures(state)]
+    return [*answers(state), *captures(state)]  # the slices due soon were asked for at a boundary
 
 
 def answers(state: State) -> list[Effect]:
@@ -110,18 +112,22 @@ def answers(state: State) -> list[Effect]:
     return effects
 
 
-def captures(state: State) -> list[Effect]:
-    """Ask for what is called and not answered, and for what will be called before the next step."""
+def captures(state: State, soon: Collection[int] = ()) -> list[Effect]:
+    """Ask for what is called and not answered, and for the fragments that are due `soon`."""
     if not state.started or state.finished:
         return []
-    soon = schedule.ahead(
+    slices = state.slices.values()
+    return ask(state, (each for each in slices if each.call is not None or each.fragment in soon))
+
+
+def due_soon(state: State, now: float) -> list[int]:
+    """Fragments to be copied at the next boundary, so that their Calls are answered at once."""
+    return schedule.ahead(
         state.run_file.sync,
-        state.clock.tick,
+        state.clock.estimate(now),
         state.clock.ticks_per_second,
         state.progress.step_seconds.or_else(0.0),
     )
-    slices = state.slices.values()
-    return ask(state, (each for each in slices if each.call is not None or each.fragment in soon))
 
 
 # ---------------------------------------------------------------- lock-step modes

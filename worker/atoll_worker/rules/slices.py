@@ -16,6 +16,7 @@ not guess from a list of participants: it may have been called twice on one base
 a version in between.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,20 +38,22 @@ class Outcome:
 class Offered:
     """The captures offered on the base that is held: capture (a step count) -> tokens."""
 
-    captures: dict[int, int] = field(default_factory=dict)  # the newest is the last
-    newest_is_repeated: bool = False  # the newest had been offered before, in another session
+    captures: dict[int, int] = field(default_factory=dict)
+    repeated: Counter[int] = field(default_factory=Counter)  # how often again, in other sessions
 
     def add(self, steps: int, tokens: int) -> None:
         """Note one more offer; the same capture may be offered again in another session."""
-        self.newest_is_repeated = steps in self.captures
+        self.repeated[steps] += steps in self.captures
         self.captures[steps] = tokens
         if len(self.captures) > CAPTURES_KEPT:
             del self.captures[min(self.captures)]
 
-    def take_back(self) -> None:
-        """Forget the newest offer, which could not be sent."""
-        if self.captures and not self.newest_is_repeated:
-            self.captures.popitem()
+    def take_back(self, steps: int) -> None:
+        """Forget one offer of that capture, which could not be sent."""
+        if self.repeated[steps]:
+            self.repeated[steps] -= 1
+        else:
+            self.captures.pop(steps, None)
 
     @property
     def newest_tokens(self) -> int | None:

@@ -73,6 +73,12 @@ class Clock:
         (first, low), (last, high) = self.times[0], self.times[-1]
         return (high - low) / (last - first) if last > first else 0.0
 
+    def estimate(self, now: float) -> float:
+        """The tick at `now` to a fraction, at most the next one."""
+        if not self.times:
+            return float(self.tick)
+        return self.tick + min(1.0, (now - self.times[-1][0]) * self.ticks_per_second)
+
 
 @dataclass(slots=True, kw_only=True)
 class Progress:

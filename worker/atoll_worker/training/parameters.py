@@ -7,7 +7,8 @@ and from it the layout of fragments and slices (atoll_protos.layout).
     trainable parameter                travels; merged as spec.sync.merge says
     embedding, or a head tied to it    travels; plain mean, as published (arXiv 2604.21428)
     floating-point buffer              travels; plain mean, without the outer optimizer: a step of
-                                       it would make a running variance negative
+                                       it would make a running variance negative; where it does
+                                       not change, every learner keeps its own bits
     buffer that is not finite          stays: a mask is a constant of the model
     frozen parameter                   stays: it is the same everywhere already
     integer or unsaved buffer          stays: a mean of counters has no meaning
@@ -73,11 +74,9 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
         merge = "mean" if by_mean else MATRIX_MERGE if tensor.ndim > 1 else VECTOR_MERGE
         merge = AVERAGE if is_buffer else merge
         if tensor.dtype not in DTYPE_NAMES:
-            raise SpecError(
-                f"model.{name}",
-                f"is {tensor.dtype}",
-                f"use one of {', '.join(DTYPES)}, or requires_grad_(False) to keep it here",
-            )
+            here = "register it with persistent=False" if is_buffer else "requires_grad_(False)"
+            remedy = f"use one of {', '.join(DTYPES)}, or {here} to keep it here"
+            raise SpecError(f"model.{name}", f"is {tensor.dtype}", remedy)
         shape = tuple(tensor.shape)
         spec = TensorSpec(name=name, shape=shape, dtype=DTYPE_NAMES[tensor.dtype], merge=merge)
         places.append(Place(module=module, attribute=attribute, spec=spec))

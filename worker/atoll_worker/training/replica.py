@@ -44,7 +44,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from atoll_protos.layout import Layout, Slice, build_layout
+from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.tensors import FLOATS, from_bytes
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import memory, messages
@@ -195,7 +195,9 @@ class Replica:
     def _adopt(self, key: Key, blend: float) -> Ticket:
         self.held.add(key)
         region = from_bytes(self.memory.adopt(*key), FLOATS[self.memory.plan.adopt_encoding])
-        return self.staging.adopt(pairs(self.places, self.slices[key], region), blend)
+        owned = self.slices[key]
+        averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
+        return self.staging.adopt(pairs(self.places, owned, region), blend, averaged)
 
     def _end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1

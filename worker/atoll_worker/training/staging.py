@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 
 Pairs: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # (view of the model, view of shared memory)
+Averaged: TypeAlias = Sequence[bool]  # for each pair: it is of a buffer
 
 
 class Ticket(Protocol):
@@ -62,8 +63,8 @@ class Staging(Protocol):
     def capture(self, pairs: Pairs) -> Ticket:
         """Model -> shared memory, converted to f32."""
 
-    def adopt(self, pairs: Pairs, blend: float) -> Ticket:
-        """Shared memory -> model: theta <- blend * theta + (1 - blend) * value."""
+    def adopt(self, pairs: Pairs, blend: float, averaged: Averaged) -> Ticket:
+        """Shared memory -> model: theta <- blend * theta + (1 - blend) * value; see `assign`."""
 
     def scalar(self, value: Tensor) -> "Scalar":
         """Read a one-element tensor of any dtype; the number is known when its ticket is done."""
@@ -93,17 +94,21 @@ class Done:
 
 
 @torch.no_grad()
-def assign(pairs: Pairs, blend: float) -> None:
+def assign(pairs: Pairs, blend: float, averaged: Averaged) -> None:
     """theta <- blend * theta + (1 - blend) * value for pairs (theta, value), in theta's dtype.
 
     blend = 0 overwrites (Decoupled DiLoCo, arXiv 2604.21428); blend = 0.5 is Streaming DiLoCo's
-    alpha (arXiv 2501.18512).
+    alpha (arXiv 2501.18512). A buffer keeps its own elements where the value is the same one, only
+    rounded to the wire: a constant (rotary frequencies) so keeps all of its bits.
     """
-    for theta, value in pairs:
+    for (theta, value), is_buffer in zip(pairs, averaged, strict=True):
+        mine = theta.clone() if is_buffer else None
         if blend == 0.0:
             theta.copy_(value)
         else:
             theta.lerp_(value.to(theta), 1.0 - blend)
+        if mine is not None:
+            theta.copy_(torch.where(mine.to(value.dtype) == value, mine, theta))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +122,9 @@ class DirectStaging:
             region.copy_(theta)
         return Done()
 
-    def adopt(self, pairs: Pairs, blend: float) -> Ticket:
+    def adopt(self, pairs: Pairs, blend: float, averaged: Averaged) -> Ticket:
         """Copy now."""
-        assign(pairs, blend)
+        assign(pairs, blend, averaged)
         return Done()
 
     def scalar(self, value: Tensor) -> Scalar:
@@ -166,7 +171,7 @@ class CudaStaging:
             return EventTicket(self.stream.record_event(), gathered)
 
     @torch.no_grad()
-    def adopt(self, pairs: Pairs, blend: float) -> Ticket:
+    def adopt(self, pairs: Pairs, blend: float, averaged: Averaged) -> Ticket:
         """Copy on the side stream, then assign on the current stream when the copy is done."""
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
@@ -175,7 +180,8 @@ class CudaStaging:
         current.wait_event(event)
         for value in arrived:
             value.record_stream(current)
-        assign([(theta, value) for (theta, _), value in zip(pairs, arrived, strict=True)], blend)
+        here = [(theta, value) for (theta, _), value in zip(pairs, arrived, strict=True)]
+        assign(here, blend, averaged)
         return EventTicket(event)
 
     @torch.no_grad()

@@ -38,7 +38,7 @@ def main() -> None:
         sys.exit(0)
     outside = Outside(
         end=end,
-        numbers=ArrayNumbers(end.memory, end.run_file.sync),
+        numbers=ArrayNumbers(end.memory, end.run_file.sync, end.layout),
         telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
         open_channel=open_channel,
         clock=time.monotonic,

@@ -28,7 +28,8 @@ CONNECT_SECONDS_MAX = 10.0
 log = structlog.get_logger()
 
 OpenChannel = Callable[[str, Options], grpc.aio.Channel]
-Payload = Callable[[], Awaitable[tuple[pb.Transfer, Buffer]]]
+Outgoing = tuple[pb.Transfer, Buffer]
+Payload = Callable[[], Awaitable[Outgoing | None]]  # None: there is nothing to send after all
 
 
 class Listener(Protocol):
@@ -186,7 +187,10 @@ class ShardClient:
         number = 0
         with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
             while True:
-                head, data = await (await self._bulk.get())()
+                outgoing = await (await self._bulk.get())()
+                if outgoing is None:
+                    continue
+                head, data = outgoing
                 number += 1
                 for frame in transfer_frames(number, head, data):
                     await call.write(frame)

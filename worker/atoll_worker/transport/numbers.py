@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
-from atoll_protos.codecs import encoding_of
+from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.frames import Buffer
+from atoll_protos.layout import AVERAGE, Layout, Slice
 from atoll_protos.run import Sync
 from atoll_worker.link.memory import CAPTURE_ENCODING, Memory
 
@@ -35,7 +36,10 @@ class Numbers(Protocol):
         """Copy a base into its adopt region."""
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
-        """The base less what the capture region holds now, formed in f32 (rule 16)."""
+        """The base less what the capture region holds now, formed in f32 (rule 16).
+
+        Heavy, for a thread: who calls it looks at the region's counter before and after.
+        """
 
     def encode_difference(self, difference: Difference) -> Encoded:
         """In the job's encoding of offers; heavy, for a thread."""
@@ -47,11 +51,32 @@ class Numbers(Protocol):
         """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
 
 
+def spans(layout: Layout, owned: Slice, base: Any) -> tuple[list[tuple[slice, Any]], list[slice]]:
+    """Where a learner does not hold a base of this dtype as it is: see arrays.difference.
+
+    A parameter in f32 holds every base; one in bf16 or f16 holds those of its own type.
+    """
+    rounded, averaged = [], []
+    for piece in owned.pieces:
+        span = slice(piece.offset, piece.offset + piece.element_count)
+        tensor = layout.tensors[piece.tensor]
+        dtype = arrays.DTYPES[tensor.dtype]
+        if dtype not in (base, arrays.F32):
+            rounded.append((span, dtype))
+        if tensor.merge == AVERAGE:
+            averaged.append(span)
+    return rounded, averaged
+
+
 class ArrayNumbers:
     """See Numbers. Bases are 1-d numpy arrays: f32 on an f32 wire down, else bf16 (rule 17)."""
 
-    def __init__(self, memory: Memory, sync: Sync) -> None:
+    def __init__(self, memory: Memory, sync: Sync, layout: Layout) -> None:
         self._memory, self._sync = memory, sync
+        base = arrays.FLOATS[base_encoding(sync.wire_down)]
+        self._spans = {
+            (each.shard, each.fragment): spans(layout, each, base) for each in layout.slices
+        }
 
     def counter(self, shard: int, fragment: int) -> int:
         """See Numbers."""
@@ -71,7 +96,9 @@ class ArrayNumbers:
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
         """See Numbers."""
-        return arrays.difference(base, self._captured(shard, fragment))
+        rounded, averaged = self._spans[shard, fragment]
+        theta = self._captured(shard, fragment)
+        return arrays.difference(base, theta, rounded=rounded, averaged=averaged)
 
     def encode_difference(self, difference: Difference) -> Encoded:
         """See Numbers."""

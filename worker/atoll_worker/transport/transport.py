@@ -19,10 +19,11 @@ training process, which takes it at its next step boundary. The Boundary that sa
 `bases` are always what the training process really has adopted, bit for bit.
 
 An offer is `base - theta` of one slice. The training process copies theta into the capture region
-at a step boundary, and the region's counter is odd while it writes. `SendOffer` forms the
-difference at once and then compares the counter with that of the mark that the offer names: when
-the region has been written again, the rules hear `capture_lost` and make another offer. Encoding
-happens in a thread when the bulk stream of that shard is ready for it.
+at a step boundary, and the region's counter is odd while it writes. `SendOffer` forms and encodes
+the difference at once, in a thread, so that no other message waits for it. Then it compares the
+counter with that of the mark that the offer names: when the region has been written again, nothing
+is sent; the rules hear `capture_lost` when the offer's turn comes, and make another one. An offer
+belongs to the session in which it was due: with that session it is forgotten.
 
 The transport ends when the training process leaves or is gone: control messages that wait (the
 Leave) get LEAVE_SECONDS_MAX, then all connections are closed. Everything outside is given to the
@@ -58,10 +59,11 @@ from atoll_worker.rules.effects import (
     SendSeed,
 )
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.client import OpenChannel, ShardClient
-from atoll_worker.transport.numbers import Base, Numbers
+from atoll_worker.transport.client import OpenChannel, Outgoing, ShardClient
+from atoll_worker.transport.numbers import Base, Encoded, Numbers
 
 LEAVE_SECONDS_MAX = 3.0
+FORMED_AT_ONCE_MAX = 4  # offers; each takes a thread and as much memory as its slice in f32
 
 log = structlog.get_logger()
 
@@ -133,6 +135,8 @@ class Transport:
         self.captures: dict[tuple[int, int], int] = {}  # counter that the newest mark belongs to
         self.over = asyncio.Event()
         self._deadline = Deadline(self.now, self.exchange.deadline)
+        self._forming: set[asyncio.Task[Encoded | None]] = set()
+        self._threads = asyncio.Semaphore(FORMED_AT_ONCE_MAX)
 
     async def run(self) -> None:
         """Until the training process leaves or dies."""
@@ -242,16 +246,28 @@ class Transport:
     def _send_offer(self, shard: int, offer: pb.Offer) -> None:
         """Rule 16: what has been captured again since the offer was made is not sent."""
         key = shard, offer.slice
-        difference = self.numbers.difference(*key, self.bases[key])
-        if self.numbers.counter(*key) != self.captures[key]:
-            self.feed(self.exchange.capture_lost(shard, offer.slice, offer.base))
-            return
+        work = self._formed(key, self.bases[key], self.captures[key])
+        forming = asyncio.create_task(work, name=f"offer-{shard}-{offer.slice}")
+        self._forming.add(forming)
+        forming.add_done_callback(self._forming.discard)
 
-        async def payload() -> tuple[pb.Transfer, Buffer]:
-            encoding, data = await asyncio.to_thread(self.numbers.encode_difference, difference)
+        async def payload() -> Outgoing | None:
+            encoded = await forming
+            if encoded is None:
+                self.feed(self.exchange.capture_lost(shard, offer))
+                return None
+            encoding, data = encoded
             return pb.Transfer(offer=offer, encoding=encoding, byte_count=len(data)), data
 
         self.clients[shard].send_bulk(payload)
+
+    async def _formed(self, key: tuple[int, int], base: Base, counter: int) -> Encoded | None:
+        """The difference to the capture of this count; None if the region has another one."""
+        async with self._threads:
+            difference = await asyncio.to_thread(self.numbers.difference, *key, base)
+            if self.numbers.counter(*key) != counter:
+                return None
+            return await asyncio.to_thread(self.numbers.encode_difference, difference)
 
     def _send_seed(self, shard: int) -> None:
         """The capture regions hold the model as it was made, until training begins."""
@@ -269,7 +285,7 @@ class Transport:
         )
 
     def _send_bulk(self, shard: int, head: pb.Transfer, data: Buffer) -> None:
-        async def payload() -> tuple[pb.Transfer, Buffer]:
+        async def payload() -> Outgoing | None:
             return head, data
 
         self.clients[shard].send_bulk(payload)

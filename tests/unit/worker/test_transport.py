@@ -1,0 +1,246 @@
+"""The transport's values: what goes out is the base less the capture that an offer names, whole."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import arrays
+from atoll_protos.codecs import Wire
+from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.run import Region, RunFile, Sync
+from atoll_worker.link import memory
+from atoll_worker.link.messages import Boundary, Configure
+from atoll_worker.link.socket import memory_plan
+from atoll_worker.rules.effects import SendOffer
+from atoll_worker.transport.client import Outgoing, Payload
+from atoll_worker.transport.numbers import ArrayNumbers
+from atoll_worker.transport.transport import Outside, Transport
+
+COUNT = 256
+KEY = (0, 0)
+OFFER = pb.Offer(slice=0, base=3, capture=2)
+
+
+class End:
+    """The training process: nobody is there."""
+
+    def __init__(self, run_file: RunFile) -> None:
+        spec = TensorSpec(name="t", shape=(COUNT,), dtype="float32", merge="rda")
+        self.run_file, self.layout = run_file, build_layout([spec], 1, 1)
+        self.configure = Configure(
+            run_file="",
+            tensors=self.layout.tensors,
+            layout_digest=self.layout.digest,
+            slot="here-0",
+            uid="uid",
+            instance="uid-1",
+            endpoints=("nowhere:1",),
+            telemetry_folder="",
+            observer=False,
+            training_pid=0,
+        )
+
+    def attach(self, *_: Any) -> None: ...
+
+    def send(self, command: Any) -> None: ...
+
+
+class Telemetry:
+    def open(self) -> None: ...
+
+    def write(self, fields: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Client:
+    """Keeps what is to be sent."""
+
+    def __init__(self) -> None:
+        self.payloads: list[Payload] = []
+
+    def send_bulk(self, payload: Payload) -> None:
+        self.payloads.append(payload)
+
+    def send(self, message: pb.ToShard) -> None: ...
+
+
+class Rig:
+    """A transport, its memory, and what its rules were told."""
+
+    def __init__(self, wire_down: Wire = Wire.F32, wire_up: Wire = Wire.F32) -> None:
+        sync = Sync(fragments=1, period=4, wire_up=wire_up, wire_down=wire_down)
+        run_file = RunFile(
+            job="j", regions=(Region(name="here", learners=1),), shards=1, steps=9, sync=sync
+        )
+        end = End(run_file)
+        plan = memory_plan(end.layout, sync, observer=False)
+        descriptor = memory.create()
+        memory.resize(descriptor, plan)
+        self.memory = memory.attach(plan, descriptor)
+        os.close(descriptor)
+        self.numbers = ArrayNumbers(self.memory, sync, end.layout)
+        self.transport = Transport(
+            Outside(
+                end=end,
+                numbers=self.numbers,
+                telemetry=Telemetry(),
+                open_channel=lambda *_: None,  # type: ignore[arg-type]
+                clock=lambda: 0.0,
+            )
+        )
+        self.client = Client()
+        self.transport.clients = [self.client]  # type: ignore[list-item]
+        self.lost: list[pb.Offer] = []
+        self.transport.exchange.capture_lost = (  # type: ignore[method-assign]
+            lambda shard, offer: self.lost.append(offer) or []  # type: ignore[func-returns-value]
+        )
+        self.transport.captures = {KEY: self.memory.counter(*KEY)}
+
+    def capture(self, value: float) -> None:
+        """The training process copies the slice, whole."""
+        self.memory.turn(*KEY)
+        self.memory.capture(*KEY)[:] = np.full(COUNT, value, np.float32).tobytes()
+        self.memory.turn(*KEY)
+
+    def captured(self, value: float) -> None:
+        """And its Boundary has come."""
+        self.capture(value)
+        self.transport.captures[KEY] += 2
+
+    def sent(self, meanwhile: Callable[[], None] = lambda: None) -> Outgoing | None:
+        """What leaves for an offer; `meanwhile` happens while its difference is being formed."""
+        form = self.numbers.difference
+
+        def forming(*arguments: Any) -> Any:
+            meanwhile()
+            return form(*arguments)
+
+        numbers: Any = self.numbers
+        numbers.difference = forming
+
+        async def scenario() -> Outgoing | None:
+            self.transport.feed([SendOffer(0, OFFER)])
+            (payload,) = self.client.payloads
+            return await payload()
+
+        return asyncio.run(scenario())
+
+
+def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.captured(2.0)
+    outgoing = rig.sent()
+    assert outgoing is not None
+    head, data = outgoing
+    assert (head.offer, head.encoding, head.byte_count) == (OFFER, pb.F32, 4 * COUNT)
+    assert arrays.from_bytes(data, pb.F32).tolist() == [3.0] * COUNT
+    assert rig.lost == []
+
+
+@pytest.mark.parametrize("torn", ["being written", "written again", "half a second copy"])
+def test_a_capture_that_is_written_while_it_is_read_never_goes_out(torn: str) -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.captured(2.0)
+
+    def meanwhile() -> None:
+        if torn == "being written":
+            rig.memory.turn(*KEY)
+        else:
+            rig.capture(7.0)
+        if torn == "half a second copy":
+            rig.memory.turn(*KEY)
+
+    assert rig.sent(meanwhile) is None
+    assert rig.lost == [OFFER]
+
+
+def test_an_offer_names_its_own_capture_also_when_the_next_is_announced_meanwhile() -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.captured(2.0)
+    assert rig.sent(lambda: rig.captured(7.0)) is None
+    assert rig.lost == [OFFER]
+
+
+def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.captured(2.0)
+
+    def adopt() -> None:
+        rig.transport.bases[KEY] = np.full(COUNT, 9.0, np.float32)
+
+    outgoing = rig.sent(adopt)
+    assert outgoing is not None
+    assert arrays.from_bytes(outgoing[1], pb.F32).tolist() == [3.0] * COUNT
+
+
+def test_differences_are_formed_outside_of_the_event_loop() -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.captured(2.0)
+    threads: list[int] = []
+    rig.sent(lambda: threads.append(threading.get_ident()))
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> None:
+    """Its Call died with the session: a new capture would be an offer without credit."""
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.captured(2.0)
+
+    async def scenario() -> None:
+        rig.transport.feed([SendOffer(0, OFFER)])
+        rig.capture(7.0)
+        await asyncio.gather(*rig.transport._forming)
+
+    asyncio.run(scenario())
+    assert rig.lost == []
+
+
+@pytest.mark.parametrize("wire", [Wire.INT8, Wire.INT4])
+def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) -> None:
+    rig = Rig(wire_down=wire)
+    held = np.linspace(-1, 1, COUNT).astype(ml_dtypes.bfloat16)
+    rig.transport.bases[KEY] = held
+    encoding = pb.INT8 if wire is Wire.INT8 else pb.INT4
+    change = np.linspace(0.25, 0.5, COUNT).astype(np.float32)
+    data = bytearray(arrays.encode(change, encoding))
+    version = pb.SliceVersion(slice=0, version=pb.Version(number=4))
+    publish = pb.Publish(version=version, difference=True, base=3)
+    rig.transport.exchange.published = lambda *_: []  # type: ignore[method-assign]
+    head = pb.Transfer(publish=publish, encoding=encoding, byte_count=len(data))
+    asyncio.run(rig.transport.published(0, head, data))
+    decoded = arrays.decode(data, encoding, np.empty(COUNT, np.float32))
+    expected = (held.astype(np.float32) + decoded).astype(ml_dtypes.bfloat16)
+    assert rig.transport.candidates[0, 0, 4].tobytes() == expected.tobytes()
+
+
+def test_each_capture_that_a_boundary_names_counts_its_region_on_by_two() -> None:
+    rig = Rig()
+    rig.transport.exchange.boundary = lambda *_: []  # type: ignore[method-assign]
+    boundary = Boundary(
+        own_steps=1,
+        tokens=1,
+        loss=0.0,
+        step_seconds=0.0,
+        blocked_seconds=0.0,
+        cursor=0,
+        adopted=(),
+        captured=(KEY,),
+    )
+    before = rig.transport.captures[KEY]
+    rig.transport._from_training(boundary)
+    assert rig.transport.captures[KEY] == before + 2
