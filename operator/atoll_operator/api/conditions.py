@@ -311,7 +311,7 @@ def _progressing(facts: Facts) -> Condition:
     if facts.live < facts.quorum:
         return _of(kind, "WaitingForLearners")
     if facts.stalled_seconds > STALLED_SECONDS:
-        message = f"the step has not moved for {facts.stalled_seconds:.0f} s"
+        message = f"the step has not moved for {STALLED_SECONDS:.0f} s or longer"
         return _of(kind, "Stalled", f"{message}; see the learners' logs")
     return _of(kind, "Training")
 

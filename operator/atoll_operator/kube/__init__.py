@@ -11,6 +11,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     apply        phase 3: carries a Plan out, in its order
     repair       phase 3: the sequences for a pod on a lost node
     report       phase 4: status and Events
+    recorder     Events: one object for what happens again and again
     edges/       one module per outside world: API server, watches, shards, HTTP, clock
     cache        the API server's objects, as the watches show them
     memory       what is remembered of a job between two passes
@@ -20,7 +21,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
-Imports go downwards in this order: serve; reconcile; observe, apply, report; repair; edges;
-memory, plan; health, observation; cache; metrics, settings, names. `plan` imports no time, network
-or cluster (import-linter checks all of this).
+Imports go downwards in this order: serve; reconcile; observe, apply, report; repair; recorder;
+edges; memory, plan; health, observation; cache; metrics, settings, names. `plan` imports no time,
+network or cluster (import-linter checks all of this).
 """

@@ -114,7 +114,7 @@ class Applier:
             if revert is not None:
                 log.warning("reverted", job=plan.job, kind=kind, name=name, fields=revert.text)
                 if memory.revert((kind, name), plan.at):
-                    await self.api.create_event(plan.namespace, revert.event)
+                    await self.repair.recorder.tell(revert.event)
         return Outcome(waits=waits, refused=news)
 
     async def _check(self, plan: Plan, child: Object, memory: Memory) -> bool | None:

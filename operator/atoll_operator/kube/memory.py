@@ -19,6 +19,7 @@ from atoll_operator.kube.observation import Pod, Refusal, Remembered, Replacemen
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
+MINUTE_SECONDS = 60.0
 DELETED_SECONDS = 600.0  # for which the deletion of a pod is remembered
 REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
 REVERT_SECONDS = (2.0, 30.0)  # before a child is reverted again: after the first, and at most
@@ -80,7 +81,7 @@ class Memory:
     stormed_at: dict[str, float] = field(default_factory=dict)  # last storm, by region
     held: bool = False  # the last plan held replacements: NodeLossHeld
     replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name or role
-    written_at: float = LONG_AGO  # last write of the status
+    written_at: list[float] = field(default_factory=list)  # the status, within the last minute
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict)  # by kind and name
     deleted_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by place and cause
     conflicts: set[tuple[str, str]] = field(default_factory=set)
@@ -89,6 +90,10 @@ class Memory:
     settled: dict[tuple[str, str], tuple[str, frozenset[tuple[str, str]]]] = field(
         default_factory=dict
     )  # by kind and name: hash of what was applied, and what the API server writes in its own way
+
+    def note_write(self, now: float) -> None:
+        """Note a write of the status."""
+        self.written_at = [at for at in self.written_at if now - at < MINUTE_SECONDS] + [now]
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
         """Note the answers of one poll, one per shard; `wall` is when it began, RFC 3339."""
@@ -147,7 +152,8 @@ class Memory:
             storm_seconds={region: now - at for region, at in self.stormed_at.items()},
             final_seconds=None if self.final_at is None else now - self.final_at,
             still_seconds=now - (self.tick_at or now),
-            unwritten_seconds=now - self.written_at,
+            unwritten_seconds=now - max(self.written_at, default=LONG_AGO),
+            writes_a_minute=sum(now - at < MINUTE_SECONDS for at in self.written_at),
             refused=self._refusals(now),
             deleted_seconds={key: now - at for key, at in self.deleted_at.items()},
             reverts={key: each.wait_seconds(now) for key, each in self.reverted.items()},

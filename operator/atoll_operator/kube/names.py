@@ -15,6 +15,7 @@ MANAGED_BY: Final = f"{GROUP}/operator"  # spec.managedBy of a job that this ope
 
 CHILDREN_MANAGER: Final = "atoll-children"  # field managers of server-side apply
 STATUS_MANAGER: Final = "atoll-status"
+EVENTS_MANAGER: Final = "atoll-events"
 COMPONENT: Final = "atoll-operator"  # source of Events, and managed-by of children
 
 # Roles: values of the label `atoll_protos.names.Label.ROLE`.

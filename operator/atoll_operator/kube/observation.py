@@ -191,6 +191,7 @@ class Remembered:
     final_seconds: float | None = None  # since the registrar first said Complete
     still_seconds: float = 0.0  # since the job's tick last moved
     unwritten_seconds: float = float("inf")  # since the last write of the status
+    writes_a_minute: int = 0  # of the status, within the last one
     refused: tuple[Refusal, ...] = ()  # children that the API server has not taken yet
     deleted_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Since a pod was deleted, by its place (`place_of`) and the cause."""

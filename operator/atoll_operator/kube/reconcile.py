@@ -89,7 +89,9 @@ class Reconciler:
         except NotAskedError:
             return UNASKED_SECONDS
         if seen is None:
-            self.memories.pop(key, None)
+            gone = self.memories.pop(key, None)
+            if gone is not None:
+                self.writer.recorder.forget(gone.uid)
             return None
         decided = plan(seen, self.settings, time.time())
         outcome = Outcome()
@@ -101,4 +103,8 @@ class Reconciler:
             if not outcome.refused:  # else the next pass, which comes at once, says it too
                 await self.writer.report(decided, self.memories[key])
         self.last_pass_at = time.monotonic()
-        return AGAIN_SECONDS if outcome.waits or outcome.refused else decided.pause_seconds
+        if outcome.waits or outcome.refused:
+            return AGAIN_SECONDS
+        due = self.writer.recorder.due_seconds(seen.uid)
+        pauses = [each for each in (decided.pause_seconds, due) if each is not None]
+        return min(pauses, default=None)

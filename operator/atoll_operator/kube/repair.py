@@ -29,6 +29,7 @@ from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observation import Replacement
 from atoll_operator.kube.plan.actions import OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.recorder import Recorder
 
 NO_OWNER = ""
 UNKNOWN_WORD = 0  # refused unless it is the last word; the refusal answers the last word
@@ -43,6 +44,7 @@ class Repair:
     api: Api
     syncers: Syncers
     metrics: Metrics
+    recorder: Recorder
 
     async def replace(self, plan: Plan, each: PodReplacement, memory: Memory) -> bool:
         """Delete a pod of a lost node; False when the registrar has to be asked again."""
@@ -79,8 +81,7 @@ class Repair:
         self.metrics.replacements.labels(pod.role).inc()
         self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)
         log.warning("replaced", job=plan.job, pod=pod.name, node=each.node, reason=each.reason)
-        await self.api.create_event(plan.namespace, each.event)
-        self.metrics.writes.labels("Event").inc()
+        await self.recorder.tell(each.event)
 
     async def name_owner(self, plan: Plan, owner: OwnerWord, memory: Memory) -> None:
         """Make a pod the owner of its slot."""

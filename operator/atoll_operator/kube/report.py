@@ -1,10 +1,10 @@
 """The last phase of a pass: writes the status and its Events, and measures replacements.
 
 At most one status write per pass, and none when nothing is new (`plan.status` decides). Events
-are written only after the status that they announce, so that an operator that dies between the two
-says too little rather than something twice: its successor finds the status written and the
-condition unchanged. Each change of a condition is logged with its reason as well, because Events
-are gone after an hour.
+are told (`recorder`) only after the status that they announce, so that an operator that dies
+between the two says too little rather than something twice: its successor finds the status written
+and the condition unchanged. Each change of a condition is logged with its reason as well, because
+Events are gone after an hour.
 
 Replacements are measured here, after the effects of the pass, and not in the plan, because one that
 began in this very pass is measured from now on.
@@ -20,6 +20,7 @@ from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.nodes import works_again
+from atoll_operator.kube.recorder import Recorder
 
 log = structlog.get_logger()
 
@@ -30,25 +31,26 @@ class StatusWriter:
 
     api: Api
     metrics: Metrics
+    recorder: Recorder
 
     async def report(self, plan: Plan, memory: Memory) -> None:
         """Raises ApiError and what the network raises; no status of a job that is gone."""
         self._measure(plan, memory)
+        await self.recorder.flush(memory.uid)
         if plan.status is None:
             return
         try:
             await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)
         except (NotFoundError, ConflictError):
             return
-        memory.written_at = plan.at
+        memory.note_write(plan.at)
         self.metrics.writes.labels("Status").inc()
         for each in plan.status.changed:
             log.info(
                 "condition", job=plan.job, type=each.type, status=each.status, reason=each.reason
             )
         for event in plan.status.events:
-            await self.api.create_event(plan.namespace, event)
-            self.metrics.writes.labels("Event").inc()
+            await self.recorder.tell(event)
 
     def _measure(self, plan: Plan, memory: Memory) -> None:
         """How long it took until each replacement trains or serves again."""

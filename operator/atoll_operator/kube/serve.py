@@ -39,6 +39,7 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observe import Observer
 from atoll_operator.kube.reconcile import Reconciler
+from atoll_operator.kube.recorder import Recorder
 from atoll_operator.kube.repair import Repair
 from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
@@ -57,13 +58,14 @@ def reconciler(
     metrics: Metrics,
 ) -> Reconciler:
     """The phases of a pass, put together."""
-    repair = Repair(api=server, syncers=syncers, metrics=metrics)
+    recorder = Recorder(api=server, metrics=metrics)
+    repair = Repair(api=server, syncers=syncers, metrics=metrics, recorder=recorder)
     return Reconciler(
         settings=settings,
         metrics=metrics,
         observer=Observer(cache=server.cache, polls=polls, nodes=nodes, settings=settings),
         applier=Applier(api=server, metrics=metrics, repair=repair),
-        writer=StatusWriter(api=server, metrics=metrics),
+        writer=StatusWriter(api=server, metrics=metrics, recorder=recorder),
     )
 
 

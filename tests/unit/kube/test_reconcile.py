@@ -109,7 +109,7 @@ class Server:
         self.children.pop(where, None)
         return True
 
-    async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
+    async def apply_event(self, event: Mapping[str, Any]) -> None:
         self.log.append(f"event {event['reason']}")
 
     def add_pod(self, name: str, role: str, node: str, **labels: str) -> None:

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.conditions import Condition, Kind, Phase
-from atoll_operator.kube.observation import Observation, Remembered, workload
+from atoll_operator.kube.observation import Observation, Refusal, Remembered, workload
 from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState, Placement
 from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.status import WRITE_SECONDS, StatusWrite
+from atoll_operator.kube.plan.status import BUSY_SECONDS, BUSY_WRITES, WRITE_SECONDS, StatusWrite
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
 
 NOW = 1_800_000_000.0
@@ -80,6 +80,60 @@ def test_a_change_of_a_condition_is_written_at_once() -> None:
     old = dict(first().status)
     found = said(seen(old, replies=(None, None), unwritten_seconds=0.0))
     assert "SyncerReady" in {each.type for each in found.changed}
+
+
+def test_numbers_that_stand_still_are_not_written_again() -> None:
+    old = dict(first().status)
+    assert said(seen(old, asked_at="later", unwritten_seconds=1e4)) is None
+
+
+def test_a_job_that_stands_still_is_not_written_each_second() -> None:
+    old = dict(said(seen(still_seconds=200.0)).status)
+    for second in range(60):
+        assert said(seen(old, still_seconds=201.0 + second, unwritten_seconds=1.0 + second)) is None
+
+
+def test_a_message_alone_waits_as_long_as_progress() -> None:
+    case = Situation(
+        seen=seen(), job=job(), settings=SETTINGS, now=NOW, before=Before(), phase=RUNNING,
+        placement=Placement(),
+    )  # fmt: skip
+
+    def refusal(pods: int) -> Refusal:
+        message = f"exceeded quota, used: pods={pods}"
+        return Refusal(kind="StatefulSet", name="x", applied="", message=message)
+
+    written = status.of_job(case, [refusal(3)])
+    assert written is not None
+    old = dict(written.status)
+    soon = replace(case, seen=seen(old, unwritten_seconds=WRITE_SECONDS - 1))
+    assert status.of_job(soon, [refusal(4)]) is None
+    late = replace(case, seen=seen(old, unwritten_seconds=WRITE_SECONDS))
+    assert status.of_job(late, [refusal(4)]) is not None
+
+
+def test_a_job_that_flaps_is_written_at_most_every_few_seconds() -> None:
+    old = dict(first().status)
+    gone: dict[str, Any] = {"replies": (None, None), "writes_a_minute": BUSY_WRITES}
+    assert said(seen(old, unwritten_seconds=BUSY_SECONDS - 1, **gone)) is None
+    assert said(seen(old, unwritten_seconds=BUSY_SECONDS, **gone)) is not None
+
+
+def test_a_normal_start_gives_no_warning() -> None:
+    starting = said(seen(replies=(None, None)))
+    assert not [each.reason for each in starting.events if each.warning]
+    known = dict(starting.status)
+    joining = reply(us_east_0="Training")
+    serving = said(seen(known, replies=(joining, reply())))  # one of three learners is there
+    assert "DegradedTrue" in {each.reason for each in serving.events}
+    assert not [each.reason for each in serving.events if each.warning]
+
+
+def test_a_learner_that_is_missing_later_is_a_warning() -> None:
+    every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+    well = dict(said(seen(replies=(every, reply()))).status)
+    (lost,) = said(seen(well, replies=(reply(us_east_0="Training"), reply()))).events
+    assert (lost.reason, lost.warning, lost.settles) == ("DegradedTrue", True, True)
 
 
 def test_what_was_written_before_the_end_stays_after_it() -> None:

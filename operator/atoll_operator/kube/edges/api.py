@@ -29,7 +29,14 @@ from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.cache import Cache, Object
-from atoll_operator.kube.names import CHILDREN_MANAGER, GROUP, PLURAL, STATUS_MANAGER, VERSION
+from atoll_operator.kube.names import (
+    CHILDREN_MANAGER,
+    EVENTS_MANAGER,
+    GROUP,
+    PLURAL,
+    STATUS_MANAGER,
+    VERSION,
+)
 
 CALL_SECONDS_MAX = 20.0  # of any call but a watch
 APPLY = "application/apply-patch+yaml"
@@ -249,12 +256,12 @@ class Api:
             self.cache.deleted(uid)
         return True
 
-    async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
-        """Create a core/v1 Event. One that is refused is logged: no pass ends for it."""
-        try:
-            await self.call("post", f"/api/v1/namespaces/{namespace}/events", body=event)
-        except ApiError as error:
-            log.warning("event refused", namespace=namespace, error=str(error))
+    async def apply_event(self, event: Mapping[str, Any]) -> None:
+        """Server-side apply of a core/v1 Event."""
+        metadata = event["metadata"]
+        where = f"/api/v1/namespaces/{metadata['namespace']}/events/{metadata['name']}"
+        query = [("fieldManager", EVENTS_MANAGER), ("force", "true")]
+        await self.call("patch", where, body=event, query=query, content_type=APPLY)
 
     async def watch(
         self, where: str, selector: str, version: str, seconds: int

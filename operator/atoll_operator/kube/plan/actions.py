@@ -8,6 +8,7 @@ nothing up and decides nothing.
 from dataclasses import dataclass
 
 from atoll_operator.kube.observation import Object, Pod
+from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.status import StatusWrite
 
 
@@ -28,7 +29,7 @@ class Revert:
 
     key: tuple[str, str]  # kind and name
     text: str  # which fields, with the values found and wanted
-    event: Object
+    event: Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class PodReplacement:
     retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
     silent_seconds: float  # since the node's last sign of life
     key: tuple[str, str]  # its place and the cause
-    event: Object
+    event: Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,11 @@ Promise: what cannot be seen is Unknown or absent, never the last value. An answ
 REPLY_SECONDS_MAX (`memory`) counts as none. The one exception is a job that is over: its pods and
 shards are gone by intent, so the last counts stay.
 
-The result is compared with what the API server has. Nothing new is not written; a change of a
-condition or a count is written at once; mere progress (tick, tokens, loss) at most every
-WRITE_SECONDS. So a job at rest costs no writes, and a training one six a minute.
+The result is compared with what the API server has. Nothing new is not written. A change of a
+condition's status or reason, or of a count, is written at once; after BUSY_WRITES writes within a
+minute, as when learners come and go, once in BUSY_SECONDS. A message and mere progress (tick,
+tokens, loss) are written at most every WRITE_SECONDS. So a job at rest costs no writes, a training
+one six a minute, and one that flaps twenty.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,11 +43,14 @@ from atoll_operator.kube.observation import (
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
+from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import export_url, last_words
 from atoll_operator.kube.plan.situation import Situation, retry_of
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
+BUSY_WRITES = 10  # within a minute: then even changes of conditions are written more seldom
+BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,7 @@ class StatusWrite:
 
     status: Object
     changed: tuple[Condition, ...] = ()  # conditions whose status has changed
-    events: tuple[Object, ...] = ()  # one for each of them
+    events: tuple[Event, ...] = ()  # one for each of them
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
@@ -232,17 +237,39 @@ def _write(
     generation = seen.raw["metadata"]["generation"]
     merged = conditions.merged(known, found, generation, rfc3339(now))
     new = status.model_copy(update={"observed_generation": generation, "conditions": merged})
-    if new == old:
+    if _without_clock(new) == _without_clock(old):
         return None
-    urgent = known != merged or _lasting(new) != _lasting(old)
-    if not urgent and seen.remembered.unwritten_seconds < WRITE_SECONDS:
+    urgent = _states(known) != _states(merged) or _lasting(new) != _lasting(old)
+    busy = seen.remembered.writes_a_minute >= BUSY_WRITES
+    wait = (BUSY_SECONDS if busy else 0.0) if urgent else WRITE_SECONDS
+    if seen.remembered.unwritten_seconds < wait:
         return None
     changed = conditions.transitions(known, found)
+    before = {each.type: each.status for each in known}
+    begun = conditions.has_begun(known)
     return StatusWrite(
         status=new.to_object(),
         changed=changed,
-        events=tuple(events.of_transition(seen.raw, each, rfc3339(now)) for each in changed),
+        events=tuple(
+            events.of_transition(
+                seen.raw, each, before.get(each.type, ""), rfc3339(now), begun=begun
+            )
+            for each in changed
+        ),
     )
+
+
+def _states(found: Sequence[Condition]) -> list[tuple[str, str, str, int | None]]:
+    """Conditions without their messages, which may name a number that moves all the time."""
+    return [(each.type, each.status, each.reason, each.observed_generation) for each in found]
+
+
+def _without_clock(status: Status) -> Status:
+    """A status without the time of its numbers: the same numbers a second later are no news."""
+    if status.progress is None:
+        return status
+    still = {"last_updated_time": "", "estimated_remaining_seconds": None}
+    return status.model_copy(update={"progress": status.progress.model_copy(update=still)})
 
 
 def _lasting(status: Status) -> Status:

@@ -1,0 +1,122 @@
+"""Writes Events, seldom: one object for what happens again and again, and none for what flaps.
+
+What is told twice within TELL_SECONDS is counted and written once, when that time is over. What
+settles (`plan.events`) is kept back for SETTLE_SECONDS, and dropped when it is taken back before.
+`flush`, called in every pass, writes what is due of a job.
+
+Each write is a server-side apply under a name that follows from what is told. So it makes the
+object or renews it, also after the API server has dropped it (after an hour), and never conflicts
+with what an earlier operator has written; only the count begins anew with a restarted operator. An
+Event that is refused is logged: no pass ends for it.
+
+Everything here may be lost: a restarted operator tells what changes from then on.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import structlog
+
+from atoll_operator.kube.edges.api import Api, ApiError
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.plan.events import SETTLE_SECONDS, Event
+
+TELL_SECONDS = 30.0  # between two writes of one Event
+FORGET_SECONDS = 3600.0  # the API server keeps an Event for so long
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """One Event object."""
+
+    event: Event  # the latest
+    first: str
+    count: int = 0
+    written: int = 0  # the count that the API server has
+    written_at: float = float("-inf")  # monotonic
+
+    @property
+    def owes(self) -> bool:
+        """Whether the API server does not have the latest yet."""
+        return self.written < self.count
+
+    def of(self, uid: str) -> bool:
+        """Whether it is about the job of this UID."""
+        return bool(self.event.job["uid"] == uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class Unsettled:
+    """A change of a condition that has not lasted long enough yet."""
+
+    event: Event
+    before: str  # the status that was told last
+    due_at: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """All Events that this operator has told of late."""
+
+    api: Api
+    metrics: Metrics
+    told: dict[str, Told] = field(default_factory=dict)  # by name
+    unsettled: dict[tuple[str, str], Unsettled] = field(default_factory=dict)  # by UID and type
+
+    async def tell(self, event: Event) -> None:
+        """Tell something now, or when it has lasted."""
+        if event.settles:
+            self._settle(event)
+        else:
+            self._count(event)
+        await self.flush(event.job["uid"])
+
+    async def flush(self, uid: str) -> None:
+        """Write what is due of one job; raises what the network raises."""
+        now = time.monotonic()
+        for key, each in list(self.unsettled.items()):
+            if key[0] == uid and now >= each.due_at:
+                del self.unsettled[key]
+                self._count(each.event)
+        for name, told in list(self.told.items()):
+            waited = now - told.written_at
+            if waited > FORGET_SECONDS and not told.owes:
+                del self.told[name]
+            elif told.of(uid) and told.owes and waited >= TELL_SECONDS:
+                await self._write(told, now)
+
+    def due_seconds(self, uid: str) -> float | None:
+        """Until `flush` has something of the job to write; None: there is nothing."""
+        due = [each.due_at for key, each in self.unsettled.items() if key[0] == uid]
+        due += [t.written_at + TELL_SECONDS for t in self.told.values() if t.of(uid) and t.owes]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self.told = {name: each for name, each in self.told.items() if not each.of(uid)}
+        self.unsettled = {key: each for key, each in self.unsettled.items() if key[0] != uid}
+
+    def _settle(self, event: Event) -> None:
+        key = (event.job["uid"], event.condition)
+        known = self.unsettled.get(key)
+        before = known.before if known else event.before
+        if known and event.after == before:
+            del self.unsettled[key]
+            return
+        due_at = time.monotonic() + SETTLE_SECONDS
+        self.unsettled[key] = Unsettled(event=event, before=before, due_at=due_at)
+
+    def _count(self, event: Event) -> None:
+        told = self.told.setdefault(event.name, Told(event=event, first=event.at))
+        told.event, told.count = event, told.count + 1
+
+    async def _write(self, told: Told, now: float) -> None:
+        told.written, told.written_at = told.count, now
+        try:
+            await self.api.apply_event(told.event.to_object(told.first, told.count))
+        except ApiError as error:
+            log.warning("event refused", job=told.event.job["name"], error=str(error))
+            return
+        self.metrics.writes.labels("Event").inc()
