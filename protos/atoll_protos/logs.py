@@ -1,7 +1,7 @@
 """Structured logs: one JSON object a line on stderr, of our own lines and of every library's.
 
 Every process of a job calls `configure` once, first of all. Our own lines go through structlog;
-those of libraries (grpc, torch) go through the standard library's logging and get the same
+those of libraries (grpc, kopf, torch) go through the standard library's logging and get the same
 form, from the level of warnings on.
 """
 

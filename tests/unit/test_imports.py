@@ -5,17 +5,17 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "grpc", "kubernetes", "matplotlib", "rich", "safetensors")
+HEAVY = ("torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib", "rich", "safetensors")
 
 
 @pytest.mark.parametrize(
     ("module", "not_imported"),
     [
-        ("atoll_worker.transport.transport", {"torch", "safetensors", "matplotlib"}),
+        ("atoll_worker.transport.transport", {"torch", "safetensors", "kopf", "matplotlib"}),
         ("atoll_worker.__main__", {"torch", "numpy", "grpc"}),
-        ("atoll_operator.cli", {"torch", "numpy", "grpc", "kubernetes", "matplotlib"}),
+        ("atoll_operator.cli", {"torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib"}),
         ("atoll_operator.__main__", {"torch", "numpy", "matplotlib"}),
-        ("atoll", {"grpc", "matplotlib", "safetensors", "torch._dynamo"}),
+        ("atoll", {"grpc", "kopf", "matplotlib", "safetensors", "torch._dynamo"}),
     ],
 )
 def test_a_program_imports_nothing_heavy_that_it_does_not_need(

@@ -12,7 +12,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     repair       phase 3: the sequences for a pod on a lost node
     report       phase 4: status and Events
     recorder     Events: one object for what happens again and again
-    edges/       one module per outside world: API server, watches, shards, HTTP, clock
+    edges/       one module per outside world: kopf, API server, watches, shards, HTTP, clock
     cache        the API server's objects, as the watches show them
     memory       what is remembered of a job between two passes
     health       what the probes answer

@@ -1,6 +1,7 @@
 """The whole operator in one process: watches, passes, probes; until SIGTERM.
 
-    watches of jobs and children ─> cache ── keys of jobs ─┐
+    kopf: watch of jobs ──────────> cache ── keys of jobs ─┐
+    watches of children ──────────> cache ── keys of jobs ─┤
     watch of nodes ── jobs with pods on a changed node ────┼─> queue ──> reconciler: one pass
     watch of Leases (clock of silence only)                │             per job at a time
     a pass's own "again in n seconds" ─────────────────────┘
@@ -31,6 +32,7 @@ from atoll_operator.kube import health
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key, Sight
 from atoll_operator.kube.edges import api, http, watches
+from atoll_operator.kube.edges.jobs import Jobs
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.reflector import Reflector
@@ -90,7 +92,7 @@ def ages(passes: Reconciler, queue: Queue, sights: Mapping[str, Sight]) -> healt
     )
 
 
-async def run_passes(queue: Queue, follow: Sequence[Reflector]) -> None:
+async def run_passes(queue: Queue, follow: Sequence[Reflector | Jobs]) -> None:
     """The queue, from the moment on when passes can judge something."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_LISTS_SECONDS_MAX):
@@ -110,8 +112,10 @@ async def serve(settings: Settings) -> None:
     polls = Polls(syncers=syncers, done=asked)
     passes = reconciler(server, syncers, polls, nodes, settings, metrics)
     queue = Queue(reconcile=passes.reconcile)
-    follow = reflectors(server, nodes, settings, queue)
-    sights = {each.source.path: each.sight for each in follow}
+    jobs = Jobs(api=server, cache=server.cache, namespaces=settings.namespaces, feed=queue.add)
+    server.cache.sights.update(jobs.sights)
+    follow: list[Reflector | Jobs] = [jobs, *reflectors(server, nodes, settings, queue)]
+    sights = server.cache.sights | nodes.sights
 
     def live() -> health.Health:
         return health.live(ages(passes, queue, sights))

@@ -11,8 +11,33 @@ from typing import Any
 
 from aiohttp import web
 
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.names import GROUP, PLURAL, VERSION
+
 SECONDS_MAX = 20.0
 POD_PATH = "/api/v1/pods"
+
+
+_GROUP_VERSION = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
+_VERBS = ["get", "list", "watch", "patch"]
+
+
+def _resource(plural: str, kind: str, *, namespaced: bool) -> dict[str, Any]:
+    singular = {"name": plural, "singularName": "", "kind": kind}
+    return singular | {"namespaced": namespaced, "verbs": _VERBS}
+
+
+DISCOVERY: dict[str, Any] = {  # what kopf asks for before it watches jobs
+    "/version": {"major": "1", "minor": "36"},
+    "/api": {"versions": ["v1"]},
+    "/api/v1": {"resources": [_resource("namespaces", "Namespace", namespaced=False)]},
+    "/apis": {
+        "groups": [
+            {"name": GROUP, "versions": [_GROUP_VERSION], "preferredVersion": _GROUP_VERSION}
+        ]
+    },
+    f"/apis/{GROUP}/{VERSION}": {"resources": [_resource(PLURAL, KIND, namespaced=True)]},
+}
 
 
 @dataclass
@@ -67,6 +92,8 @@ class ApiServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path.rstrip("/")
+        if path in DISCOVERY:
+            return web.json_response(DISCOVERY[path])
         watches = "watch" in request.query
         verb = {"GET": "WATCH" if watches else "LIST"}.get(request.method, request.method)
         self.requests.append((verb, path))

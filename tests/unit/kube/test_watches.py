@@ -8,7 +8,6 @@ from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT
 from atoll_operator.kube.edges.watches import UNSEEN_SECONDS_MAX, Nodes, sources
 from atoll_protos.names import Label
 
-JOBS = "/apis/atoll.dev/v1alpha1/decoupledtrainingjobs"
 PODS = "/api/v1/pods"
 
 
@@ -46,17 +45,17 @@ def lease(renewed: str) -> dict[str, Any]:
     return {"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {"renewTime": renewed}}
 
 
-def test_jobs_and_all_kinds_of_children_are_followed_once_for_the_cluster() -> None:
+def test_all_kinds_of_children_are_followed_once_for_the_cluster() -> None:
     world = World()
-    assert len(world.sources) == 1 + len(KINDS) + 2
+    assert len(world.sources) == len(KINDS) + 2
     for path, source in world.sources.items():
-        assert source.selector == ("" if path in (JOBS, NODES, LEASES) else Label.JOB)
+        assert source.selector == ("" if path in (NODES, LEASES) else Label.JOB)
 
 
 def test_an_install_for_some_namespaces_follows_these_alone() -> None:
     paths = World("a", "b").sources
     assert "/api/v1/namespaces/a/pods" in paths
-    assert "/apis/atoll.dev/v1alpha1/namespaces/b/decoupledtrainingjobs" in paths
+    assert "/api/v1/namespaces/b/pods" in paths
     assert PODS not in paths
     assert NODES in paths
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from atoll_operator import cli
 
-HEAVY = ("torch", "grpc", "matplotlib", "kubernetes", "numpy", "aiohttp")
+HEAVY = ("torch", "grpc", "matplotlib", "kubernetes", "kopf", "numpy", "aiohttp")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 

@@ -1,6 +1,7 @@
 """One thin module per outside world; each turns its world into values and calls, deciding nothing.
 
     api        the Kubernetes API: raw objects, server-side apply, deletes with a UID
+    jobs       kopf: the jobs that people write
     reflector  one collection, followed for ever by list and watch
     watches    which collections are followed, and who is told of a change
     syncers    shards: Status and SetOwner over gRPC
@@ -8,7 +9,7 @@
     http       probes and Prometheus
     queue      the clock: which job gets a pass when
 
-`kubernetes` is imported in `api` alone, grpc in `syncers`, aiohttp's server in `http`. Modules here
-may import `memory`, `plan` and what lies below them, and not each other's worlds, except that
-`reflector` and `watches` use `api`, and `polls` uses `syncers`.
+kopf is imported in `jobs` alone, `kubernetes` in `api`, grpc in `syncers`, aiohttp's server in
+`http`. Modules here may import `memory`, `plan` and what lies below them, and not each other's
+worlds, except that `jobs`, `reflector` and `watches` use `api`, and `polls` uses `syncers`.
 """

@@ -49,6 +49,12 @@ ERRORS = (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError)
 log = structlog.get_logger()
 
 
+def retry_seconds(failures: int, chance: float) -> float:
+    """Seconds until the next try; `chance`, in 0..1, spreads them over the upper half."""
+    first, most = RETRY_SECONDS
+    return min(most, first * 2.0 ** min(failures, 10)) * (0.5 + 0.5 * chance)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One collection, and who is told of it."""
@@ -135,10 +141,8 @@ class Reflector:
         self.sight.fails(text, time.monotonic())
         if isinstance(error, ApiError) and not error.may_pass:
             self.version = ""
-        first, most = RETRY_SECONDS
-        whole = min(most, first * 2.0 ** min(self.failures, 10))
+        wait = retry_seconds(self.failures, random.random())
         self.failures += 1
-        wait = whole * (0.5 + 0.5 * random.random())
         if isinstance(error, ApiError):
             wait = max(wait, error.retry_after_seconds)
         await asyncio.sleep(wait)

@@ -1,9 +1,9 @@
-"""What the operator watches: jobs and their children for the cache, nodes and Leases for a clock.
+"""What the operator watches beside the jobs: their children for the cache, nodes, and Leases.
 
-Nothing else brings news from the API server, so a pass asks it nothing (`cache`). `sources` is the
-list of all collections that `reflector` follows: for each namespace of this install (or once for
-the whole cluster) the jobs and the eight kinds that jobs are made of, the latter only with the
-label that names a job; and all nodes, and all their Leases.
+These and the watch of the jobs (`jobs`) bring all news from the API server, so a pass asks it
+nothing (`cache`). `sources` is the list of all collections that `reflector` follows: for each
+namespace of this install (or once for the whole cluster) the eight kinds that jobs are made of,
+only with the label that names a job; and all nodes, and all their Leases.
 
 Which passes an event asks for. One of a job or a child: a pass of that job, unless the cache knew
 it already, as it knows what a pass of this operator has just written. One of a node, if what is
@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from atoll_operator.api.spec import KIND
 from atoll_operator.kube.cache import Cache, Key, Object, Sight, slim, slim_node
-from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, jobs_path, path
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, path
 from atoll_operator.kube.edges.reflector import (
     LEASE_SILENT_SECONDS_MAX,
     SILENT_SECONDS_MAX,
@@ -105,17 +104,12 @@ def sources(cache: Cache, nodes: Nodes, namespaces: Sequence[str], feed: Feed) -
     """Every collection that is followed; no namespaces: the whole cluster."""
     found = []
     for namespace in namespaces or [""]:
-        found.append(_cached(cache, KIND, namespace, jobs_path(namespace), "", feed))
-        for kind in KINDS:
-            where = path(kind, namespace)
-            found.append(_cached(cache, kind, namespace, where, Label.JOB, feed))
+        found += [_cached(cache, kind, namespace, feed) for kind in KINDS]
     return [*found, _nodes(cache, nodes, feed), _leases(nodes)]
 
 
-def _cached(
-    cache: Cache, kind: str, namespace: str, where: str, selector: str, feed: Feed
-) -> Source:
-    """A collection whose objects are kept."""
+def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
+    """A collection of children, whose objects are kept."""
 
     def changed(event: str, raw: Object) -> None:
         _feed(feed, cache.gone(kind, raw) if event == "DELETED" else cache.seen(kind, raw))
@@ -124,8 +118,8 @@ def _cached(
         _feed(feed, cache.listed(kind, namespace, items, version))
 
     return Source(
-        path=where,
-        selector=selector,
+        path=path(kind, namespace),
+        selector=Label.JOB,
         keep=partial(slim, kind),
         listed=listed,
         changed=changed,

@@ -1,0 +1,234 @@
+"""The edge to kopf: it watches the jobs, and its events go into the cache and ask for passes.
+
+kopf is the operator's framework for the objects that people write: it logs in, finds the resource,
+lists and watches it. It runs in a thread with an event loop of its own, because it would take this
+process's signals and tasks. Each event carries the job as it is now; it is handed over to the
+operator's loop, put into the cache, and its key goes to the queue (level-triggered: a pass looks at
+the job as it is, whatever the event was). There are no create, update or field handlers, timers,
+daemons or finalizers: nothing of this operator can block a delete, and no annotation grows on
+users' objects. What a job owns is followed by `watches`: there are many more of those objects, and
+a pass must know for each of their watches whether it works.
+
+What kopf does not say, and what makes up for it:
+
+- That a job was deleted while its watch was broken. kopf lists again after a gap and shows what
+  there is, as events without a type. Each such event asks for a list of our own, whose answer is
+  compared with the cache (`Cache.listed`); so does every RELIST_SECONDS, for a gap after which
+  nothing was left to show.
+- That it lives. A watch that is silent for INACTIVE_SECONDS, bookmarks included, is begun again by
+  kopf, and one that cannot be begun is tried for about a minute; then kopf ends. So while kopf
+  runs, its watch is at most some minutes old, and a beat from its loop each BEAT_SECONDS shows the
+  probes that it runs.
+- Errors that it does not retry: 404 at once (the CRD was deleted), 403 and 5xx after that minute.
+  kopf ends as a whole; `follow` notes it, waits, lists, and starts kopf again, for ever. While it
+  is away no job is judged, and the conditions say why.
+"""
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import kopf
+import structlog
+
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.cache import Cache, Key, Object, Sight, slim
+from atoll_operator.kube.edges.api import Api, jobs_path
+from atoll_operator.kube.edges.reflector import ERRORS, PAGE_OBJECTS, retry_seconds
+from atoll_operator.kube.names import GROUP, PLURAL, VERSION
+
+INACTIVE_SECONDS = 75.0  # the API server sends a bookmark every minute
+BEAT_SECONDS = 10.0
+RELIST_SECONDS = 1800.0
+SETTLING_SECONDS = 0.5  # a list of kopf's is many events: they ask for one list of ours
+THREAD = "kopf"
+
+log = structlog.get_logger()
+
+Take = Callable[[str | None, Object], None]
+
+
+class KopfEndedError(Exception):
+    """kopf has ended, and with it the watch of the jobs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Jobs:
+    """Keeps the cache's jobs as the API server has them."""
+
+    api: Api
+    cache: Cache
+    namespaces: Sequence[str]  # empty: the whole cluster
+    feed: Callable[[Key], None]
+    sights: dict[str, Sight] = field(default_factory=dict)  # by path
+    listed: asyncio.Event = field(default_factory=asyncio.Event)
+    wants_list: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        now = time.monotonic()
+        for namespace in self.namespaces or [""]:
+            self.sights[jobs_path(namespace)] = Sight(tried_at=now)
+
+    async def follow(self) -> None:
+        """Until cancelled."""
+        failures = 0
+        while True:
+            begun_at = time.monotonic()
+            try:
+                await self._list()
+                await self._watch()
+            except (KopfEndedError, *ERRORS) as error:
+                text = str(error) or type(error).__name__
+                log.warning("watch of jobs broke", error=text)
+                self._note(lambda sight, now, text=text: sight.fails(text, now))  # type: ignore[misc]
+                if time.monotonic() - begun_at > INACTIVE_SECONDS:
+                    failures = 0
+                await asyncio.sleep(retry_seconds(failures, random.random()))
+                failures += 1
+
+    async def _watch(self) -> None:
+        """kopf, and our own lists beside it; raises what ends either of them."""
+        parts = [
+            asyncio.create_task(self._list_again()),
+            asyncio.create_task(run(self._take, self._beat, self.namespaces)),
+        ]
+        try:
+            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                each.result()
+        finally:
+            for each in parts:
+                each.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _list(self) -> None:
+        for namespace in self.namespaces or [""]:
+            where, items, version = jobs_path(namespace), [], ""
+            async for page in self.api.pages(where, "", PAGE_OBJECTS):
+                items += [slim(KIND, each) for each in page.items]
+                version = page.version
+            for key in self.cache.listed(KIND, namespace, items, int(version)):
+                self.feed(key)
+            self.sights[where].listed = True
+        self._beat()
+        self.listed.set()
+
+    async def _list_again(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELIST_SECONDS):
+                    await self.wants_list.wait()
+            await asyncio.sleep(SETTLING_SECONDS)
+            self.wants_list.clear()
+            await self._list()
+
+    def _take(self, kind: str | None, raw: Object) -> None:
+        """Take in an event of kopf's; no kind: kopf has listed."""
+        self._beat()
+        if kind is None:
+            self.wants_list.set()
+        raw = slim(KIND, raw)
+        keys = self.cache.gone(KIND, raw) if kind == "DELETED" else self.cache.seen(KIND, raw)
+        for key in keys:
+            self.feed(key)
+
+    def _beat(self) -> None:
+        self._note(lambda sight, now: sight.works(now))
+
+    def _note(self, what: Callable[[Sight, float], None]) -> None:
+        now = time.monotonic()
+        for sight in self.sights.values():
+            what(sight, now)
+
+
+def registry(take: Take, beat: Callable[[], None]) -> kopf.OperatorRegistry:
+    """kopf's registry: its settings, its login, and one handler that passes events of jobs on.
+
+    Posting of Events, scanning of CRDs and finalizers are switched off: kopf only watches.
+    """
+    found = kopf.OperatorRegistry()
+    beats: list[asyncio.Task[None]] = []
+
+    @kopf.on.startup(registry=found)
+    async def begin(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.persistence.finalizer = f"{GROUP}/unused"
+        settings.watching.inactivity_timeout = INACTIVE_SECONDS
+        settings.watching.chunk_size = PAGE_OBJECTS
+        settings.networking.enforce_retry_after = True
+        beats.append(asyncio.create_task(keep_beating()))
+
+    @kopf.on.cleanup(registry=found)
+    async def end(**_: Any) -> None:
+        for each in beats:
+            each.cancel()
+
+    @kopf.on.login(registry=found)
+    def login(**keywords: Any) -> Any:
+        return kopf.login_with_service_account(**keywords) or kopf.login_with_kubeconfig(**keywords)
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
+    async def job(event: Any, **_: Any) -> None:
+        take(event["type"], {**event["object"], "metadata": {**event["object"]["metadata"]}})
+
+    async def keep_beating() -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            beat()
+
+    return found
+
+
+async def run(take: Take, beat: Callable[[], None], namespaces: Sequence[str]) -> None:
+    """Run kopf until cancelled; raises KopfEndedError when it ends, whatever ended it.
+
+    `take` and `beat` are called in the caller's event loop, never in kopf's thread. On cancellation
+    kopf is asked to stop and not waited for: its thread is a daemon and ends with the process.
+
+    The stop flag is an asyncio.Event of kopf's own loop: for a threading.Event kopf would wait in
+    the loop's default executor, which `asyncio.Runner` joins, so a kopf that has ended by itself
+    would never come back from its thread.
+    """
+    loop, inner, stop = asyncio.get_running_loop(), asyncio.new_event_loop(), asyncio.Event()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def hand_over(kind: str | None, raw: Object) -> None:
+        loop.call_soon_threadsafe(take, kind, raw)
+
+    def pass_on_beat() -> None:
+        loop.call_soon_threadsafe(beat)
+
+    def finish(error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_exception(KopfEndedError(f"kopf has ended: {error or 'without an error'}"))
+
+    def guard() -> None:
+        cause = None
+        try:
+            with asyncio.Runner(loop_factory=lambda: inner) as runner:
+                runner.run(
+                    kopf.operator(
+                        registry=registry(hand_over, pass_on_beat),
+                        standalone=True,
+                        clusterwide=not namespaces,
+                        namespaces=namespaces,
+                        stop_flag=stop,
+                    )
+                )
+        except BaseException as error:  # the end of a thread: `run` raises it in the caller's loop
+            cause = error
+        with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(finish, cause)
+
+    threading.Thread(target=guard, name=THREAD, daemon=True).start()
+    try:
+        await ended
+    finally:
+        with contextlib.suppress(RuntimeError):  # kopf has ended and its loop is closed
+            inner.call_soon_threadsafe(stop.set)

@@ -1,0 +1,120 @@
+"""Jobs come into the cache by a real kopf, which watches a small API server on loopback."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.cache import Key
+from atoll_operator.kube.edges import api
+from atoll_operator.kube.edges.api import jobs_path
+from atoll_operator.kube.edges.jobs import THREAD, Jobs
+from unit.kube.api_server import ApiServer, serving, until
+
+WHERE = jobs_path("")
+TINY: Key = ("demo", "tiny")
+
+
+@asynccontextmanager
+async def followed(
+    server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Jobs]:
+    """Jobs that are being followed; kopf has ended afterwards."""
+    server.kinds[WHERE] = KIND
+    async with serving(server, folder) as config:
+        monkeypatch.setenv("KUBECONFIG", str(config))
+        connection = await api.connect(str(config))
+        jobs = Jobs(api=connection, cache=connection.cache, namespaces=[], feed=lambda _: None)
+        part = asyncio.create_task(jobs.follow())
+        try:
+            yield jobs
+            assert not part.done()
+        finally:
+            part.cancel()
+            await asyncio.gather(part, return_exceptions=True)
+            await until(lambda: all(each.name != THREAD for each in threading.enumerate()))
+            await connection.close()
+
+
+def test_a_job_that_is_made_changed_and_deleted_is_so_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = ApiServer()
+        server.put(WHERE, "old", spec={"steps": 1})
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            fed: list[Key] = []
+            jobs.feed = fed.append
+            await until(lambda: bool(server.watchers[WHERE]))
+            assert jobs.cache.job(("demo", "old"))
+            server.put(WHERE, "tiny", spec={"steps": 2})
+            await until(lambda: jobs.cache.job(TINY) is not None)
+            server.put(WHERE, "tiny", spec={"steps": 3})
+            await until(lambda: (jobs.cache.job(TINY) or {})["spec"]["steps"] == 3)
+            assert TINY in fed
+            fed.clear()
+            server.drop(WHERE, "tiny")
+            await until(lambda: jobs.cache.job(TINY) is None)
+            assert TINY in fed
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_that_is_refused_is_said_and_begun_again_with_what_was_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = ApiServer()
+        server.put(WHERE, "tiny")
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            await until(lambda: bool(server.watchers[WHERE]))
+            server.refusals[WHERE] = (404, {})
+            server.end_watches(WHERE)
+            await until(lambda: "404" in jobs.sights[WHERE].problem or bool(_said(jobs)))
+            server.drop(WHERE, "tiny", told=False)
+            server.put(WHERE, "new")
+            server.refusals.clear()
+            await until(lambda: not jobs.sights[WHERE].problem)
+            await until(lambda: bool(server.watchers[WHERE]))
+            assert jobs.cache.job(TINY) is None
+            assert jobs.cache.job(("demo", "new"))
+
+    asyncio.run(scenario())
+
+
+def _said(jobs: Jobs) -> str:
+    return jobs.sights[WHERE].problem
+
+
+def test_a_job_that_was_deleted_in_a_gap_of_kopfs_watch_is_gone_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = ApiServer()
+        server.put(WHERE, "tiny")
+        server.put(WHERE, "stays")
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            await until(lambda: bool(server.watchers[WHERE]) and not jobs.wants_list.is_set())
+            server.drop(WHERE, "tiny", told=False)
+            error = {"code": 410, "message": "too old", "reason": "Expired", "kind": "Status"}
+            server.tell(WHERE, "ERROR", error)  # kopf lists again
+            await until(lambda: jobs.cache.job(TINY) is None)
+            assert jobs.cache.job(("demo", "stays"))
+
+    asyncio.run(scenario())
+
+
+def test_kopf_leaves_nothing_on_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        server = ApiServer()
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            await until(lambda: bool(server.watchers[WHERE]))
+            server.put(WHERE, "tiny")
+            await until(lambda: jobs.cache.job(TINY) is not None)
+        assert {verb for verb, _ in server.requests} <= {"LIST", "WATCH"}
+
+    asyncio.run(scenario())
