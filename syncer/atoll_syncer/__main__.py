@@ -7,7 +7,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.run import RunFile
+from atoll_syncer.storage.store import StoreError
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -50,6 +52,9 @@ def main() -> None:
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         code = int(ExitCode.BAD_INPUT)
+    except StoreError as error:  # a full disk, or one that is not there: time may heal it
+        sys.stderr.write(f"{error}\n")
+        code = int(ExitCode.TRY_AGAIN)
     sys.stderr.flush()
     os._exit(code)  # threads that wait for a disk must not hold up the end
 
@@ -64,6 +69,20 @@ def read_run_file(path: str | None) -> RunFile:
         raise SpecError(
             "--run-file", f"{path}: {error.strerror}", "give a readable file"
         ) from error
+
+
+@contextmanager
+def opening(flag: str) -> Iterator[None]:
+    """Raises SpecError that names the flag where only another path or setting helps.
+
+    Other trouble stays a StoreError.
+    """
+    try:
+        yield
+    except StoreError as error:
+        if not error.is_permanent:
+            raise
+        raise SpecError(flag, f"{error.path}: {error.reason}", error.remedy) from error
 
 
 def serve_metrics(metrics: Any, flags: argparse.Namespace) -> None:
@@ -108,15 +127,19 @@ async def serve(flags: argparse.Namespace) -> int:
     for flag in ("store", "tape", "export"):
         if not getattr(flags, flag):
             raise SpecError(f"--{flag}", "is not given", "give it")
+    store, tape = FileStore(Path(flags.store)), Tape(Path(flags.tape), time.time)
+    exporter = Export(Path(flags.export))
+    with opening("--store"):
+        store.open()
+    with opening("--tape"):
+        tape.open()
+    with opening("--export"):
+        exporter.check()
     server = make_server()
     port = bind(server, flags.listen)
     metrics = Metrics(CollectorRegistry())
     if flags.metrics_port:
         serve_metrics(metrics, flags)
-    store = FileStore(Path(flags.store))
-    store.open()
-    tape = Tape(Path(flags.tape), time.time)
-    tape.open()
     pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
     open_registrar = partial(open_channel, flags.endpoints.split(",")[0])
     client = RegistrarClient(open_registrar) if flags.shard else None
@@ -130,7 +153,7 @@ async def serve(flags: argparse.Namespace) -> int:
         store=store,
         journal=Journal(store, time.time),
         tape=tape,
-        exporter=Export(Path(flags.export)),
+        exporter=exporter,
         ask=client.ask if client else None,
         metrics=metrics,
         executors=start_threads(),

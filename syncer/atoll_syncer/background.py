@@ -32,8 +32,9 @@ class Thread(StrEnum):
     """Each does one thing after the other."""
 
     LOG = "log"  # appends entries, and beats
-    MERGE = "merge"  # makes versions, and writes and collects their objects
+    MERGE = "merge"  # makes versions, and writes their objects
     EXAMINE = "examine"  # looks through what has arrived
+    TIDY = "tidy"  # writes snapshots of the log, and removes what nobody needs any more
 
 
 Executors = Mapping[Thread, Executor]

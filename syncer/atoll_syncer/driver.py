@@ -14,8 +14,8 @@ effects comes out. The driver is the other half. It has nine duties:
    that reads all of their values; then the rules are asked, and `Stage` keeps what they count.
 5. Versions are made (`Merge`, `StoreSeed`, `StoreHeld`) and written in the thread MERGE; then
    `Shard.merged` or `Shard.seeded` is fed, which answers with the entry that names them.
-6. Objects that no entry needs any more are collected after each entry that made them so, by a
-   task of its own: neither the next entry nor a Welcome waits for a disk that deletes slowly.
+6. What an entry made unneeded is removed, and snapshots of the log are written, in a thread of
+   their own (`Tidying`): neither the next entry nor a Welcome waits for that.
 7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
 8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
 9. Once a second the heartbeat is renewed and the end of the log is looked at (rule 20).
@@ -40,7 +40,7 @@ registrar. tests/sim runs this same class in virtual time with symbols in place 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,7 @@ from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import DeposedError, Heartbeat
 from atoll_syncer.storage.store import StoreError
 from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
-from atoll_syncer.storage.versions import Collector
+from atoll_syncer.tidying import Tidying
 
 log = structlog.get_logger()
 
@@ -104,9 +104,8 @@ class Driver:
         self.background = Background(machine.executors, machine.metrics, self._failed)
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
         self._deadline = Deadline(machine.clock, shard.deadline)
-        self._garbage: asyncio.Queue[Callable[[], object]] = asyncio.Queue()
         self._token = 0
-        self._collector = Collector(machine.store)
+        self._tidying = Tidying(machine, self.background)
 
     async def start(self) -> None:
         """Restore the values, begin the term, and go on until `stop`."""
@@ -114,7 +113,8 @@ class Driver:
         if self.shard.history.tensors:
             effects += await self._restore()
         self.background.spawn(self._append_entries())
-        self.background.spawn(self._collect())
+        self.background.spawn(self._tidying.work())
+        self.background.spawn(self._tidying.look_for_leftovers())
         self.background.spawn(self._keep_time())
         self.background.spawn(self._keep_beating())
         self.feed(effects)
@@ -327,18 +327,29 @@ class Driver:
                         self.values.committed(fragment)
                 case Committed():
                     self.values.committed(entry.slice)
+        if isinstance(entry, TermBegun) and not self.shard.state.term.durable:
+            await self._fill_tape()
         self.feed(self.shard.appended(entry, self.now()))
-        if isinstance(entry, TermBegun | Committed):
-            live, epoch = self.shard.history.live_objects(), self.shard.history.epoch
-            sweep = isinstance(entry, TermBegun)
-            collect = partial(self._collector.sweep, live, epoch)
-            self._garbage.put_nowait(collect if sweep else partial(self._collector.advance, live))
+        self._tidying.appended(entry, self.shard.history)
 
-    async def _collect(self) -> None:
-        """One task, so that the sets of live objects are taken in the order of their entries."""
-        while True:
-            collect = await self._garbage.get()
-            await self.background.until_stored(Thread.MERGE, collect)
+    async def _fill_tape(self) -> None:
+        """Write the lines of commits whose process was killed before it wrote them (rule 29).
+
+        The record of this term is durable, so no other process can add a commit any more.
+        """
+        lowest: dict[int, int] = {}
+        commits = [(each.time, each.entry) for each in self.journal.commits]
+        for _, entry in commits:
+            lowest[entry.slice] = min(entry.number, lowest.get(entry.slice, entry.number))
+        try:
+            known = await self.background.run(Thread.TIDY, lambda: self.tape.commits(lowest))
+        except StoreError as error:
+            log.warning("the tape cannot be read", trouble=str(error))
+            return
+        for time, entry in commits:
+            if (entry.slice, entry.number, entry.epoch) not in known:
+                self._write_tape({"time": time, **self.shard.commit_again(entry)})
+        self.journal.commits.clear()
 
     async def _write_part(self) -> None:
         values, run = self.values, self.shard.history.run

@@ -6,7 +6,7 @@ with symbols in place of tensors.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,12 +16,15 @@ from atoll_protos.run import RunFile, Sync
 from atoll_syncer.background import Executors
 from atoll_syncer.metrics import Metrics
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.numbers.values import Outcome, Payload
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.snapshots import SNAPSHOT_ENTRIES
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreError, StoreMissing
+
+Written = tuple[int, int, int]  # slice, version and epoch of a commit on the tape
 
 
 class Port(Protocol):
@@ -100,8 +103,21 @@ class TapeWriter(Protocol):
 
     dropped_lines: int
 
+    @property
+    def waiting_lines(self) -> int:
+        """Lines that wait for room on the disk."""
+
     def write(self, run: str, record: Mapping[str, object]) -> StoreError | None:
         """Append one record; returns why it must wait."""
+
+    def commits(self, lowest: Mapping[int, int]) -> Set[Written]:
+        """The commits that it has, at least those from the `lowest` version of each slice on.
+
+        In any thread, while nothing is written. Raises StoreUnavailable.
+        """
+
+    def sync(self) -> None:
+        """Make what is written durable, in any thread. Raises StoreFull and StoreUnavailable."""
 
     def close(self) -> None:
         """Write what waits, and close."""
@@ -141,5 +157,6 @@ class Machine:
     make_values: MakeValues
     clock: Callable[[], float]  # monotonic seconds
     server: Any  # a grpc.aio.Server whose port is bound, not started
+    snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
     new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits

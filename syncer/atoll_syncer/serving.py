@@ -21,11 +21,12 @@ from grpc_health.v1.health import aio as health_aio
 from atoll_protos.exits import ExitCode
 from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.outside import Machine
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.service import add_services
+from atoll_syncer.storage.store import StoreCorrupt
 from atoll_syncer.storage.takeover import SupersededError, wait_for_turn
 
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
@@ -52,6 +53,9 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
     except OtherJobError as error:
         log.error("exit", code=int(ExitCode.OTHER_JOB), reason=str(error))
         return ExitCode.OTHER_JOB
+    except StoreCorrupt as error:  # a newer version of Atoll wrote it, and may come back
+        log.error("exit", code=int(ExitCode.TRY_AGAIN), reason=str(error))
+        return ExitCode.TRY_AGAIN
     ends: list[asyncio.Future[Any]] = [driver.exit, stop]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await health.enter_graceful_shutdown()
@@ -86,7 +90,9 @@ async def take_turn(machine: Machine) -> History:
     def in_thread(look: Callable[[], Any]) -> asyncio.Future[Any]:
         return loop.run_in_executor(thread, look)
 
-    return History.of(await wait_for_turn(machine.journal, machine.pod, in_thread, machine.clock))
+    history = await wait_for_turn(machine.journal, machine.pod, in_thread, machine.clock)
+    machine.metrics.store_troubles.labels(StoreCorrupt.kind).inc(machine.journal.lost_entries)
+    return history
 
 
 def make_driver(machine: Machine, history: History) -> Driver:
@@ -97,7 +103,7 @@ def make_driver(machine: Machine, history: History) -> Driver:
         pod=machine.pod,
         instance=machine.instance,
         history=history,
-        fresh=machine.fresh,
+        fresh=machine.fresh and not history.incomplete,
         new_run=machine.new_run,
         now=machine.clock(),
     )

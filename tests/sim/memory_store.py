@@ -65,6 +65,9 @@ class MemoryStore:
             for watch in self.on_delete:
                 watch(name)
 
+    def tidy(self) -> None:
+        """See Store: a writer in memory leaves nothing half-written."""
+
     def _check(self, name: str) -> None:
         if self.away:
             raise StoreUnavailable(name, "the store is away", "try again")

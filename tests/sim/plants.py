@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer import serving
 from atoll_syncer.driver import Driver
-from atoll_syncer.model import log, recovery
+from atoll_syncer.model import recovery
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.effects import Append, Drop, Effect
+from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Entry, Taken
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import recovery as recovery_rules
 from atoll_syncer.rules import rounds, runs, seeding, sessions
 from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage import takeover
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import adoption, slices
 from atoll_worker.transport.transport import Transport
@@ -257,24 +260,23 @@ def entries_that_count_before_they_are_durable(patch: Patch) -> None:
 
 def a_restart_from_the_version_before(patch: Patch) -> None:
     """Rule 19."""
-    of = log.History.of.__func__  # type: ignore[attr-defined]
 
-    def rolled_back(cls: Any, entries: Any) -> Any:
-        history = of(cls, entries)
+    async def rolled_back(*arguments: Any) -> History:
+        history: History = await takeover.wait_for_turn(*arguments)
         for fragment, head in history.previous.items():
             history.heads[fragment] = head
         return history
 
-    patch.setattr(log.History, "of", classmethod(rolled_back))
+    patch.setattr(serving, "wait_for_turn", rolled_back)
 
 
 def a_collection_of_what_is_alive(patch: Patch) -> None:
     """Rule 19: the newest two of a slice are."""
 
-    def live(self: log.History) -> set[str]:
+    def live(self: History) -> set[str]:
         return {head.object for head in self.heads.values()}
 
-    patch.setattr(log.History, "live_objects", live)
+    patch.setattr(History, "live_objects", live)
 
 
 def a_store_that_overwrites(patch: Patch) -> None:
@@ -333,6 +335,15 @@ def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
         patch.setattr(module, "order", lambda version: (version.epoch, version.number))
 
 
+def a_tape_that_is_not_filled(patch: Patch) -> None:
+    """Rule 29."""
+
+    async def nothing(self: Driver) -> None:
+        return
+
+    patch.setattr(Driver, "_fill_tape", nothing)
+
+
 PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
@@ -360,4 +371,5 @@ PLANTS = (
     Plant(rule="21", plant=numbers_that_begin_again_after_a_loss, seed=101),
     Plant(rule="22", plant=a_seed_for_what_was_lost, seed=221),
     Plant(rule="22", plant=a_recovery_of_who_comes_first, seed=11),
+    Plant(rule="29", plant=a_tape_that_is_not_filled),
 )

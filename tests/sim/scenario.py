@@ -52,6 +52,7 @@ class Scenario:
     delay_seconds: float
     slice_seconds: float
     leaves_when_finished: bool
+    snapshot_entries: int  # of the log, from one snapshot to the next
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
 
@@ -109,6 +110,7 @@ def draw(seed: int) -> Scenario:
         delay_seconds=network,
         slice_seconds=network * rng.choice((1.0, 5.0)),
         leaves_when_finished=rng.random() < 0.5,
+        snapshot_entries=random.Random(f"{seed}/snapshots").choice((2, 5, 20, 1000)),
         fresh=rng.random() < 0.9,
         faults=draw_faults(rng, seed),
     )

@@ -92,6 +92,7 @@ class ShardProcess(Process):
             Thread.LOG: VirtualThread(self, drawn(2 * disk), drawn(0.01)),
             Thread.MERGE: VirtualThread(self, drawn(merge), drawn(0.01)),
             Thread.EXAMINE: VirtualThread(self, drawn(0.02), drawn(0.001)),
+            Thread.TIDY: VirtualThread(self, drawn(disk), drawn(0.01)),
         }
         fresh = world.scenario.fresh and not world.restarted[self.number]
         world.restarted[self.number] = True
@@ -104,7 +105,7 @@ class ShardProcess(Process):
             fresh=fresh,
             store=self.store,
             journal=Journal(self.store, self.time),
-            tape=NoTape(),
+            tape=world.tapes[self.number],
             exporter=NoExport(),
             ask=RegistrarClient(self._registrar).ask if self.number else None,
             metrics=cast(Metrics, Nothing()),
@@ -112,6 +113,7 @@ class ShardProcess(Process):
             make_values=self._make_values,
             clock=self.time,
             server=self.server,
+            snapshot_entries=world.scenario.snapshot_entries,
             watch=self._watch,
             new_secret=lambda: f"secret of {self.instance}",
         )
@@ -228,16 +230,30 @@ class WatchedShard:
                     process.sim.note(process.name, f"appends {type(entry).__name__}")
 
 
-READ = frozenset({"deadline", "publish", "held_by"})  # methods that answer with no effects
+# Methods that answer with no effects.
+READ = frozenset({"deadline", "publish", "held_by", "commit_again"})
 
 
-class NoTape:
-    """A tape that keeps nothing."""
+class MemoryTape:
+    """A tape that keeps which commits are on it. It outlives the processes that use it."""
 
     dropped_lines = 0
+    waiting_lines = 0
 
-    def write(self, run: str, record: Mapping[str, object]) -> None:
+    def __init__(self) -> None:
+        self.lines: set[tuple[int, int, int]] = set()  # slice, version, epoch
+
+    def commits(self, lowest: Mapping[int, int]) -> set[tuple[int, int, int]]:
         """See Tape."""
+        return set(self.lines)
+
+    def sync(self) -> None:
+        """See Tape."""
+
+    def write(self, run: str, record: Mapping[str, Any]) -> None:
+        """See Tape."""
+        if record["event"] == "commit":
+            self.lines.add((record["slice"], record["version"], record["epoch"]))
 
     def close(self) -> None:
         """See Tape."""

@@ -14,7 +14,7 @@ from atoll_protos.codecs import BY_WIRE
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome, Payload
 from atoll_syncer.storage.objects import decode_header, encode_header

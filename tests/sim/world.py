@@ -7,13 +7,14 @@ from functools import partial
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.log import from_document
+from atoll_syncer.storage.snapshots import newest_position
 from atoll_syncer.storage.store import LOG, OBJECTS
 from sim.clock import Simulation
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
 from sim.network import KEEPALIVE_SECONDS, Connection, Weather
 from sim.scenario import Scenario
-from sim.shard_process import ShardProcess
+from sim.shard_process import MemoryTape, ShardProcess
 from sim.symbols import Symbol, Value
 from sim.watch import Watcher, Watchers
 
@@ -47,6 +48,7 @@ class World:
         self.all_shards: list[ShardProcess] = []
         self.all_learners: list[LearnerProcess] = []
         self.watchers = Watchers([checker(self) for checker in checkers])
+        self.tapes = [MemoryTape() for _ in range(count)]
         self.stores = [self.new_store(number) for number in range(count)]
         self.shards = [self.start_shard(number, new_pod=True) for number in range(count)]
         self.learners = {
@@ -63,6 +65,8 @@ class World:
         def created(name: str, data: bytes) -> None:
             if name.startswith(LOG) and self.stores[number] is store:
                 document = json.loads(data)
+                if document["seq"] <= newest_position(store):
+                    return  # it was collected: what a deposed process writes there counts nothing
                 entry = from_document(document)
                 self.watchers.tell("entry_durable", number, entry, document)
 

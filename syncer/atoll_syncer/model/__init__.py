@@ -5,7 +5,9 @@ I/O, reads a clock, or imports the folders above it (rules, numbers, storage). O
 imports torch, and only numbers and storage import `slices`.
 
     state      all that a shard knows, in parts that one module of rules writes each
-    log        the entries of the durable log, and the history that they add up to
+    log        the entries of the durable log
+    snapshot   a history as plain JSON values, and back
+    history    what the entries of a log add up to
     effects    what the rules ask of the driver; refusals with their remedies
     roster     slots and sessions: who is connected, and what each slot does
     round      one attempt to merge one slice, and the decision to close it

@@ -1,12 +1,8 @@
-"""The entries of a shard's durable log, and the history that they add up to (rule 19).
+"""The entries of a shard's durable log (rule 19).
 
 The log is the only durable truth of a shard. Everything that outlives a process is one of the
 entries below, in an order that never changes; an entry that exists counts, and what is not in an
 entry has not happened. Tensors lie in objects, and an entry names them.
-
-`History.apply` takes entries one by one, after a start as well as while the shard runs, so both
-ways give the same history. It asserts what must hold of every log: epochs, incarnations and
-version numbers only grow, a shard is seeded once, and a version follows its head.
 
 A file of the log is the document of one entry, with its `kind` and the fields of its class.
 Logs outlive programs: kinds and field names never change, new fields have defaults, and an older
@@ -14,8 +10,8 @@ program ignores fields that it does not know.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 
@@ -214,159 +210,3 @@ def from_document(document: Mapping[str, Any]) -> Entry:
         fields["lineage"] = tuple(Merged(**each) for each in fields["lineage"])
     entry: Entry = kind(**fields)
     return entry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The newest version of a slice."""
-
-    number: int
-    epoch: int
-    digest: str
-    object: str
-    last: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class History:
-    """What the entries of one log add up to; `apply` takes the next one.
-
-    Dictionaries are by slot, by slice (`heads`, `previous`, `due`) or by shard (`begun`,
-    `finals`).
-    """
-
-    run: str = ""
-    run_hash: str = ""  # of the run file under which the run started; empty in older logs
-    epoch: int = 0  # of the newest term
-    instance: str = ""  # the process that has it
-    taken: dict[str, Taken] = field(default_factory=dict)
-    superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: earlier instances
-    superseded_uids: dict[str, set[str]] = field(default_factory=dict)  # slot: of earlier pods
-    owned: dict[str, Owned] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
-    tensors: tuple[Mapping[str, Any], ...] = ()
-    layout_digest: str = ""
-    heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
-    previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
-    merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
-    tokens: dict[str, int] = field(default_factory=dict)  # slot: of its earlier instances
-    cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
-    named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
-    due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
-    tick: int = 0  # the largest in any entry
-    commits: int = 0
-    recovered: int = 0  # of the commits, versions taken back from learners
-    incomplete: bool = False  # earlier entries are lost: it does not name all that they said
-    ended: bool = False
-    finals: dict[int, ShardFinal] = field(default_factory=dict)
-    closed: Closed | None = None
-
-    @classmethod
-    def of(cls, entries: Iterable[Entry]) -> "History":
-        """The history of a whole log."""
-        history = cls()
-        for entry in entries:
-            history.apply(entry)
-        return history
-
-    def apply(self, entry: Entry) -> None:
-        """Take the log's next entry."""
-        match entry:
-            case TermBegun():
-                assert entry.epoch > self.epoch, "epochs only grow"
-                # A second term of one process: a learner had seen a term that is not in this log.
-                self.incomplete |= entry.instance == self.instance
-                self.epoch, self.instance = entry.epoch, entry.instance
-            case RunStarted():
-                self.run, self.run_hash = entry.run, entry.run_hash
-                self.incomplete |= entry.carried_on
-            case Taken():
-                self._take(entry)
-            case Owned():
-                self.owned[entry.slot] = entry
-            case Begun():
-                self.begun.add(entry.shard)
-            case Seeded():
-                self._seed(entry)
-            case Committed():
-                self._commit(entry)
-            case Ended():
-                self.ended = True
-                self.tick = max(self.tick, entry.tick)
-            case ShardFinal():
-                self.finals[entry.shard] = entry
-            case Closed():
-                self.closed = entry
-
-    def live_objects(self) -> set[str]:
-        """Objects of the newest two versions of each slice; others may be collected."""
-        return {head.object for heads in (self.heads, self.previous) for head in heads.values()}
-
-    def _take(self, entry: Taken) -> None:
-        """The instance that had the slot is superseded for good."""
-        before = self.taken.get(entry.slot)
-        assert before is None or entry.incarnation > before.incarnation, "incarnations only grow"
-        if before is not None:
-            self.superseded.setdefault(entry.slot, []).append(before.instance)
-            uids = self.superseded_uids.setdefault(entry.slot, set())
-            if before.uid:
-                uids.add(before.uid)
-            uids.discard(entry.uid)  # the same pod, or an operator's word has lifted the refusal
-        self.taken[entry.slot] = entry
-        self.tokens[entry.slot] = max(self.tokens.get(entry.slot, 0), entry.tokens)
-
-    def _seed(self, entry: Seeded) -> None:
-        """Every slice has version 0, and the layout is known."""
-        assert not self.heads, "a shard is seeded once"
-        self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
-        for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
-            self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)
-            self.due[number] = 0
-
-    def _commit(self, entry: Committed) -> None:
-        """The version becomes the head, and its offers the newest merged ones of their slots."""
-        head = self.heads.get(entry.slice)
-        assert head is None or entry.number > head.number, "versions only grow"
-        assert entry.recovered or (head is not None and entry.number == head.number + 1)
-        if entry.tensors:
-            self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
-        if head is not None:
-            self.previous[entry.slice] = head
-        self.heads[entry.slice] = Head(
-            number=entry.number,
-            epoch=entry.epoch,
-            digest=entry.digest,
-            object=entry.object,
-            last=entry.last,
-        )
-        self.tick = max(self.tick, entry.tick)
-        self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)
-        self.commits += 1
-        self.recovered += entry.recovered
-        self.incomplete |= entry.recovered
-        if entry.recovered:  # what another value held is not in this one
-            self.merged = {k: each for k, each in self.merged.items() if k[0] != entry.slice}
-        for each in entry.lineage:
-            self._merge(entry.slice, each)
-        for part in entry.participants:
-            merged = Merged(
-                slot=part.slot,
-                incarnation=part.incarnation,
-                base=part.base,
-                capture=part.capture,
-                cursor=part.cursor,
-            )
-            self._merge(entry.slice, merged)
-
-    def lineage(self, fragment: int) -> list[Merged]:
-        """What the head of a slice holds of every slot; cursors are the largest of any slice."""
-        return [
-            dataclasses.replace(each, cursor=self.cursors[slot])
-            for (of, slot), each in sorted(self.merged.items())
-            if of == fragment
-        ]
-
-    def _merge(self, fragment: int, each: Merged) -> None:
-        self.merged[fragment, each.slot] = each
-        self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
-        self.cursors[each.slot] = max(self.cursors.get(each.slot, 0), each.cursor)

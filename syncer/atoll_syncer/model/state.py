@@ -1,7 +1,7 @@
 """All that a shard knows, in parts; exactly one module of `rules` writes each part.
 
     part       written by        what it holds
-    history    rules/shard       what the durable entries add up to (model/log); only `apply` writes
+    history    rules/shard       what the entries add up to (model/history); only `apply` writes
     run        rules/runs        the search for the run: who holds which run, calls of the registrar
     term       rules/runs        the epoch of this process, and whether its record is durable
     sessions   rules/sessions    open sessions, slots and their reports, admissions under way
@@ -35,7 +35,8 @@ from atoll_protos.run import RunFile, Sync
 from atoll_protos.schedule import start_distance
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
-from atoll_syncer.model.log import History, Taken
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Taken
 from atoll_syncer.model.recovery import Recovery
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.round import Round

@@ -55,7 +55,7 @@ from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
 from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recipe

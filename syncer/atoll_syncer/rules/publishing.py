@@ -15,12 +15,14 @@ last merged offer, however many versions ago that was merged; from it the learne
 merged and what was late (rule 13).
 """
 
+import dataclasses
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model.effects import Effect, PublishHead
-from atoll_syncer.model.log import Committed, Head
+from atoll_syncer.model.history import Head
+from atoll_syncer.model.log import Committed
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
 
@@ -103,6 +105,17 @@ def all_to(state: State, session: int) -> list[Effect]:
 def to_all(state: State, fragment: int) -> list[Effect]:
     """One slice's head to every session."""
     return [PublishHead(number, fragment) for number in state.sessions.welcomed]
+
+
+def commit_again(state: State, entry: Committed) -> dict[str, Any]:
+    """The tape's line of a commit whose process was killed before it wrote one, from its entry."""
+    return commit_record(
+        state,
+        entry,
+        from_log=True,
+        **({"recovered": True} if entry.recovered else {}),
+        participants=[dataclasses.asdict(each) for each in entry.participants],
+    )
 
 
 def commit_record(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:

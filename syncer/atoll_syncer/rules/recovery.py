@@ -2,7 +2,8 @@
 
 How a loss is found. A slice is lost when its newest version is not here:
 
-- an object that the log names is gone or damaged (`restored`, before the first session);
+- an object that the log names is gone or damaged, or an entry of the log is, which may have
+  named a newer version (`restored`, before the first session);
 - the shard is marked begun and its log names no version of a slice (`found_empty`): the whole
   store is gone, since the mark precedes every commit;
 - an admitted learner holds a version above the head (`versions_claimed`): the store went back to
@@ -66,8 +67,9 @@ REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
 
 
 def restored(state: State, fragments: set[int], now: float) -> list[Effect]:
-    """The objects of these heads are gone or damaged, although the log names them."""
-    return _begin(state, fragments, fragments, now) if fragments else []
+    """The objects of these heads are gone or damaged, or entries of the log are."""
+    lost = fragments | state.history.suspect
+    return _begin(state, lost, fragments, now) if lost else []
 
 
 def found_empty(state: State, now: float) -> list[Effect]:
@@ -176,7 +178,9 @@ def holders(state: State, fragment: int) -> list[Holder]:
     """Admitted learners that say they hold a version worth taking back."""
     recovery, head = state.recovery, state.history.heads.get(fragment)
     assert recovery is not None, "nothing is lost"
-    lowest = head.number + 1 if head is not None and fragment not in recovery.gone else 0
+    lowest = 0
+    if head is not None and fragment not in recovery.gone:  # of a torn one the lineage is lost
+        lowest = head.number + (fragment not in state.history.torn)
     return [
         Holder(session=number, instance=each.join.instance, number=claim[0], epoch=claim[1])
         for number, each in sorted(state.sessions.open.items())

@@ -42,6 +42,7 @@ from atoll_syncer.model.effects import (
     WritePart,
     end_session,
 )
+from atoll_syncer.model.history import History
 from atoll_syncer.model.state import State, layout_of
 from atoll_syncer.rules import ending, recovery, seeding
 
@@ -88,7 +89,7 @@ def higher_epoch(state: State, join: pb.Join) -> int:
 # ------------------------------------------------------------ the run
 
 
-def of_another_job(history: log.History, run_file: RunFile) -> str:
+def of_another_job(history: History, run_file: RunFile) -> str:
     """Why this run file cannot carry on what the log holds (rule 2); empty when it can.
 
     It would merge old state under other settings, or find no fragment where it looks for one.

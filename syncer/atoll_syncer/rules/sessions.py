@@ -35,7 +35,8 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, split_slot
 from atoll_protos.run import RunFile
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
-from atoll_syncer.model.log import History, Taken
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Taken
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import clock, ending, publishing, recovery, rounds, runs, seeding

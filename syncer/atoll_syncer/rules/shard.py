@@ -56,7 +56,7 @@ from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Effect, EndSession, Exit, end_session
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import new_state
 from atoll_syncer.rules import (
@@ -166,11 +166,16 @@ class Shard:
         receiver = self.state.sessions.open.get(session)
         return None if receiver is None else receiver.held.get(fragment)
 
+    def commit_again(self, entry: log.Committed) -> dict[str, Any]:
+        """The tape's line of a commit that an earlier process has not written."""
+        return publishing.commit_again(self.state, entry)
+
     # ------------------------------------------------------------ inputs: life
 
     def start(self, now: float) -> list[Effect]:
         """Begin this process's term (rule 20)."""
-        record = runs.begin_term(self.state, self.state.history.epoch + 1)
+        history = self.state.history  # each lost entry may have been the record of a term
+        record = runs.begin_term(self.state, history.epoch + history.lost_entries + 1)
         return [record, *runs.first(self.state), *self.tick_time(now)]
 
     def appended(self, entry: log.Entry, now: float) -> list[Effect]:

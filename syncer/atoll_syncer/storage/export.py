@@ -7,7 +7,9 @@ Each step may be repeated after a crash and then writes the same files. The inde
 a reader that finds it finds the whole model. Parts are removed after that.
 """
 
+import errno
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -99,6 +101,15 @@ class Export:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def check(self) -> None:
+        """Raises StoreUnavailable where the folder cannot be written, long before it is needed."""
+        with storage_errors(self.folder):
+            nearest = next(each for each in (self.folder, *self.folder.parents) if each.exists())
+            if not nearest.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if not os.access(nearest, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def write_part(self, run: str, shard: int, bases: Mapping[int, torch.Tensor]) -> Part:
         """See `write_part`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from atoll_protos.frames import Buffer
-from atoll_syncer.storage.store import StoreCorrupt, storage_errors, sync_folder
+from atoll_syncer.storage.store import StoreCorrupt, make_folder, storage_errors, sync_folder
 
 READ_BYTES = 4 << 20
 
@@ -44,7 +44,7 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             with temporary.open("wb") as file:
                 yield WholeFile(file)

@@ -4,7 +4,14 @@ Entry number s is the file `log/<s>.json`, and it is created only if no file has
 process creates entry s+1 only after it has read or created entry s. These two facts order all
 processes of a shard: whatever each of them believes, only one of them creates entry s+1, and that
 one knew every entry before it. The other finds the name taken, learns that it is deposed, and can
-never write again.
+never write again. Entries that a snapshot holds are removed; storage/snapshots says why that
+breaks neither fact, and what the second half of an append is for.
+
+What is damaged is never believed (rule 22). Every entry has a checksum (storage/sealed); those of
+earlier versions have none and must at least be whole lines that fit into the log. `read` goes on
+after an entry that is damaged, or gone while a later one is there: it tells the history
+(`History.lose`), which knows from then on which slices to take back from learners. Nobody can
+append at the position of such an entry, because a reader goes on to the end of the log.
 
 A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
 keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier
@@ -15,14 +22,32 @@ waits for (storage/takeover); nothing is safe or unsafe because of it.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_syncer.model.log import Entry, RunStarted, TermBegun, from_document, to_document
+import structlog
+
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import (
+    KINDS,
+    Committed,
+    Entry,
+    RunStarted,
+    TermBegun,
+    from_document,
+    to_document,
+)
+from atoll_syncer.storage import snapshots
+from atoll_syncer.storage.sealed import DamagedError, is_sealed, seal, unseal
+from atoll_syncer.storage.snapshots import entry_name
 from atoll_syncer.storage.store import LOG, Store, StoreCorrupt, StoreMissing
 
 HEARTBEAT = "heartbeat.json"
+COMMITS_MAX = 4096  # more lines than that no tape holds back (storage/tape)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +68,22 @@ class DeposedError(Exception):
     """The position of the next entry is taken: another process has the shard (exit 77)."""
 
 
-def entry_name(position: int) -> str:
-    """The name of the log's entry number `position`; the first is 1."""
-    return f"{LOG}{position:016d}.json"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """An entry and what stands beside it: Unix seconds, and the run and epoch of its writer."""
+
+    entry: Entry
+    time: float
+    run: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCommit:
+    """A commit that was read, and when it was made, in Unix seconds."""
+
+    entry: Committed
+    time: float
 
 
 class Journal:
@@ -56,25 +94,81 @@ class Journal:
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
-        self._clock = clock
+        self.clock = clock
         self._run = ""
         self._epoch = 0
         self._trying: tuple[Entry, bytes] | None = None
+        self._lost_at = 0  # the first position read whose entry is lost; 0: none
+        self.history = History()  # of what was read; afterwards it is the reader's
         self.position = 0  # of the last entry known
+        self.snapshot_position = 0  # of the snapshot that reading began with
+        self.lost_entries = 0  # damaged or gone, as far as they were read
+        self.commits: deque[LoggedCommit] = deque(maxlen=COMMITS_MAX)  # read since the snapshot
 
-    def read(self) -> Iterator[Entry]:
-        """The entries after `position`, up to the log's end; fold them as they come.
+    def read(self) -> History:
+        """Read on to the log's end; returns `history`.
 
-        Raises StoreUnavailable (call again: it goes on after the last one given) and
-        StoreCorrupt.
+        A newer snapshot takes its place where that is shorter, or holds what was found damaged.
+        Raises StoreUnavailable (call again: it goes on after the last entry read), and StoreCorrupt
+        for an entry of a newer version of Atoll.
         """
+        newest = snapshots.newest_position(self._store)
+        healed = 0 < self._lost_at <= newest and newest > self.snapshot_position
+        if newest > self.position or healed:
+            self._begin_with_snapshot()
+        listed = snapshots.positions(self._store, LOG)
         while True:
+            position = self.position + 1
             try:
-                entry = self._read(self.position + 1)
+                self._take(self._read(position))
+            except DamagedError as error:
+                if not self._begin_with_snapshot():
+                    self._lose(position, position, str(error))
             except StoreMissing:
-                return
-            self._note(entry)
-            yield entry
+                # The list is older than this look: what it shows was created after `position`.
+                later = [each for each in listed if each > position]
+                if not later:
+                    return self.history
+                if not self._begin_with_snapshot():  # else it was collected meanwhile
+                    self._lose(position, later[0] - 1, "it is gone")
+
+    def _begin_with_snapshot(self) -> bool:
+        """Go on from the newest snapshot that is whole; False: that is no better than before."""
+        newest = snapshots.read_newest(self._store)
+        if newest is None or newest.position <= max(self.snapshot_position, self._lost_at - 1):
+            return False
+        if newest.position <= self.position and not self._lost_at:
+            return False
+        self.history = newest.history
+        self.position = self.snapshot_position = newest.position
+        self._run, self._epoch, self._lost_at = self.history.run, self.history.epoch, 0
+        self.commits.clear()
+        return True
+
+    def _take(self, logged: Logged) -> None:
+        """The next entry was read. Raises DamagedError when it cannot follow what was read."""
+        entry, history = logged.entry, self.history
+        if self._lost_at == 0:
+            objection = history.objection(entry)
+            if not objection:
+                history.apply(entry)
+        else:
+            objection = history.apply_after_loss(entry, logged.run, logged.epoch)
+        if objection:
+            raise DamagedError(f"it contradicts the log: {objection}")
+        self._note(entry)
+        self._run, self._epoch = history.run, history.epoch
+        if isinstance(entry, Committed):
+            self.commits.append(LoggedCommit(entry=entry, time=logged.time))
+
+    def _lose(self, first: int, last: int, reason: str) -> None:
+        """The entries of these positions are damaged or gone."""
+        count = last - first + 1
+        log.error("entries of the log are lost", name=entry_name(first), count=count, reason=reason)
+        self.history.lose(count)
+        self._lost_at = self._lost_at or first
+        self.lost_entries += count
+        self.position = last
 
     def append(self, entry: Entry) -> None:
         """Create the next entry, durably.
@@ -84,20 +178,22 @@ class Journal:
         """
         if self._trying is None or self._trying[0] != entry:
             self._trying = entry, self._encode(entry)
-        data = self._trying[1]
-        name = entry_name(self.position + 1)
-        if not self._store.create(name, data) and self._store.read(name) != data:
+        data, position = self._trying[1], self.position + 1
+        name = entry_name(position)
+        if not self._store.create(name, data) and self._read_or_none(name) != data:
             raise DeposedError(f"{name} is another process's")
+        if snapshots.newest_position(self._store) >= position:
+            raise DeposedError(f"{name} was another process's, and is in a snapshot")
         self._trying = None
         self._note(entry)
 
     def is_deposed(self) -> bool:
         """Whether another process has appended. Not to be called during `append`."""
-        try:
-            taken = self._store.read(entry_name(self.position + 1))
-        except StoreMissing:
-            return False
-        return self._trying is None or taken != self._trying[1]
+        taken = self._read_or_none(entry_name(self.position + 1))
+        ours = None if self._trying is None else self._trying[1]
+        if taken is not None and taken != ours:
+            return True
+        return snapshots.newest_position(self._store) > self.position
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Replace the heartbeat. Raises StoreFull and StoreUnavailable."""
@@ -112,18 +208,32 @@ class Journal:
         except (StoreMissing, ValueError, KeyError, TypeError):
             return None  # it is not synced: a power cut may leave it empty
 
-    def _read(self, position: int) -> Entry:
-        """The entry at a position. Raises StoreMissing at the log's end, StoreCorrupt."""
+    def _read_or_none(self, name: str) -> bytes | None:
+        try:
+            return self._store.read(name)
+        except StoreMissing:
+            return None  # not there yet, or collected
+
+    def _read(self, position: int) -> Logged:
+        """The entry at a position. Raises StoreMissing, DamagedError and StoreCorrupt."""
         name = entry_name(position)
         data = self._store.read(name)
+        document = unseal(data)
+        kind = document.get("kind")
+        if is_sealed(data) and kind not in KINDS and kind != snapshots.STUB["kind"]:
+            remedy = "use the version of Atoll that wrote it"
+            raise StoreCorrupt(name, f"an entry of the unknown kind {kind}", remedy)
         try:
-            document = json.loads(data)
             if document["seq"] != position:
-                raise ValueError(f"it says seq {document['seq']}")
-            return from_document(document)
-        except (ValueError, KeyError, TypeError) as error:
-            remedy = "use the version of Atoll that wrote it, or restore a checkpoint"
-            raise StoreCorrupt(name, f"not an entry of this log: {error!r}", remedy) from error
+                raise DamagedError(f"it says seq {document['seq']}")
+            return Logged(
+                entry=from_document(document),
+                time=float(document["time"]),
+                run=str(document["run"]),
+                epoch=int(document["epoch"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"not an entry of this log: {error!r}") from error
 
     def _encode(self, entry: Entry) -> bytes:
         """One line of JSON: position, run, epoch and time, then the entry's own fields."""
@@ -131,10 +241,10 @@ class Journal:
             "seq": self.position + 1,
             "run": entry.run if isinstance(entry, RunStarted) else self._run,
             "epoch": self._epoch,
-            "time": self._clock(),
+            "time": self.clock(),
             **to_document(entry),
         }
-        return json.dumps(document, allow_nan=False).encode() + b"\n"
+        return seal(document)
 
     def _note(self, entry: Entry) -> None:
         """The entry is durable and known; the next position follows it."""

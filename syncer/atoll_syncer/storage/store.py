@@ -24,6 +24,7 @@ On an object store the same guarantees come from a PUT with If-None-Match.
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -37,15 +38,18 @@ from atoll_protos.frames import Buffer
 
 LOG = "log/"
 OBJECTS = "objects/"
+SNAPSHOTS = "snapshots/"
 TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
-SWEEP_SECONDS = 3600.0  # no process needs an hour for one temporary file
+FRESH_SECONDS = 10.0  # a temporary file that is not locked yet
+UNLOCKED_SECONDS = 3600.0  # no process needs an hour for one, where locks are not supported
 
 
 class StoreError(Exception):
     """The store could not do what was asked; `path` says where, `remedy` what to do."""
 
     kind = "unavailable"
+    is_permanent = False  # only another path or another setting helps, not time
 
     def __init__(self, path: str, reason: str, remedy: str) -> None:
         super().__init__(f"{path}: {reason}; {remedy}")
@@ -98,6 +102,9 @@ class Store(Protocol):
     def delete(self, name: str) -> None:
         """Remove `name`; a name that is not there is removed already."""
 
+    def tidy(self) -> None:
+        """Remove what killed writers left half-written; no live writer notices."""
+
 
 def object_name(digest: str) -> str:
     """The name of the object whose bytes have this sha256."""
@@ -111,12 +118,21 @@ class FileStore:
         self.root = root
 
     def open(self) -> None:
-        """Make the folders; remove temporary files that killed processes left behind."""
-        with storage_errors(self.root):
-            for folder in (LOG, OBJECTS, TEMPORARY):
-                (self.root / folder).mkdir(parents=True, exist_ok=True)
-            sync_folder(self.root)
-        self._sweep()
+        """Make the folders, durably, and tidy up.
+
+        Raises StoreFull and StoreUnavailable, also where the folders could not be used later.
+        """
+        for folder in (LOG, OBJECTS, SNAPSHOTS, TEMPORARY):
+            with storage_errors(self.root):
+                make_folder(self.root / folder)
+            self.names(folder)
+        with storage_errors(self.root / TEMPORARY), self._temporary([b""], durable=False) as made:
+            for folder in (LOG, OBJECTS, SNAPSHOTS):
+                with storage_errors(self.root / folder):
+                    probe = self.root / folder / f".{made.name}"
+                    os.link(made, probe)
+                    probe.unlink()
+        self.tidy()
 
     def create(self, name: str, data: bytes) -> bool:
         """See Store. False may also mean that an earlier try of the same caller got through."""
@@ -179,32 +195,51 @@ class FileStore:
         assert ".." not in name.split("/"), name
         return self.root / name
 
+    def tidy(self) -> None:
+        """See Store. A writer holds a lock on its file as long as it lives, wherever it runs.
+
+        Files of FRESH_SECONDS stay, since a writer needs a moment from the file to the lock; age is
+        by the file system's own clock.
+        """
+        folder = self.root / TEMPORARY
+        with storage_errors(folder), self._temporary([b""], durable=False) as mark:
+            now = mark.stat().st_mtime
+            for path in folder.iterdir():
+                with suppress(FileNotFoundError):
+                    age_seconds = now - path.stat().st_mtime
+                    if age_seconds > FRESH_SECONDS and _is_abandoned(path, age_seconds):
+                        path.unlink()
+
     @contextmanager
     def _temporary(self, parts: Sequence[Buffer], *, durable: bool = True) -> Iterator[Path]:
         """A file that holds the joined parts, gone at the end unless it was renamed."""
         path = self.root / TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
             with path.open("xb", buffering=0) as file:
+                with suppress(OSError):  # not every file system has locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for part in parts:
                     view = memoryview(part)
                     while view.nbytes:
                         view = view[file.write(view[:WRITE_BYTES]) :]
                 if durable:
                     os.fsync(file.fileno())
-            yield path
+                yield path
         finally:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def _sweep(self) -> None:
-        """Remove old temporary files; "old" by the file system's own clock."""
-        folder = self.root / TEMPORARY
-        with storage_errors(folder), self._temporary([b""], durable=False) as mark:
-            now = mark.stat().st_mtime
-            for path in folder.iterdir():
-                with suppress(FileNotFoundError):
-                    if path.stat().st_mtime < now - SWEEP_SECONDS:
-                        path.unlink()
+
+def _is_abandoned(path: Path, age_seconds: float) -> bool:
+    """Whether the writer of a temporary file is gone."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return age_seconds > UNLOCKED_SECONDS
+    return True
 
 
 def _link(temporary: Path, path: Path) -> bool:
@@ -219,6 +254,28 @@ def _link(temporary: Path, path: Path) -> bool:
     return made
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and what is missing above it, durably. Raises OSError.
+
+    The name of a folder is durable only after an fsync of the folder above it. It is done also for
+    a folder that is there: its maker may have been killed before it came to that. Only then may the
+    folder above be one that this user cannot open, such as that of a mount.
+    """
+    missing = [folder]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        try:
+            each.mkdir()
+        except FileExistsError:
+            if not each.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+            with suppress(PermissionError):
+                sync_folder(each.parent)
+        else:
+            sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -229,11 +286,23 @@ def sync_folder(folder: Path) -> None:
 
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+_PERMANENT = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EOPNOTSUPP,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+}
 _REMEDIES = {
     errno.EACCES: "let this process's user write there",
     errno.EPERM: "let this process's user write there, on a file system with hard links",
     errno.EOPNOTSUPP: "use a file system with hard links",
     errno.EROFS: "mount it writable",
+    errno.EEXIST: "give a folder, or remove the file that is in its place",
+    errno.ENOTDIR: "give a folder, or remove the file that is in its place",
+    errno.EISDIR: "give a file, or remove the folder that is in its place",
     errno.ENOENT: "mount the storage again, or restore the folder",
     errno.EMFILE: "raise the limit of open files",
     errno.EIO: "check the disk",
@@ -253,4 +322,6 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise StoreFull(where, _FULL[error.errno], remedy) from error
         reason = error.strerror or type(error).__name__
         remedy = _REMEDIES.get(error.errno or 0, "check the storage")
-        raise StoreUnavailable(where, reason, remedy) from error
+        trouble = StoreUnavailable(where, reason, remedy)
+        trouble.is_permanent = error.errno in _PERMANENT
+        raise trouble from error

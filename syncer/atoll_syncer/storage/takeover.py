@@ -25,20 +25,20 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
 - A pod whose term was followed by another pod's never owns the shard again. Otherwise two pods
   could take it from each other for ever. The operator replaces such a pod.
 
-The caller must hand the entries that `wait_for_turn` returns to the rules unchanged, and begin
+The caller must hand the history that `wait_for_turn` returns to the rules unchanged, and begin
 its term by appending to the same journal: the append goes to the position after the last entry
 that was read, which is what makes it safe.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import structlog
 
-from atoll_syncer.model.log import Entry, TermBegun
+from atoll_syncer.model.history import History
 from atoll_syncer.storage.journal import Heartbeat, Journal
 from atoll_syncer.storage.store import StoreUnavailable
 
@@ -77,25 +77,25 @@ class View:
     """
 
     pod: str
-    terms: Sequence[TermBegun]  # all of the log
+    owner: str  # the pod of the newest term; empty without one
+    followed: Set[str]  # pods whose term another pod's has followed
     beat: Heartbeat | None
     beat_seen_at: float
 
 
 def decide(view: View, *, patience_seconds: float, now: float) -> TakeoverDecision:
     """Whether the newcomer takes the shard over; see the module."""
-    if not view.terms:
+    if not view.owner:
         return TakeoverDecision(action=Action.TAKE_OVER, reason="no process has had it yet")
-    last = view.terms[-1]
-    if last.pod == view.pod:
+    if view.owner == view.pod:
         return TakeoverDecision(action=Action.TAKE_OVER, reason="this pod had it last")
-    if any(term.pod == view.pod for term in view.terms):
-        reason = f"pod {last.pod} has followed this pod"
+    if view.pod in view.followed:
+        reason = f"pod {view.owner} has followed this pod"
         return TakeoverDecision(action=Action.LEAVE, reason=reason)
     if now >= view.beat_seen_at + patience_seconds:
-        reason = f"no heartbeat of pod {last.pod} for {patience_seconds:g} s"
+        reason = f"no heartbeat of pod {view.owner} for {patience_seconds:g} s"
         return TakeoverDecision(action=Action.TAKE_OVER, reason=reason)
-    return TakeoverDecision(action=Action.WAIT, reason=f"pod {last.pod} has the shard")
+    return TakeoverDecision(action=Action.WAIT, reason=f"pod {view.owner} has the shard")
 
 
 InThread = Callable[[Callable[[], TakeoverDecision]], Awaitable[TakeoverDecision]]
@@ -106,19 +106,19 @@ class Watch:
 
     def __init__(self, journal: Journal, pod: str, now: float) -> None:
         self.journal, self.pod = journal, pod
-        self.entries: list[Entry] = []
         self._beat: Heartbeat | None = None
         self._beat_seen_at = now
 
     def look(self, now: float) -> TakeoverDecision:
         """Read on, and decide. Raises StoreUnavailable: look again."""
-        self.entries += self.journal.read()
+        history = self.journal.read()
         beat = self.journal.last_beat()
         if beat != self._beat:
             self._beat, self._beat_seen_at = beat, now
         view = View(
             pod=self.pod,
-            terms=[entry for entry in self.entries if isinstance(entry, TermBegun)],
+            owner=history.pod,
+            followed=history.followed,
             beat=beat,
             beat_seen_at=self._beat_seen_at,
         )
@@ -127,11 +127,11 @@ class Watch:
 
 async def wait_for_turn(
     journal: Journal, pod: str, in_thread: InThread, clock: Callable[[], float]
-) -> list[Entry]:
-    """The whole log, read when this pod may take the shard over. Raises SupersededError.
+) -> History:
+    """What the log adds up to when this pod may take the shard over. Raises SupersededError.
 
     `in_thread` does each look outside of the event loop, because a disk may take long; `clock`
-    counts monotonic seconds. Raises StoreCorrupt for a damaged log.
+    counts monotonic seconds. Raises StoreCorrupt for the log of a newer version of Atoll.
     """
     watch, said = Watch(journal, pod, clock()), ""
     while True:
@@ -140,7 +140,7 @@ async def wait_for_turn(
         except StoreUnavailable as error:
             decision = TakeoverDecision(action=Action.WAIT, reason=str(error))
         if decision.action is Action.TAKE_OVER:
-            return watch.entries
+            return journal.history
         if decision.action is Action.LEAVE:
             raise SupersededError(decision.reason)
         if decision.reason != said:

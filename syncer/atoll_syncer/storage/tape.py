@@ -2,6 +2,9 @@
 
 With recorded offers, the tape is enough to recompute every commit bit for bit (numbers/replay).
 It is for people and tools: no decision is taken from it, and no trouble with it delays a commit.
+
+A line is written after its entry of the log is durable, so a kill in between leaves a commit that
+is on no tape. The next process looks for such commits (`commits`) and writes their lines.
 """
 
 import errno
@@ -9,10 +12,10 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from atoll_syncer.storage.store import StoreError, storage_errors
+from atoll_syncer.storage.store import StoreError, make_folder, storage_errors, sync_folder
 
 WAITING_LINES_MAX = 4096
 READ_BYTES = 64 << 10
@@ -35,10 +38,44 @@ class Tape:
     def open(self) -> None:
         """Open the file; cut off a line that a killed process left half-written."""
         with storage_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._handle = os.open(self.path, flags, 0o644)
             os.ftruncate(self._handle, _whole_lines_end(self._handle))
+            sync_folder(self.path.parent)
+
+    @property
+    def waiting_lines(self) -> int:
+        """Lines that wait for room on the disk."""
+        return len(self._waiting)
+
+    def commits(self, lowest: Mapping[int, int]) -> set[tuple[int, int, int]]:
+        """Slice, version and epoch of the tape's last commits, in any thread.
+
+        Reads backwards until each slice of `lowest` has shown a version below the one there, or
+        to the beginning. Raises StoreUnavailable.
+        """
+        assert self._handle is not None, "open() first"
+        found, above = set[tuple[int, int, int]](), set(lowest)
+        with storage_errors(self.path):
+            for line in _backwards(self._handle):
+                if not above:
+                    break
+                if b'"commit"' not in line:
+                    continue
+                record = _commit(line)
+                if record is None:
+                    continue
+                found.add(record)
+                if record[1] < lowest.get(record[0], 0):
+                    above.discard(record[0])
+        return found
+
+    def sync(self) -> None:
+        """Make what is written durable, in any thread. Raises StoreFull and StoreUnavailable."""
+        if self._handle is not None:
+            with storage_errors(self.path):
+                os.fsync(self._handle)
 
     def write(self, run: str, record: Mapping[str, object]) -> StoreError | None:
         """Append one record with `run` and `time` (Unix seconds); returns why it waits, if so."""
@@ -89,6 +126,28 @@ def _whole_lines_end(handle: int) -> int:
             return start + cut + 1
         end = start
     return 0
+
+
+def _backwards(handle: int) -> Iterator[bytes]:
+    """The lines of a file, last first."""
+    start, rest = os.fstat(handle).st_size, b""
+    while start:
+        stop, start = start, max(0, start - READ_BYTES)
+        first, *lines = (os.pread(handle, stop - start, start) + rest).split(b"\n")
+        yield from reversed(lines)
+        rest = first
+    yield rest
+
+
+def _commit(line: bytes) -> tuple[int, int, int] | None:
+    """Slice, version and epoch of a line that tells of a commit."""
+    try:
+        record = json.loads(line)
+        if record["event"] != "commit":
+            return None
+        return record["slice"], record["version"], record["epoch"]
+    except (ValueError, KeyError, TypeError):
+        return None  # not a line of ours
 
 
 def _plain(value: object) -> object:

@@ -11,13 +11,14 @@ object that no entry names; the Collector of a later term removes it.
 import dataclasses
 import hashlib
 import threading
+from collections import deque
 from dataclasses import dataclass
 
 import torch
 
 from atoll_protos import tensors
 from atoll_protos.codecs import BY_WIRE, Wire
-from atoll_syncer.model.log import Head
+from atoll_syncer.model.history import Head
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, object_name
@@ -89,18 +90,23 @@ def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -
 class Collector:
     """Removes objects, but for those of the newest two versions of each slice.
 
-    It removes objects of entries that this process has read, and objects without an entry whose
-    epoch is below this process's own: such an entry can no longer be created. So even a process
-    that was deposed while it slept removes no object of its successor.
+    It removes objects of entries that this process has read (`note`, then `remove`) and, at its
+    first term, objects without an entry whose epoch is below its own (`sweep`): such an entry can
+    no longer be created. So even a process that was deposed while it slept removes no object of
+    its successor.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._live: set[str] = set()
+        self._unneeded: deque[str] = deque()
 
     def sweep(self, live: set[str], epoch: int) -> int:
-        """At the beginning of term `epoch`: remove what earlier terms left; returns how many."""
-        self._live = set(live)
+        """Remove what processes before term `epoch` left; returns how many.
+
+        Not for a second term of one process: a merge of its first may be under way, whose object
+        has no entry yet.
+        """
         removed = 0
         for name in self._store.names(OBJECTS):
             if name not in live and self._epoch(name) < epoch:
@@ -108,12 +114,19 @@ class Collector:
                 removed += 1
         return removed
 
-    def advance(self, live: set[str]) -> None:
-        """After an entry: remove what it made unneeded. May be called again after an error."""
-        for name in sorted(self._live - live):
-            self._store.delete(name)
-            self._live.discard(name)
-        self._live |= live
+    def note(self, live: set[str]) -> None:
+        """After each entry: what was alive before it and is not any more may be removed.
+
+        May be called while `remove` runs in another thread.
+        """
+        self._unneeded.extend(sorted(self._live - live))
+        self._live = set(live)
+
+    def remove(self) -> None:
+        """Remove what became unneeded. May be called again after an error."""
+        while self._unneeded:
+            self._store.delete(self._unneeded[0])
+            self._unneeded.popleft()
 
     def _epoch(self, name: str) -> float:
         """The epoch in which an object was written; infinite for a file of another program."""

@@ -2,6 +2,7 @@
 
 from sim.checkers.rounds import CreditChecker, OfferChecker, QuorumChecker, TickChecker
 from sim.checkers.start import AdmissionChecker, IncarnationChecker, RunChecker, StartChecker
+from sim.checkers.tape import TapeChecker
 from sim.checkers.values import (
     DurableChecker,
     FenceChecker,
@@ -27,4 +28,5 @@ ALL: tuple[type[Watcher], ...] = (
     FenceChecker,
     LossChecker,
     NumberChecker,
+    TapeChecker,
 )

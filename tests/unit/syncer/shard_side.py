@@ -9,7 +9,8 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndSession, Merge, Send, StoreHeld, StoreSeed
-from atoll_syncer.model.log import Entry, History
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Entry
 from atoll_syncer.model.state import State
 from atoll_syncer.rules.shard import Shard
 

@@ -1,5 +1,6 @@
 """A shard's process is killed in the middle of commits; nothing committed is lost or changed."""
 
+import json
 import random
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from atoll_protos.codecs import Wire
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
-from atoll_syncer.model.log import Committed, Entry, History, Participant, Seeded, TermBegun
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Committed, Entry, Participant, Seeded, TermBegun, from_document
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.replay import Replay
 from atoll_syncer.numbers.values import Outcome, Values
@@ -55,13 +57,13 @@ def serve(folder: Path) -> None:
     """What a shard's process does, without sessions: take over, seed or restore, commit."""
     store = FileStore(folder)
     store.open()
-    journal, history = Journal(store, time.time), History()
+    journal = Journal(store, time.time)
+    history = journal.read()
     values = Values.allocate(LAYOUT, 0, SYNC)
-    for entry in journal.read():
-        history.apply(entry)
     append(journal, history, TermBegun(epoch=history.epoch + 1, pod="p", instance="i"))
     assert values.restore(history, store) == {}
     collector = Collector(store)
+    collector.note(history.live_objects())
     collector.sweep(history.live_objects(), history.epoch)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -79,7 +81,8 @@ def serve(folder: Path) -> None:
         outcome = making.write(store)
         append(journal, history, committed(outcome, base, history.epoch, participants))
         values.committed(fragment)
-        collector.advance(history.live_objects())
+        collector.note(history.live_objects())
+        collector.remove()
 
 
 def append(journal: Journal, history: History, entry: Entry) -> None:
@@ -151,7 +154,7 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
         shard.wait()
         shard.stdout.close()
     store = FileStore(tmp_path)
-    log = list(Journal(store, time.time).read())
+    log = [from_document(json.loads(store.read(name))) for name in store.names("log/")]
     history = History.of(log)
     assert history.epoch == 5
     assert history.commits > 5

@@ -6,7 +6,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model import log
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.rules.runs import of_another_job
 from unit.syncer.shard_side import RUN, begun, run_file, side
 

@@ -20,7 +20,7 @@ from atoll_syncer.model.effects import (
     SetModel,
     StoreSeed,
 )
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.rules.sessions import Admitted, admit, check
 from unit.syncer.shard_side import (
     FRAGMENTS,

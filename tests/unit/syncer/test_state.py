@@ -10,7 +10,7 @@ import pytest
 from atoll_syncer import rules
 from atoll_syncer.model import state
 from atoll_syncer.model.clock import Clock
-from atoll_syncer.model.log import History
+from atoll_syncer.model.history import History
 from atoll_syncer.model.recovery import Asked, Recovery
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.round import Round

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.model.log import Entry, TermBegun
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import TermBegun
 from atoll_syncer.storage.journal import Heartbeat, Journal
 from atoll_syncer.storage.store import FileStore
 from atoll_syncer.storage.takeover import (
@@ -23,14 +24,12 @@ BEAT = Heartbeat(pod="old", instance="old-1", epoch=3, count=7, learners=("u-1",
 T = 10.0
 
 
-def terms(*pods: str) -> list[TermBegun]:
-    return [
-        TermBegun(epoch=n, pod=pod, instance=f"{pod}-{n}") for n, pod in enumerate(pods, start=1)
-    ]
-
-
 def view(*pods: str, beat: Heartbeat | None = BEAT) -> View:
-    return View(pod="new", terms=terms(*pods), beat=beat, beat_seen_at=100.0)
+    terms = [TermBegun(epoch=n + 1, pod=pod, instance=pod) for n, pod in enumerate(pods)]
+    history = History.of(terms)
+    return View(
+        pod="new", owner=history.pod, followed=history.followed, beat=beat, beat_seen_at=100.0
+    )
 
 
 def action(seen: View, now: float) -> Action:
@@ -81,7 +80,7 @@ def journal(store: FileStore) -> Journal:
 def take_over(store: FileStore, epoch: int, pod: str) -> Journal:
     """The journal of the process that begins it."""
     one = journal(store)
-    list(one.read())
+    one.read()
     one.append(TermBegun(epoch=epoch, pod=pod, instance=pod))
     return one
 
@@ -90,14 +89,14 @@ def a_beat(count: int, pod: str = "a") -> Heartbeat:
     return Heartbeat(pod=pod, instance=pod, epoch=1, count=count, learners=())
 
 
-def wait(store: FileStore, pod: str) -> list[Entry]:
+def wait(store: FileStore, pod: str) -> History:
     return asyncio.run(wait_for_turn(journal(store), pod, asyncio.to_thread, time.monotonic))
 
 
 def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore) -> None:
-    assert wait(store, "a") == []
+    assert wait(store, "a").epoch == 0
     take_over(store, 1, "a")
-    assert len(wait(store, "a")) == 1
+    assert wait(store, "a").epoch == 1
 
 
 def test_a_newcomer_waits_while_the_heartbeat_goes_on(store: FileStore) -> None:

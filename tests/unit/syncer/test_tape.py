@@ -76,3 +76,49 @@ def test_a_place_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="file"):
         Tape(tmp_path / "file" / "t.jsonl", lambda: 0.0).open()
+
+
+# ------------------------------------------------------------ commits that are on it
+
+
+def commit(fragment: int, version: int, epoch: int = 1, **more: object) -> dict[str, object]:
+    return {"event": "commit", "slice": fragment, "version": version, "epoch": epoch, **more}
+
+
+@pytest.mark.parametrize("padding", [0, 100_000])
+def test_the_last_commits_are_found_from_the_end(tmp_path: Path, padding: int) -> None:
+    tape = opened(tmp_path / "t.jsonl")
+    for version in range(1, 9):
+        for fragment in (0, 1):
+            tape.write("r", commit(fragment, version, reason="x" * padding))
+        tape.write("r", {"event": "late", "slice": 0})
+    found = tape.commits({0: 7, 1: 5})
+    assert {(0, 8, 1), (0, 7, 1), (1, 8, 1), (1, 7, 1), (1, 6, 1), (1, 5, 1)} <= found
+    assert (1, 2, 1) not in found, "it reads no further than it must"
+    assert tape.commits({0: 1}) >= {(0, version, 1) for version in range(1, 9)}
+    assert tape.commits({}) == set()
+    tape.close()
+
+
+def test_lines_that_are_not_of_a_commit_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"event": "commit"}\n"commit"\nnot JSON "commit"\n')
+    tape = opened(path)
+    tape.write("r", commit(0, 1))
+    assert tape.commits({0: 1}) == {(0, 1, 1)}
+    tape.close()
+
+
+def test_lines_that_wait_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tape = opened(tmp_path / "t.jsonl")
+
+    def full(handle: int, line: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tape, "_append", full)
+        tape.write("r", commit(0, 1))
+        assert tape.waiting_lines == 1
+    tape.flush()
+    assert tape.waiting_lines == 0
+    tape.close()

@@ -67,10 +67,12 @@ def test_objects_of_the_newest_two_versions_stay(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Sync(fragments=2))
     bench.seed()
     collector = Collector(bench.store)
+    collector.note(bench.history.live_objects())
     collector.sweep(bench.history.live_objects(), epoch=1)
     for capture in range(1, 5):
         bench.round(0, capture)
-        collector.advance(bench.history.live_objects())
+        collector.note(bench.history.live_objects())
+        collector.remove()
         kept = set(bench.store.names("objects/"))
         assert kept == bench.history.live_objects()
     assert len(kept) == 3

@@ -11,7 +11,8 @@ from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
-from atoll_syncer.model.log import Committed, History, Participant, Seeded, TermBegun
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Committed, Participant, Seeded, TermBegun
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.values import Outcome, Values
 from atoll_syncer.storage.store import FileStore

@@ -1,0 +1,267 @@
+"""What the entries of a shard's log add up to (rule 19).
+
+`History.apply` takes entries one by one, after a start as well as while the shard runs, so both
+ways give the same history. It asserts what must hold of every log: epochs, incarnations and
+version numbers only grow, a shard is seeded once, and a version follows its head.
+
+Entries can be damaged or gone. Who reads the log then says so with `lose`, goes on with the next
+entry that is whole, and takes it with `apply_after_loss`, which accepts that some of what an
+entry follows is not known (rule 22). What the lost entries may have held is kept in two sets:
+
+- `suspect` are the slices of which a newer version may be lost. A learner may hold it.
+- `torn` are those of them whose head is known while a version before it is not. Then it is not
+  known which offers that head holds, and a learner that holds the head knows it.
+
+A slice leaves both sets with its next version.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll_syncer.model.log import (
+    Begun,
+    Closed,
+    Committed,
+    Ended,
+    Entry,
+    Merged,
+    Owned,
+    RunStarted,
+    Seeded,
+    ShardFinal,
+    Taken,
+    TermBegun,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The newest version of a slice."""
+
+    number: int
+    epoch: int
+    digest: str
+    object: str
+    last: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What the entries of one log add up to; `apply` takes the next one.
+
+    Dictionaries are by slot, by slice (`heads`, `previous`, `due`) or by shard (`begun`,
+    `finals`). A new field needs a default: snapshots outlive programs too (model/snapshot).
+    """
+
+    run: str = ""
+    run_hash: str = ""  # of the run file under which the run started; empty in older logs
+    epoch: int = 0  # of the newest term
+    pod: str = ""  # that has it
+    instance: str = ""  # the process that has it
+    followed: set[str] = field(default_factory=set)  # pods that another pod has followed
+    taken: dict[str, Taken] = field(default_factory=dict)
+    superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: earlier instances
+    superseded_uids: dict[str, set[str]] = field(default_factory=dict)  # slot: of earlier pods
+    owned: dict[str, Owned] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    tensors: tuple[Mapping[str, Any], ...] = ()
+    layout_digest: str = ""
+    heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
+    previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
+    merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
+    tokens: dict[str, int] = field(default_factory=dict)  # slot: of its earlier instances
+    cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
+    named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
+    due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
+    tick: int = 0  # the largest in any entry
+    commits: int = 0
+    recovered: int = 0  # of the commits, versions taken back from learners
+    incomplete: bool = False  # earlier entries are lost: it does not name all that they said
+    lost_entries: int = 0  # since the record of the newest term; each may have been a record
+    suspect: set[int] = field(default_factory=set)  # slices; see the module
+    torn: set[int] = field(default_factory=set)  # slices; see the module
+    ended: bool = False
+    finals: dict[int, ShardFinal] = field(default_factory=dict)
+    closed: Closed | None = None
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "History":
+        """The history of a whole log."""
+        history = cls()
+        for entry in entries:
+            history.apply(entry)
+        return history
+
+    def copy(self) -> "History":
+        """One that does not change with this one."""
+        copied = dataclasses.replace(self)
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, dict):
+                kept = {k: v.copy() if isinstance(v, set | list) else v for k, v in value.items()}
+                setattr(copied, each.name, kept)
+            elif isinstance(value, set):
+                setattr(copied, each.name, set(value))
+        return copied
+
+    def apply(self, entry: Entry) -> None:
+        """Take the log's next entry."""
+        objection = self.objection(entry)
+        assert not objection, objection
+        self._apply(entry)
+
+    def lose(self, count: int) -> None:
+        """So many entries of the log are damaged or gone; the next one follows after them."""
+        self.incomplete = True
+        self.lost_entries += count
+        self.suspect = set(self.heads)
+
+    def apply_after_loss(self, entry: Entry, run: str, epoch: int) -> str:
+        """Take an entry that follows lost ones; returns why it cannot be taken, if so.
+
+        `run` and `epoch` are those under which it was written.
+        """
+        self.run = self.run or run
+        if not isinstance(entry, TermBegun):
+            self.epoch = max(self.epoch, epoch)
+        objection = self.objection(entry, after_loss=True)
+        if objection:
+            return objection
+        torn = set(self.torn)
+        if isinstance(entry, Committed) and not entry.recovered:
+            head = self.heads.get(entry.slice)
+            if head is None or entry.number > head.number + 1:
+                torn.add(entry.slice)
+        elif isinstance(entry, Committed):
+            torn.discard(entry.slice)  # it names all offers that it holds
+        self._apply(entry)
+        self.suspect, self.torn = set(self.heads), torn
+        return ""
+
+    def objection(self, entry: Entry, *, after_loss: bool = False) -> str:
+        """Why this entry cannot be the log's next one; empty when it can.
+
+        `after_loss`: some of what it follows is not known.
+        """
+        match entry:
+            case TermBegun() if entry.epoch <= self.epoch:
+                return f"epoch {entry.epoch} after {self.epoch}: epochs only grow"
+            case Taken() if entry.slot in self.taken:
+                highest = self.taken[entry.slot].incarnation
+                if entry.incarnation <= highest:
+                    return f"incarnation {entry.incarnation} after {highest}: they only grow"
+            case Seeded() if self.heads:
+                return "a shard is seeded once"
+            case Committed():
+                head = self.heads.get(entry.slice)
+                if head is not None and entry.number <= head.number:
+                    return f"version {entry.number} after {head.number}: versions only grow"
+                if after_loss:
+                    known = self.tensors or entry.tensors
+                    return "" if known else "the entry with the model's layout is lost"
+                if not entry.recovered and (head is None or entry.number != head.number + 1):
+                    return f"version {entry.number} of slice {entry.slice} follows no version"
+        return ""
+
+    def _apply(self, entry: Entry) -> None:
+        match entry:
+            case TermBegun():
+                # A second term of one process: a learner had seen a term that is not in this log.
+                self.incomplete |= entry.instance == self.instance
+                if self.pod not in ("", entry.pod):
+                    self.followed.add(self.pod)
+                self.epoch, self.pod, self.instance = entry.epoch, entry.pod, entry.instance
+                self.lost_entries = 0
+            case RunStarted():
+                self.run, self.run_hash = entry.run, entry.run_hash
+                self.incomplete |= entry.carried_on
+            case Taken():
+                self._take(entry)
+            case Owned():
+                self.owned[entry.slot] = entry
+            case Begun():
+                self.begun.add(entry.shard)
+            case Seeded():
+                self._seed(entry)
+            case Committed():
+                self._commit(entry)
+            case Ended():
+                self.ended = True
+                self.tick = max(self.tick, entry.tick)
+            case ShardFinal():
+                self.finals[entry.shard] = entry
+            case Closed():
+                self.closed = entry
+
+    def live_objects(self) -> set[str]:
+        """Objects of the newest two versions of each slice; others may be collected."""
+        return {head.object for heads in (self.heads, self.previous) for head in heads.values()}
+
+    def _take(self, entry: Taken) -> None:
+        """The instance that had the slot is superseded for good."""
+        before = self.taken.get(entry.slot)
+        if before is not None:
+            self.superseded.setdefault(entry.slot, []).append(before.instance)
+            uids = self.superseded_uids.setdefault(entry.slot, set())
+            if before.uid:
+                uids.add(before.uid)
+            uids.discard(entry.uid)  # the same pod, or an operator's word has lifted the refusal
+        self.taken[entry.slot] = entry
+        self.tokens[entry.slot] = max(self.tokens.get(entry.slot, 0), entry.tokens)
+
+    def _seed(self, entry: Seeded) -> None:
+        """Every slice has version 0, and the layout is known."""
+        self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
+        for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
+            self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)
+            self.due[number] = 0
+
+    def _commit(self, entry: Committed) -> None:
+        """The version becomes the head, and its offers the newest merged ones of their slots."""
+        head = self.heads.get(entry.slice)
+        if entry.tensors:
+            self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
+        if head is not None:
+            self.previous[entry.slice] = head
+        self.heads[entry.slice] = Head(
+            number=entry.number,
+            epoch=entry.epoch,
+            digest=entry.digest,
+            object=entry.object,
+            last=entry.last,
+        )
+        self.tick = max(self.tick, entry.tick)
+        self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)
+        self.suspect.discard(entry.slice)
+        self.torn.discard(entry.slice)
+        self.commits += 1
+        self.recovered += entry.recovered
+        self.incomplete |= entry.recovered
+        if entry.recovered:  # what another value held is not in this one
+            self.merged = {k: each for k, each in self.merged.items() if k[0] != entry.slice}
+        for each in entry.lineage:
+            self._merge(entry.slice, each)
+        for part in entry.participants:
+            merged = Merged(
+                slot=part.slot,
+                incarnation=part.incarnation,
+                base=part.base,
+                capture=part.capture,
+                cursor=part.cursor,
+            )
+            self._merge(entry.slice, merged)
+
+    def lineage(self, fragment: int) -> list[Merged]:
+        """What the head of a slice holds of every slot; cursors are the largest of any slice."""
+        return [
+            dataclasses.replace(each, cursor=self.cursors[slot])
+            for (of, slot), each in sorted(self.merged.items())
+            if of == fragment
+        ]
+
+    def _merge(self, fragment: int, each: Merged) -> None:
+        self.merged[fragment, each.slot] = each
+        self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
+        self.cursors[each.slot] = max(self.cursors.get(each.slot, 0), each.cursor)

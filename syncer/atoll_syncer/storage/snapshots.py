@@ -1,0 +1,125 @@
+"""Snapshots of a shard's log, and the removal of the entries that they make unneeded (rule 19).
+
+Without them a start reads every entry since the job's first minute. A snapshot is the file
+`snapshots/<s>.json`: the history (model/history) that entries 1 to s add up to, with a checksum.
+A start reads the newest one and the entries after it.
+
+When. The owner of the shard takes one after every SNAPSHOT_ENTRIES entries, and at once after a
+start that found an entry damaged or gone, so that no later start has to look at the damage. It
+copies the history at entry s in its event loop, which takes microseconds, and writes the copy in
+the thread TIDY. No entry waits for that, and a kill in between leaves the log as it was.
+
+What is kept. The newest two snapshots and all entries after the older one: when the newest
+snapshot is damaged, the one before it and the entries after it give the same history. All other
+entries are removed, but for the first, which is replaced by a stub of an unknown kind: a version
+of Atoll that knows no snapshots must find an entry that it cannot read, not an empty log.
+
+Why a removed entry does not break the fence (rule 20). The fence is that entry s+1 can be created
+once, by a process that has read entry s. When entry s+1 is removed, its name is free again, and a
+process that was deposed long ago, or a newcomer that slept, may create it with success. So a
+create is only the first half of an append. The second half (`Journal.append`) lists the snapshots:
+if one of position s+1 or above is there, the process is deposed, whatever the create said. That
+is enough, because of the order of things:
+
+    snapshot of position t durable  -->  entries up to an older snapshot removed
+                                              |
+    entry s+1 created where one was removed --+-->  the list shows a snapshot, s+1 <= t
+
+An entry is removed only below a durable snapshot. A create that succeeds because of the removal
+comes after it, and so does the look at the list. On the other hand, a create on a position that
+was never taken finds no snapshot at or above it: only who has read the entry can write one. (If
+another process reads it, follows, and writes a snapshot between create and look, the entry counts
+and its process is deposed all the same; it exits as after a lost answer.) What a deposed process
+left below a snapshot is never read, and goes with the next removal.
+
+Any process may remove what is described above at any time, also a deposed one that wakes up late:
+it sees two snapshots that are durable, and removes only what both of them hold.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from atoll_syncer.model import snapshot
+from atoll_syncer.model.history import History
+from atoll_syncer.storage.sealed import DamagedError, seal, unseal
+from atoll_syncer.storage.store import LOG, SNAPSHOTS, Store, StoreMissing
+
+SNAPSHOT_ENTRIES = 1000
+KEPT = 2  # snapshots
+STUB = {"seq": 1, "run": "", "epoch": 0, "time": 0.0, "kind": "Collected"}
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What the log's entries up to `position` add up to."""
+
+    position: int
+    history: History
+
+
+def entry_name(position: int) -> str:
+    """The name of the log's entry number `position`; the first is 1."""
+    return f"{LOG}{position:016d}.json"
+
+
+def snapshot_name(position: int) -> str:
+    """The name of the snapshot of the entries up to `position`."""
+    return f"{SNAPSHOTS}{position:016d}.json"
+
+
+def positions(store: Store, folder: str) -> list[int]:
+    """The positions of all entries or snapshots, ascending; other files are not looked at."""
+    names = [name.removeprefix(folder).removesuffix(".json") for name in store.names(folder)]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def newest_position(store: Store) -> int:
+    """The position of the newest snapshot; 0 without one."""
+    return max(positions(store, SNAPSHOTS), default=0)
+
+
+def read_newest(store: Store) -> Snapshot | None:
+    """The newest snapshot that is whole. Raises StoreUnavailable."""
+    for position in reversed(positions(store, SNAPSHOTS)):
+        try:
+            document = unseal(store.read(snapshot_name(position)))
+            if document["seq"] != position:
+                raise DamagedError(f"it says seq {document['seq']}")
+            history = snapshot.from_document(document["history"])
+            return Snapshot(position=position, history=history)
+        except StoreMissing:
+            continue  # removed meanwhile: a newer one is there
+        except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.error("a snapshot is damaged", name=snapshot_name(position), reason=repr(error))
+    return None
+
+
+def write(store: Store, taken: Snapshot, time: float) -> None:
+    """Make it durable; again is the same. `time` is in Unix seconds, for people.
+
+    Raises StoreFull and StoreUnavailable.
+    """
+    history = snapshot.to_document(taken.history)
+    document = {"seq": taken.position, "run": taken.history.run, "time": time, "history": history}
+    store.create(snapshot_name(taken.position), seal(document))
+
+
+def collect(store: Store) -> int:
+    """Remove what the newest two snapshots make unneeded; returns how many entries went.
+
+    May be called again after an error. Raises StoreFull and StoreUnavailable.
+    """
+    known = positions(store, SNAPSHOTS)
+    if len(known) < KEPT:
+        return 0
+    entries = [each for each in positions(store, LOG) if 1 < each <= known[-KEPT]]
+    if entries:
+        store.replace(entry_name(1), seal(STUB))
+    for position in entries:
+        store.delete(entry_name(position))
+    for position in known[:-KEPT]:
+        store.delete(snapshot_name(position))
+    return len(entries)

@@ -1,0 +1,75 @@
+"""A history as plain JSON values: nothing of it is forgotten."""
+
+import dataclasses
+import json
+
+from atoll_syncer.model import snapshot
+from atoll_syncer.model.history import Head, History
+from atoll_syncer.model.log import Closed, Merged, Owned, ShardFinal, Taken
+
+
+def a_history() -> History:
+    """With a value in every field that is not its default."""
+    taken = Taken(slot="a-0", incarnation=3, uid="u", instance="u-1", tokens=5)
+    head = Head(number=4, epoch=2, digest="d", object="o", last=True)
+    merged = Merged(slot="a-0", incarnation=3, base=3, capture=24, cursor=99)
+    return History(
+        run="r",
+        run_hash="h",
+        epoch=2,
+        pod="p",
+        instance="p-1",
+        followed={"o", "n"},
+        taken={"a-0": taken},
+        superseded={"a-0": ["u-0", "u-00"]},
+        superseded_uids={"a-0": {"t", "s"}},
+        owned={"a-0": Owned(slot="a-0", uid="u", word=2)},
+        begun={0, 1},
+        tensors=({"name": "w", "shape": [2, 3], "dtype": "float32", "merge": "mean"},),
+        layout_digest="l",
+        heads={0: head, 10: head},
+        previous={1: head},
+        merged={(10, "a-0"): merged, (2, "b-0"): merged},
+        tokens={"a-0": 7},
+        cursors={"a-0": 99},
+        named={"a-0": 3},
+        due={0: 8, 10: 4},
+        tick=17,
+        commits=5,
+        recovered=1,
+        incomplete=True,
+        lost_entries=2,
+        suspect={0, 10},
+        torn={10},
+        ended=True,
+        finals={1: ShardFinal(shard=1, file="f", digest="z")},
+        closed=Closed(result="Complete", reason=""),
+    )
+
+
+def test_every_field_of_a_history_comes_back_from_a_snapshot() -> None:
+    before, empty = a_history(), History()
+    for each in dataclasses.fields(History):
+        assert getattr(before, each.name) != getattr(empty, each.name), each.name
+    document = json.loads(json.dumps(snapshot.to_document(before)))
+    assert snapshot.from_document(document) == before
+    assert snapshot.from_document(json.loads(json.dumps(snapshot.to_document(empty)))) == empty
+
+
+def test_a_snapshot_of_another_version_is_read_as_far_as_it_is_known() -> None:
+    document = snapshot.to_document(a_history())
+    del document["torn"]
+    document["later"] = True
+    document["closed"]["later"] = True
+    found = snapshot.from_document(document)
+    assert found.torn == set()
+    assert found.closed == Closed(result="Complete", reason="")
+
+
+def test_a_copy_does_not_change_with_its_history() -> None:
+    before = a_history()
+    copied = before.copy()
+    assert copied == before
+    before.apply(Taken(slot="a-0", incarnation=4, uid="v", instance="v-1"))
+    before.lose(1)
+    assert copied == a_history()

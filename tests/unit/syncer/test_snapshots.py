@@ -1,0 +1,217 @@
+"""Snapshots of a log: a start does not depend on its length, and the fence still holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Begun, Entry, RunStarted, Taken, TermBegun
+from atoll_syncer.storage import snapshots
+from atoll_syncer.storage.journal import DeposedError, Journal
+from atoll_syncer.storage.snapshots import Snapshot, entry_name, positions, snapshot_name
+from atoll_syncer.storage.store import LOG, SNAPSHOTS, FileStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    store = FileStore(tmp_path)
+    store.open()
+    return store
+
+
+class Owner:
+    """A process with the shard: its journal, and the history that its entries add up to."""
+
+    def __init__(self, store: FileStore, name: str) -> None:
+        self.store, self.journal = store, Journal(store, lambda: 7.0)
+        self.history = self.journal.read()
+        self.append(TermBegun(epoch=self.history.epoch + 1, pod=name, instance=name))
+
+    def append(self, entry: Entry) -> None:
+        self.journal.append(entry)
+        self.history.apply(entry)
+
+    def take_slots(self, count: int) -> None:
+        """So many more entries."""
+        for _ in range(count):
+            taken = self.history.taken.get("a-0")
+            incarnation = taken.incarnation + 1 if taken else 1
+            name = f"i{incarnation}"
+            self.append(Taken(slot="a-0", incarnation=incarnation, uid=name, instance=name))
+
+    def snapshot(self) -> None:
+        taken = Snapshot(position=self.journal.position, history=self.history.copy())
+        snapshots.write(self.store, taken, 7.0)
+
+
+def read(store: FileStore) -> tuple[History, int]:
+    """What the next process finds, and the position after which it would append."""
+    journal = Journal(store, lambda: 8.0)
+    return journal.read(), journal.position
+
+
+def test_a_start_reads_the_newest_snapshot_and_the_entries_after_it(store: FileStore) -> None:
+    owner = Owner(store, "p")
+    owner.append(RunStarted(run="r"))
+    owner.take_slots(8)
+    owner.snapshot()
+    owner.take_slots(3)
+    for position in range(1, 11):  # not looked at
+        (store.root / entry_name(position)).unlink()
+    assert read(store) == (owner.history, 13)
+    successor = Owner(store, "q")
+    assert successor.history.followed == {"p"}
+    document = json.loads(store.read(entry_name(14)))
+    assert (document["run"], document["epoch"], document["seq"]) == ("r", 2, 14)
+
+
+def test_entries_that_two_snapshots_hold_are_removed_but_for_a_stub(store: FileStore) -> None:
+    owner = Owner(store, "p")
+    for _ in range(3):
+        owner.take_slots(4)
+        owner.snapshot()
+        snapshots.collect(store)
+    assert positions(store, SNAPSHOTS) == [9, 13]
+    assert positions(store, LOG) == [1, 10, 11, 12, 13]
+    assert read(store) == (owner.history, 13)
+    assert snapshots.collect(store) == 0
+
+
+def test_a_version_that_knows_no_snapshots_finds_an_entry_that_it_cannot_read(
+    store: FileStore,
+) -> None:
+    owner = Owner(store, "p")
+    for _ in range(2):
+        owner.take_slots(1)
+        owner.snapshot()
+    snapshots.collect(store)
+    stub = json.loads(store.read(entry_name(1)))
+    assert stub["seq"] == 1
+    assert stub["kind"] == "Collected"
+
+
+def test_one_snapshot_lets_no_entry_go(store: FileStore) -> None:
+    owner = Owner(store, "p")
+    owner.take_slots(4)
+    owner.snapshot()
+    assert snapshots.collect(store) == 0
+    assert positions(store, LOG) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b'{"seq": 9}\n'])
+def test_a_damaged_snapshot_costs_nothing(store: FileStore, damage: bytes) -> None:
+    owner = Owner(store, "p")
+    for _ in range(2):
+        owner.take_slots(4)
+        owner.snapshot()
+    snapshots.collect(store)
+    owner.take_slots(1)
+    store.replace(snapshot_name(9), damage)
+    assert read(store) == (owner.history, 10)
+    store.replace(snapshot_name(5), damage)  # now the entries up to 5 are lost
+    history, position = read(store)
+    assert position == 10
+    assert history.incomplete
+    assert history.taken["a-0"] == owner.history.taken["a-0"]
+
+
+def test_a_deposed_process_does_not_append_where_an_entry_was_removed(store: FileStore) -> None:
+    """Rule 20, at every position that the sleeper may have had."""
+    for asleep in range(4):
+        old = Owner(store, f"old{asleep}")
+        old.take_slots(asleep)
+        new = Owner(store, f"new{asleep}")
+        for _ in range(2):
+            new.take_slots(5)
+            new.snapshot()
+        snapshots.collect(store)
+        gone = old.journal.position + 1
+        assert gone not in positions(store, LOG)
+        assert old.journal.is_deposed()
+        with pytest.raises(DeposedError, match="is in a snapshot"):
+            old.append(Begun(shard=0))
+        assert old.journal.is_deposed()
+        assert read(store) == (new.history, new.journal.position)
+        new.take_slots(1)
+        snapshots.collect(store)
+        assert gone not in positions(store, LOG)
+
+
+def test_a_newcomer_that_slept_does_not_begin_a_term_where_an_entry_was_removed(
+    store: FileStore,
+) -> None:
+    owner = Owner(store, "p")
+    newcomer = Journal(store, lambda: 9.0)
+    assert newcomer.read().epoch == 1
+    for _ in range(2):
+        owner.take_slots(5)
+        owner.snapshot()
+    snapshots.collect(store)
+    with pytest.raises(DeposedError):
+        newcomer.append(TermBegun(epoch=2, pod="q", instance="q"))
+    assert newcomer.read() == owner.history
+    newcomer.append(TermBegun(epoch=2, pod="q", instance="q"))
+    with pytest.raises(DeposedError):
+        owner.take_slots(1)
+
+
+def test_an_answer_that_was_lost_before_a_removal_is_no_success(store: FileStore) -> None:
+    """The next try finds neither its own entry nor another one."""
+    old = Owner(store, "p")
+    tried = Journal(store, lambda: 9.0)
+    tried.read()
+    Owner(store, "q")
+    new = Owner(store, "q")
+    for _ in range(2):
+        new.take_slots(2)
+        new.snapshot()
+
+    class Collecting(FileStore):
+        def create(self, name: str, data: bytes) -> bool:
+            made = super().create(name, data)
+            snapshots.collect(store)  # between the create and the look at what is there
+            return made
+
+    for journal in (old.journal, tried):
+        journal._store = Collecting(store.root)
+        with pytest.raises(DeposedError):
+            journal.append(Begun(shard=0))
+    assert read(store) == (new.history, new.journal.position)
+
+
+def test_a_reader_goes_on_while_entries_are_removed(store: FileStore) -> None:
+    owner = Owner(store, "p")
+
+    class Removing(FileStore):
+        armed = True
+
+        def names(self, prefix: str) -> list[str]:
+            found = super().names(prefix)
+            if prefix == LOG and self.armed:
+                self.armed = False
+                for _ in range(2):
+                    owner.take_slots(3)
+                    owner.snapshot()
+                snapshots.collect(store)
+            return found
+
+    owner.take_slots(5)
+    reader = Journal(Removing(store.root), lambda: 9.0)
+    assert reader.read() == owner.history
+    assert reader.lost_entries == 0
+
+
+def test_a_snapshot_of_a_deposed_process_changes_nothing(store: FileStore) -> None:
+    old = Owner(store, "p")
+    old.take_slots(3)
+    late = Snapshot(position=old.journal.position, history=old.history.copy())
+    new = Owner(store, "q")
+    for _ in range(2):
+        new.take_slots(3)
+        new.snapshot()
+        snapshots.collect(store)
+    snapshots.write(store, late, 9.0)
+    snapshots.collect(store)
+    assert read(store) == (new.history, new.journal.position)
+    assert late.position not in positions(store, SNAPSHOTS)

@@ -1,0 +1,228 @@
+"""What keeps a store small is done beside a shard's work, each thing for itself."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from atoll_syncer.background import Background, start_threads
+from atoll_syncer.metrics import Metrics
+from atoll_syncer.model.log import Committed, Entry, Seeded, Taken, TermBegun
+from atoll_syncer.storage import snapshots
+from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.objects import encode_header
+from atoll_syncer.storage.snapshots import positions
+from atoll_syncer.storage.store import LOG, OBJECTS, SNAPSHOTS, FileStore, StoreFull
+from atoll_syncer.tidying import PATIENCE_ENTRIES, Tidying
+
+
+class Tape:
+    waiting_lines = 0
+    synced = 0
+
+    def sync(self) -> None:
+        self.synced += 1
+
+
+class Side:
+    """A process with the shard, without its rules."""
+
+    def __init__(self, store: FileStore, tape: Tape | None = None, every: int = 1000) -> None:
+        self.store, self.tape, self.failed = store, tape or Tape(), list[BaseException]()
+        self.journal = Journal(store, lambda: 7.0)
+        self.history = self.journal.read()
+        metrics = Metrics(CollectorRegistry())
+        self.background = Background(start_threads(), metrics, self.failed.append)
+        machine: Any = SimpleNamespace(
+            store=store,
+            journal=self.journal,
+            tape=self.tape,
+            metrics=metrics,
+            snapshot_entries=every,
+        )
+        self.tidying = Tidying(machine, self.background)
+        self.begin()
+
+    def begin(self) -> None:
+        self.append(TermBegun(epoch=self.history.epoch + 1, pod="p", instance="p"))
+
+    def append(self, entry: Entry) -> None:
+        self.journal.append(entry)
+        self.history.apply(entry)
+        self.tidying.appended(entry, self.history)
+
+    def seed(self) -> None:
+        entry = Seeded(
+            tensors=({"name": "w"},),
+            layout_digest="l",
+            epoch=1,
+            digests=("d",),
+            objects=(self.object(0),),
+        )
+        self.append(entry)
+
+    def object(self, number: int) -> str:
+        """An object that the present term writes."""
+        epoch = str(self.history.epoch)
+        return self.store.put([encode_header({}, {"epoch": epoch, "number": str(number)})])
+
+    def commit(self, name: str = "") -> None:
+        number = self.history.heads[0].number + 1
+        entry = Committed(
+            slice=0,
+            number=number,
+            epoch=self.history.epoch,
+            digest="d",
+            object=name or self.object(number),
+            base=number - 1,
+            tick=number,
+            due=number,
+            reason="",
+            last=False,
+            recovered=False,
+            participants=(),
+        )
+        self.append(entry)
+
+    def take_slots(self, count: int) -> None:
+        for _ in range(count):
+            before = self.history.taken.get("a-0")
+            number = before.incarnation + 1 if before else 1
+            name = f"i{number}"
+            self.append(Taken(slot="a-0", incarnation=number, uid=name, instance=name))
+
+    def tidy(self, times: int = 1) -> None:
+        """Try so often what there is to do."""
+
+        async def tidy() -> None:
+            for _ in range(times):
+                await self.tidying.once()
+
+        asyncio.run(tidy())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    store = FileStore(tmp_path)
+    store.open()
+    return store
+
+
+def objects(side: Side) -> set[str]:
+    return set(side.store.names(OBJECTS))
+
+
+def test_objects_go_after_the_commits_that_make_them_unneeded(store: FileStore) -> None:
+    side = Side(store)
+    side.seed()
+    for _ in range(20):
+        side.commit()
+    assert len(objects(side)) == 21
+    side.tidy()
+    assert objects(side) == side.history.live_objects()
+
+
+def test_a_new_process_removes_what_no_entry_names(store: FileStore) -> None:
+    first = Side(store)
+    first.seed()
+    first.object(77)
+    second = Side(store)
+    second.tidy()
+    assert objects(second) == second.history.live_objects()
+
+
+def test_a_second_term_of_a_process_keeps_the_object_of_a_merge_under_way(store: FileStore) -> None:
+    side = Side(store)
+    side.seed()
+    under_way = side.object(1)
+    side.begin()  # a learner had seen a higher epoch
+    side.commit(under_way)
+    side.commit()
+    side.commit()
+    side.tidy()
+    assert objects(side) == side.history.live_objects()
+
+
+def test_a_snapshot_is_taken_every_so_many_entries_and_old_ones_go(store: FileStore) -> None:
+    side = Side(store, every=10)
+    for _ in range(35):
+        side.take_slots(1)
+        side.tidy()
+    assert positions(store, SNAPSHOTS) == [20, 30]
+    assert positions(store, LOG) == [1, *range(21, 37)]
+    assert side.tape.synced == 3
+    again = Journal(store, lambda: 8.0)
+    assert again.read() == side.history
+    assert again.snapshot_position == 30
+
+
+def test_a_start_that_found_damage_takes_a_snapshot_at_once(store: FileStore) -> None:
+    first = Side(store)
+    first.seed()
+    first.commit()
+    store.replace(snapshots.entry_name(1), b"garbage")
+    second = Side(store)
+    assert second.journal.lost_entries == 1
+    second.tidy()
+    assert positions(store, SNAPSHOTS) == [4]
+    third = Journal(store, lambda: 8.0)
+    assert third.read() == second.history
+    assert third.lost_entries == 0
+    assert third.history.suspect == {0}, "it may have been lost in the wait for learners"
+
+
+def test_a_snapshot_waits_for_the_tape_but_not_for_ever(store: FileStore) -> None:
+    tape = Tape()
+    tape.waiting_lines = 1
+    side = Side(store, tape, every=10)
+    side.take_slots(20)
+    assert "snapshot" not in side.tidying._jobs
+    tape.waiting_lines = 0
+    side.take_slots(1)
+    assert "snapshot" in side.tidying._jobs
+    side.tidying._snapshot_position = side.journal.position - PATIENCE_ENTRIES
+    tape.waiting_lines, side.tidying._jobs = 1, {}
+    side.take_slots(1)
+    assert "snapshot" in side.tidying._jobs
+
+
+def test_a_full_disk_takes_no_snapshot_and_objects_go_all_the_same(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [True, True]
+
+    def write(*arguments: object) -> None:
+        if full:
+            full.pop()
+            raise StoreFull("disk", "the disk is full", "make room there")
+
+    monkeypatch.setattr(snapshots, "write", write)
+    side = Side(store, every=5)
+    side.seed()
+    for _ in range(9):
+        side.commit()
+    side.tidy()
+    assert objects(side) == side.history.live_objects()
+    assert len(side.background.troubles) == 1
+    side.tidy(times=2)
+    assert not full
+    assert side.background.troubles == []
+
+
+def test_trouble_is_in_the_status_until_it_is_over(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, seen = Side(store), list[list[str]]()
+
+    def broken() -> None:
+        seen.append(list(side.background.troubles))
+        if len(seen) < 3:
+            raise StoreFull("disk", "the disk is full", "make room there")
+
+    side.tidying._begin("leftovers", broken)
+    side.tidy(times=5)
+    assert [len(troubles) for troubles in seen] == [0, 1, 1]
+    assert side.background.troubles == []
