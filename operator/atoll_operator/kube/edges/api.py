@@ -208,7 +208,8 @@ class Api:
         metadata = child["metadata"]
         where = path(child["kind"], metadata["namespace"], metadata["name"])
         query = [("fieldManager", CHILDREN_MANAGER), ("force", "true"), ("dryRun", "All")]
-        await self._send("patch", where, child, query, APPLY, CALL_SECONDS_MAX)
+        response = await self._send("patch", where, child, query, APPLY, CALL_SECONDS_MAX)
+        await response.read()  # so that the connection can be used again
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
