@@ -90,6 +90,9 @@ def run(
     from atoll_operator.local.run import train  # noqa: PLC0415 - only this verb needs gRPC
 
     job = read_job(file, tuple(change or ()))
+    refused = support.on_this_machine(job)
+    if refused is not None:
+        raise refused
     raise typer.Exit(train(job, out.resolve(), resume=resume, output=output, chaos=chaos))
 
 

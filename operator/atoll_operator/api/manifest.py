@@ -68,13 +68,14 @@ def from_object(document: Mapping[str, Any], *, stored: bool = False) -> Job:
     the CRD. Then fields that this version does not know are those of another one, and are ignored;
     in a file they are mistakes.
     """
-    name = (document.get("metadata") or {}).get("name")
+    metadata = document.get("metadata") or {}
+    name, uid = metadata.get("name"), str(metadata.get("uid") or "")
     if not isinstance(name, str) or not name:
         raise SpecError("metadata.name", "is missing", "add it")
     spec = _without_nulls(copy.deepcopy(document.get("spec")))
     if isinstance(spec, dict):
         _fill_preset(spec)
-    job = Job(name=name, spec=_validated(spec, stored=stored))
+    job = Job(name=name, spec=_validated(spec, stored=stored), uid=uid)
     rules.check(job)
     return job
 

@@ -57,6 +57,11 @@ REASONS: Final[tuple[Reason, ...]] = (
             "change or remove the field that the message names",
         ),
         (
+            "RestoreRefused",
+            "the state that spec.restore names cannot be taken up",
+            "do what the message says; it is tried again every few seconds",
+        ),
+        (
             "TemplateRefused",
             "the API server finds a pod template wrong; what runs goes on as it is, and of a new"
             " job nothing is made",

@@ -171,6 +171,19 @@ RULES = (
         + " && ".join(f"!r.name.startsWith('{word}')" for word in RESERVED)
         + ")",
     ),
+    Rule(
+        field="spec.restore",
+        problem="needs volumes that outlive a job",
+        remedy=f"use spec.syncer.storage.type {StorageType.PERSISTENT_VOLUME_CLAIM}",
+        holds=lambda job: (
+            job.spec.restore is None
+            or job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
+        ),
+        cel=(
+            "!has(self.restore) ||"
+            f" self.syncer.storage.type == '{StorageType.PERSISTENT_VOLUME_CLAIM}'"
+        ),
+    ),
 )
 
 _CANNOT = "cannot change; start another job to change it"
@@ -229,13 +242,16 @@ FIXED = (
     ),
     _same("syncer.shards"),
     _same("sync"),
-    Fixed(
-        path="managedBy",
-        cel=(
-            "has(self.managedBy) == has(oldSelf.managedBy)"
-            " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)"
-        ),
-        text=_CANNOT,
+    *(
+        Fixed(
+            path=name,
+            cel=(
+                f"has(self.{name}) == has(oldSelf.{name})"
+                f" && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+            ),
+            text=_CANNOT,
+        )
+        for name in ("managedBy", "restore")
     ),
     _grows("steps"),
     _grows("tokens"),

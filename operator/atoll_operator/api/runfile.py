@@ -17,7 +17,7 @@ def run_file(job: Job) -> RunFile:
     """The run file of a job; raises SpecError for what only the run file's own checks find."""
     spec, sync = job.spec, job.spec.sync
     return RunFile(
-        job=job.name,
+        job=job.run_name,
         regions=tuple(Region(name=r.name, learners=r.learners) for r in spec.regions),
         shards=spec.syncer.shards,
         seed=spec.seed,

@@ -303,6 +303,36 @@ class Export(Model):
     )
 
 
+class FromJob(Model):
+    """A job whose state was kept."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=NAME_CHARACTERS_MAX,
+        description="Name of the job, in the same namespace; it may be this job's own.",
+    )
+    uid: str = Field(
+        default="",
+        max_length=64,
+        description=(
+            "UID of the job whose state it is, when jobs of one name have used the same volumes;"
+            " left out, the state that was used last."
+        ),
+    )
+
+
+class Restore(Model):
+    """What another job has left is taken up."""
+
+    from_job: FromJob = Field(
+        description=(
+            "The job whose run goes on under this one. It must be deleted or Failed, its volume"
+            " claims must be there (syncer.storage.reclaim: Retain), and sync, seed and"
+            " syncer.shards must have its values."
+        )
+    )
+
+
 class Spec(Model):
     """What the job should do, as its user wrote it."""
 
@@ -382,6 +412,13 @@ class Spec(Model):
             " that has one; several shards need it."
         ),
     )
+    restore: Restore | None = Field(
+        default=None,
+        description=(
+            "Carries on the run of a job that was deleted or has failed, instead of beginning one."
+            " For clusters; `atoll run` has --resume."
+        ),
+    )
     ttl_seconds_after_finished: int | None = Field(
         default=None,
         ge=0,
@@ -421,8 +458,33 @@ class Spec(Model):
         return 1 if self.sync.lockstep else self.quorum
 
 
+class Restored(Model):
+    """Where the state lies that a job has taken up from another one (`kube.plan.restore`)."""
+
+    folder: str  # of each volume: the UID of the job that began the run
+    run_name: str  # the name under which the run began, which is part of the run hash
+    claims_of: str  # name of the job whose claims the shards mount
+
+
 class Job(Model):
-    """A checked manifest."""
+    """A checked manifest; `uid` is the object's, empty on this machine."""
 
     name: str
     spec: Spec
+    uid: str = ""
+    restored: Restored | None = None
+
+    @property
+    def run_name(self) -> str:
+        """The name of the job in its run file."""
+        return self.restored.run_name if self.restored else self.name
+
+    @property
+    def claims_of(self) -> str:
+        """The name of the job whose volume claims the shards mount."""
+        return self.restored.claims_of if self.restored else self.name
+
+    @property
+    def folder(self) -> str:
+        """The folder of each volume in which the state lies."""
+        return self.restored.folder if self.restored else self.uid

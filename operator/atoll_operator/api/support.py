@@ -23,6 +23,14 @@ def nowhere(job: Job) -> SpecError | None:
     return None
 
 
+def on_this_machine(job: Job) -> SpecError | None:
+    """What `atoll run` cannot do for this job; None when it can run it."""
+    if job.spec.restore is None:
+        return nowhere(job)
+    remedy = "remove it, and use `atoll run --resume` with the --out folder of that run"
+    return SpecError("spec.restore", "is NotSupported by atoll run", remedy)
+
+
 def on_a_cluster(job: Job) -> SpecError | None:
     """What the operator cannot do for this job; None when it can run it."""
     found = nowhere(job)

@@ -27,7 +27,8 @@ SHARD_PORT: Final = 7700
 METRICS_PORT: Final = 9090  # of shards
 RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"
-DATA_FOLDER: Final = "/data"
+DATA_FOLDER: Final = "/data"  # where a shard's volume is mounted
+EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 
 HOSTNAME_FIELD: Final = "metadata.name"  # a node's hostname label may differ, its name cannot
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
@@ -41,6 +42,7 @@ class Annotation:
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
     RUN_HASH: Final = f"{GROUP}/run-hash"
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
+    STATE: Final = f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.restore`)
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 

@@ -21,9 +21,10 @@ from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.observation import Object, Observation
-from atoll_operator.kube.plan import accepted
+from atoll_operator.kube.plan import accepted, restore
 from atoll_operator.kube.plan.planner import is_managed_here
 from atoll_operator.kube.plan.pods import container_names
+from atoll_operator.kube.plan.restore import Former
 from atoll_operator.kube.plan.sessions import shard_addresses
 from atoll_operator.kube.settings import Settings
 
@@ -66,7 +67,7 @@ class Observer:
             await self.polls.forget(key)
             return Observation(at=at, raw=raw)
         children = self._children(key, raw)
-        found = accepted.read(raw, children)
+        found = accepted.read(raw, children, self._former(key, raw))
         job = found.job
         if job is None:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
@@ -108,7 +109,7 @@ class Observer:
             return None
         if not is_managed_here(raw):
             return None
-        found = accepted.read(raw, self._children(key, raw))
+        found = accepted.read(raw, self._children(key, raw), self._former(key, raw))
         job = found.job
         if job is None:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
@@ -123,6 +124,16 @@ class Observer:
             error=found.error,
             unread=problem,
             remembered=remembered,
+        )
+
+    def _former(self, key: Key, raw: Object) -> Former:
+        """What is there of the job whose state this one takes up."""
+        namespace, name = key
+        other = restore.named(raw)
+        children = self.cache.children((namespace, other)) if other else []
+        return Former(
+            job=self.cache.job((namespace, other)) if other != name else None,
+            claims=[each for each in children if each["kind"] == "PersistentVolumeClaim"],
         )
 
     def _children(self, key: Key, job: Object) -> list[Object]:

@@ -72,6 +72,7 @@ REFUSED = [
     ((f"metadata.name={'a' * 45}",), rules.RULES[6]),
     (("metadata.name=a.b",), rules.RULES[7]),
     (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[8]),
+    (("spec.restore={fromJob: {name: old}}",), rules.RULES[9]),
 ]
 
 

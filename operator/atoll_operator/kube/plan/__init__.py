@@ -16,6 +16,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     children   the objects that a job owns
     accepted   the manifest that a job runs with
     pods       the pod templates of those objects
+    restore    whose state a new job takes up, and whether it fits
     overrides  what a region changes in its learners' template
     drift      where a live object differs from what would be applied
     ownership  whose an object is that has the name of a child

@@ -14,18 +14,23 @@ does not know are ignored (`api.manifest.from_object`).
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll_operator.api import support
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job
+from atoll_operator.api.status import Status
 from atoll_operator.kube.names import accepted_name
 from atoll_operator.kube.observation import Object, key_of
+from atoll_operator.kube.plan import restore
 from atoll_operator.kube.plan.phase import NOT_SUPPORTED
+from atoll_operator.kube.plan.restore import Former
 from atoll_protos.errors import SpecError
 
 INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
+RESTORE_REFUSED = "RestoreRefused"  # likewise, when what it restores is not there or does not fit
+NOBODY = Former()
 SPEC = "spec.json"  # key in the ConfigMap
 
 
@@ -39,8 +44,11 @@ class Reading:
     error: str = ""
 
 
-def read(raw: Object, children: Iterable[Object]) -> Reading:
-    """The manifest to act on; `children` are the job's objects, which hold the last accepted."""
+def read(raw: Object, children: Iterable[Object], former: Former = NOBODY) -> Reading:
+    """The manifest to act on; `children` are the job's objects, which hold the last accepted.
+
+    `former` is the job that `restore.named` names.
+    """
     present = None
     try:
         present = from_object(raw, stored=True)
@@ -49,13 +57,23 @@ def read(raw: Object, children: Iterable[Object]) -> Reading:
     else:
         refused = support.on_a_cluster(present)
         if refused is None:
-            return Reading(job=present, spec=raw["spec"])
+            return _restored(present, raw, raw["spec"], former)
         reason, error = NOT_SUPPORTED, str(refused)
     last = _last(raw, children)
     if last is None:
         return Reading(job=present, reason=reason, error=error)
     spec, job = last
-    return Reading(job=job, spec=spec, reason=reason, error=error)
+    found = _restored(job, raw, spec, former)
+    return found if found.error else replace(found, reason=reason, error=error)
+
+
+def _restored(job: Job, raw: Object, spec: Mapping[str, Any], former: Former) -> Reading:
+    """The job with the state that it takes up. Where it cannot, nothing is made or changed."""
+    try:
+        job = restore.restored(job, Status.read(raw.get("status")), former)
+    except SpecError as wrong:
+        return Reading(job=None, reason=RESTORE_REFUSED, error=str(wrong))
+    return Reading(job=job, spec=spec)
 
 
 def _last(raw: Object, children: Iterable[Object]) -> tuple[Mapping[str, Any], Job] | None:

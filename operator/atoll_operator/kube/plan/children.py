@@ -59,7 +59,7 @@ from atoll_operator.kube.names import (
     shards_budget_name,
 )
 from atoll_operator.kube.observation import Object, key_of
-from atoll_operator.kube.plan import accepted, pods
+from atoll_operator.kube.plan import accepted, pods, restore
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
@@ -188,7 +188,8 @@ class JobChildren:
         """A run file for pods to mount; immutable, so that a running pod never sees another one."""
         labels = self._labels("run")
         data = {RUN_FILE: file.to_json()}
-        return self._object("ConfigMap", "v1", config_name(file), labels, data=data, immutable=True)
+        name = config_name(self.owner.name, file)
+        return self._object("ConfigMap", "v1", name, labels, data=data, immutable=True)
 
     def _accepted(self) -> Object:
         """The manifest as it was accepted, for the day on which a later one is not (`accepted`)."""
@@ -242,7 +243,7 @@ class JobChildren:
             role=role,
             labels=labels,
             region=region,
-            run_config=config_name(file),
+            run_config=config_name(self.owner.name, file),
             run_hash=file.hash[:16],
             settings=self.settings,
             endpoints=",".join(job.spec.syncer.endpoints or hosts),
@@ -312,8 +313,10 @@ class JobChildren:
         context = self._context(
             SHARD_ROLE, syncer_region(job), shards_file(job), name, labels=labels
         )
-        template = pods.shard(job, context, number, self.owner.uid, name)
-        bare = pods.shard(job, _bare(context), number, self.owner.uid, name)
+        folder = job.restored.folder if job.restored else self.owner.uid
+        claim = shard_name(job.claims_of, number)
+        template = pods.shard(job, context, number, folder, claim)
+        bare = pods.shard(job, _bare(context), number, folder, claim)
         note_template_hash(template, bare)
         port = {"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}
         # HTTP/2 in plain text, in the word that Kubernetes defines for it: gateways and meshes
@@ -323,7 +326,7 @@ class JobChildren:
             self._object("Service", "v1", name, labels, spec={"selector": match, "ports": ports})
         ]
         storage = job.spec.syncer.storage
-        if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM:
+        if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM and claim == name:
             found.append(self._claim(name, labels))
         found.append(self._deployment(name, labels, fixed, template, self.running.shards))
         return found
@@ -343,6 +346,9 @@ class JobChildren:
         if storage.storage_class_name:
             spec["storageClassName"] = storage.storage_class_name
         claim = self._object("PersistentVolumeClaim", "v1", name, labels, spec=spec)
+        claim["metadata"]["annotations"][Annotation.STATE] = restore.of_claim(
+            self.job, self.owner.uid
+        )
         if storage.reclaim is Reclaim.RETAIN:
             del claim["metadata"]["ownerReferences"]
         return claim
@@ -398,9 +404,9 @@ def shards_file(job: Job) -> RunFile:
     return replace(run_file(job), regions=())
 
 
-def config_name(file: RunFile) -> str:
+def config_name(job: str, file: RunFile) -> str:
     """Name of a run file's ConfigMap. It carries the file's hash because it is immutable."""
-    return f"{file.job}-run-{digest(file.to_json())[:10]}"
+    return f"{job}-run-{digest(file.to_json())[:10]}"
 
 
 def digest(value: Any) -> str:

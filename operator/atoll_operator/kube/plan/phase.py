@@ -34,7 +34,14 @@ from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Failure, Status
-from atoll_operator.kube.names import EVALUATOR_ROLE, LEARNER_ROLE, SHARD_ROLE, Annotation
+from atoll_operator.kube.names import (
+    EVALUATOR_ROLE,
+    EXPORT_FOLDER,
+    LEARNER_ROLE,
+    SHARD_ROLE,
+    Annotation,
+    shard_name,
+)
 from atoll_operator.kube.observation import Pod, Workload, seconds_of, workload_name
 from atoll_protos.exits import EXITS, ExitCode, is_permanent
 
@@ -92,11 +99,15 @@ def _is_retried(
 
 
 def export_url(job: Job) -> str:
-    """URL of the final model where it outlives the shards' pods; empty: it does not."""
+    """URL of the final model where it outlives the shards' pods; empty: it does not.
+
+    `pvc://CLAIM/PATH` is a folder of the volume of a claim.
+    """
     if job.spec.export is not None:
         return job.spec.export.url
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
-    return f"pvc://{job.name}-syncer-0" if durable else ""
+    claim = shard_name(job.claims_of, 0)
+    return f"pvc://{claim}/{job.folder}/{EXPORT_FOLDER}" if durable else ""
 
 
 def decide(

@@ -38,6 +38,7 @@ from atoll_operator.kube.observation import (
     workload_name,
 )
 from atoll_operator.kube.plan import changes, events, nodes, restarts, sessions, status
+from atoll_operator.kube.plan.accepted import RESTORE_REFUSED
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.situation import Situation, situation_of
@@ -45,6 +46,7 @@ from atoll_operator.kube.settings import Settings
 
 POLL_SECONDS = 1.0  # between passes while something runs
 AGAIN_SECONDS = 0.3  # while a controller or the registrar is waited for
+RESTORE_SECONDS = 5.0  # while what a job restores is not there: no event of it tells this job
 QUIET_SECONDS = 300.0  # while nothing runs
 EXPIRY_MARGIN_SECONDS = 0.1
 
@@ -67,7 +69,10 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     if seen.job is None:
         found = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
-        return Plan(at=seen.at, namespace=seen.namespace, job=name, status=found)
+        pause = RESTORE_SECONDS if seen.reason == RESTORE_REFUSED else None
+        return Plan(
+            at=seen.at, namespace=seen.namespace, job=name, status=found, pause_seconds=pause
+        )
     case = situation_of(seen, seen.job, settings, now)
     job, placement = case.job, case.placement
     children = changes.of_children(case)

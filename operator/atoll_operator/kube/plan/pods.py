@@ -37,6 +37,7 @@ from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.kube.names import (
     DATA_FOLDER,
     EVALUATOR_ROLE,
+    EXPORT_FOLDER,
     HOSTNAME_FIELD,
     LEARNER_ROLE,
     METRICS_PORT,
@@ -96,7 +97,11 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     its PersistentVolumeClaim.
     """
     folder = f"{DATA_FOLDER}/{uid}"
-    export = job.spec.export.url.removeprefix("file://") if job.spec.export else f"{folder}/export"
+    export = (
+        job.spec.export.url.removeprefix("file://")
+        if job.spec.export
+        else f"{folder}/{EXPORT_FOLDER}"
+    )
     env = of_shard(
         shard=number,
         listen=f"0.0.0.0:{SHARD_PORT}",
