@@ -44,6 +44,7 @@ class Env:
     SHARD: Final = "ATOLL_SHARD"
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
+    SLOTS_FILE: Final = "ATOLL_SLOTS_FILE"
     TAPE: Final = "ATOLL_TAPE"
     EXPORT: Final = "ATOLL_EXPORT"
     METRICS_PORT: Final = "ATOLL_METRICS_PORT"
@@ -150,6 +151,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         set_by="the operator",
     ),
     Variable(
+        name=Env.SLOTS_FILE,
+        meaning="path of the list of the job's learners; default of --slots-file, empty: unknown",
+        roles=(Role.SHARD,),
+        set_by="the operator",
+        default="",
+    ),
+    Variable(
         name=Env.TAPE,
         meaning="file to which the shard writes its events; default of --tape",
         roles=(Role.SHARD,),
@@ -248,12 +256,20 @@ def of_learner(*, region: str, slot: str) -> dict[str, str]:
 
 
 def of_shard(
-    *, shard: int, listen: str, store: str, tape: str, export: str, metrics_port: int
+    *,
+    shard: int,
+    listen: str,
+    slots_file: str,
+    store: str,
+    tape: str,
+    export: str,
+    metrics_port: int,
 ) -> dict[str, str]:
     """What a shard gets besides `of_process`: the defaults of its flags."""
     return {
         Env.SHARD: str(shard),
         Env.LISTEN: listen,
+        Env.SLOTS_FILE: slots_file,
         Env.STORE: store,
         Env.TAPE: tape,
         Env.EXPORT: export,

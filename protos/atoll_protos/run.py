@@ -222,14 +222,23 @@ class RunFile:
     @classmethod
     def from_json(cls, text: str) -> "RunFile":
         """Parse the file; raises SpecError that names the field and the remedy."""
-        try:
-            document = json.loads(text, object_pairs_hook=_unique)
-        except (ValueError, RecursionError) as error:
-            raise SpecError("run file", f"is not JSON ({error})", "write it again") from error
-        if isinstance(document, dict):
-            document = {name: value for name, value in document.items() if name not in RETIRED}
-        value: RunFile = _parse(cls, document, "")
+        value: RunFile = parse(cls, text, "run file")
         return value
+
+
+def parse(kind: Any, text: str, name: str) -> Any:
+    """A dataclass from JSON, read strictly; errors about the whole file call it `name`.
+
+    Raises SpecError that names the field and the remedy.
+    """
+    try:
+        document = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(name, f"is not JSON ({error})", "write it again") from error
+    if not isinstance(document, dict):
+        raise SpecError(name, f"{_short(document)} is not a mapping", "give a mapping")
+    document = {key: value for key, value in document.items() if key not in RETIRED}
+    return _parse(kind, document, "")
 
 
 @functools.lru_cache(maxsize=8)
@@ -292,7 +301,7 @@ def _parse(kind: Any, value: Any, path: str) -> Any:
 
 def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
-        raise SpecError(path or "run file", f"{_short(value)} is not a mapping", "give a mapping")
+        raise SpecError(path, f"{_short(value)} is not a mapping", "give a mapping")
     hints = get_type_hints(kind)
     prefix = f"{path}." if path else ""
     for name in value:

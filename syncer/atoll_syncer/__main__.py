@@ -17,6 +17,7 @@ from atoll_protos import allocator, logs
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.run import RunFile
 from atoll_syncer.storage.store import StoreError
 
@@ -31,6 +32,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--run-file", default=env(Env.RUN_FILE), help="the job's run file")
     parser.add_argument("--shard", type=int, default=int(env(Env.SHARD)))
     parser.add_argument("--listen", default=env(Env.LISTEN), help="host:port")
+    parser.add_argument(
+        "--slots-file", default=env(Env.SLOTS_FILE), help="list of the job's learners"
+    )
     parser.add_argument("--store", default=env(Env.STORE), help="folder of the durable log")
     parser.add_argument("--tape", default=env(Env.TAPE), help="file of the event tape")
     parser.add_argument("--export", default=env(Env.EXPORT), help="folder of the final model")
@@ -63,12 +67,20 @@ def read_run_file(path: str | None) -> RunFile:
     """Raises SpecError that names the flag."""
     if not path:
         raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")
+    return RunFile.from_json(_text("--run-file", path))
+
+
+def read_slots_file(path: str) -> Expected:
+    """Who the job's learners are, nobody if no file is given; raises SpecError."""
+    return Expected.from_json(_text("--slots-file", path)) if path else NOBODY
+
+
+def _text(flag: str, path: str) -> str:
+    """A file's content. Raises SpecError that names the flag."""
     try:
-        return RunFile.from_json(Path(path).read_text(encoding="utf-8"))
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise SpecError(
-            "--run-file", f"{path}: {error.strerror}", "give a readable file"
-        ) from error
+        raise SpecError(flag, f"{path}: {error.strerror}", "give a readable file") from error
 
 
 @contextmanager
@@ -150,6 +162,7 @@ async def serve(flags: argparse.Namespace) -> int:
         instance=os.environ.get(Env.INSTANCE, f"{pod}-{secrets.token_hex(4)}"),
         new_run=secrets.token_hex(8),
         fresh=flags.new,
+        expected=read_slots_file(flags.slots_file),
         store=store,
         journal=Journal(store, time.time),
         tape=tape,

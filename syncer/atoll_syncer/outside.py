@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.background import Executors
@@ -158,5 +159,6 @@ class Machine:
     clock: Callable[[], float]  # monotonic seconds
     server: Any  # a grpc.aio.Server whose port is bound, not started
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
+    expected: Expected = NOBODY  # the job's learners, as far as they are known
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
     new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits

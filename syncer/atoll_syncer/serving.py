@@ -22,6 +22,7 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
 from atoll_syncer.model.history import History
+from atoll_syncer.model.state import Beginning
 from atoll_syncer.outside import Machine
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
@@ -103,8 +104,11 @@ def make_driver(machine: Machine, history: History) -> Driver:
         pod=machine.pod,
         instance=machine.instance,
         history=history,
-        fresh=machine.fresh and not history.incomplete,
-        new_run=machine.new_run,
+        beginning=Beginning(
+            fresh=machine.fresh and not history.incomplete,
+            new_run=machine.new_run,
+            expected=machine.expected,
+        ),
         now=machine.clock(),
     )
     return Driver(machine.watch(shard), machine)

@@ -68,6 +68,7 @@ from atoll_protos.states import shard_text
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 MESSAGE_CHARACTERS_MAX: Final = 2000
+NAMES_MAX: Final = 8  # that a message lists
 BEGUN: Final = frozenset(  # status and reason of Ready, of a job that has trained
     {(TRUE, "Training"), (TRUE, "Degraded"), (TRUE, "Exporting"), (TRUE, "Evaluating")}
     | {(FALSE, "Waiting"), (FALSE, "Stalled"), (UNKNOWN, "SyncerSilent")}
@@ -156,6 +157,7 @@ class Facts:
     shard_problems: tuple[str, ...] = ()
     desired: int = 0
     live: int | None = None
+    missing: tuple[str, ...] = ()  # slots that are not in training, as far as that is known
     quorum: int = 1
     losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
     exited: tuple[str, ...] = ()  # pods that have ended for good, in words
@@ -184,6 +186,12 @@ def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
         for reply in replies
         if reply is not None and reply.reason and reply.state in SERVING
     )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def decide(facts: Facts) -> tuple[Condition, ...]:
@@ -333,6 +341,8 @@ def _degraded(facts: Facts) -> Condition:
     if facts.live < facts.desired and not facts.ended:
         missing = facts.desired - facts.live
         message = f"{missing} of {facts.desired} learners are not in training yet"
+        if facts.missing:
+            message += f": {some_of(facts.missing)}"
         return _of(kind, "LearnersMissing", message)
     return _of(kind, "AllWell")
 

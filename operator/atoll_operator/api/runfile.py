@@ -1,4 +1,4 @@
-"""A job becomes its run file: what all processes of the job must know, under either executor.
+"""A job becomes its run file, what all its processes must know, and the list of its learners.
 
 The run file is derived from the manifest alone, so the operators of several clusters, and
 `atoll run`, write the same bytes for the same manifest. `atoll_protos.run` defines its fields.
@@ -6,6 +6,7 @@ The run file is derived from the manifest alone, so the operators of several clu
 
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import AdoptMode
+from atoll_protos.expected import Expected
 from atoll_protos.run import Quorum, Region, RunFile, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
@@ -13,12 +14,21 @@ TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
 EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
 
 
+def expected(job: Job) -> Expected:
+    """The list of a job's learners, which changes while it runs."""
+    return Expected(regions=_regions(job), start_seconds=job.spec.syncer.start_seconds)
+
+
+def _regions(job: Job) -> tuple[Region, ...]:
+    return tuple(Region(name=r.name, learners=r.learners) for r in job.spec.regions)
+
+
 def run_file(job: Job) -> RunFile:
     """The run file of a job; raises SpecError for what only the run file's own checks find."""
     spec, sync = job.spec, job.spec.sync
     return RunFile(
         job=job.run_name,
-        regions=tuple(Region(name=r.name, learners=r.learners) for r in spec.regions),
+        regions=_regions(job),
         shards=spec.syncer.shards,
         seed=spec.seed,
         steps=spec.steps,

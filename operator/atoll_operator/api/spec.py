@@ -54,7 +54,9 @@ from pydantic import Field
 from atoll_operator.api.model import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
 from atoll_operator.api.pods import PodOverrides, Template
 from atoll_operator.api.sync import SyncSpec
-from atoll_protos.names import REGION_PATTERN
+from atoll_protos import expected
+from atoll_protos.expected import START_SECONDS
+from atoll_protos.names import REGION_PATTERN, slot_name
 
 API_VERSION: Final = "atoll.dev/v1alpha1"
 KIND: Final = "DecoupledTrainingJob"
@@ -201,6 +203,15 @@ class Syncer(Model):
         description=(
             "Number of shards. Every fragment's tensors are spread over all shards, so that they"
             " share traffic, memory and work."
+        ),
+    )
+    start_seconds: int = Field(
+        default=START_SECONDS,
+        ge=0,
+        le=expected.SECONDS_MAX,
+        description=(
+            "Learners begin a run together: those that are ready wait for the others, at most so"
+            " many seconds from the first one. Who comes later joins later. 0: nobody waits."
         ),
     )
     storage: StorageSpec = Field(
@@ -442,6 +453,11 @@ class Spec(Model):
     def learners(self) -> int:
         """Number of learners of all regions."""
         return sum(region.learners for region in self.regions)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Slots of all learners, by region."""
+        return tuple(slot_name(r.name, i) for r in self.regions for i in range(r.learners))
 
     @property
     def quorum(self) -> int:

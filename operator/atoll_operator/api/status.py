@@ -232,6 +232,26 @@ def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | 
     return [slot for slot in registrar.slots if slot.state == pb.SLOT_TRAINING]
 
 
+def missing(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """The job's slots that are not in training; none when the registrar cannot be asked."""
+    live = training(replies)
+    if live is None:
+        return ()
+    present = {each.slot for each in live}
+    return tuple(slot for slot in job.spec.slots if slot not in present)
+
+
+def without_step(job: Job, registrar: pb.StatusReply) -> tuple[str, ...]:
+    """The job's slots that have made no step in the whole run, when its end is told.
+
+    Nothing is said of a run whose registrar was started anew: it knows only who joined it since.
+    """
+    if registrar.epoch > 1:
+        return ()
+    made = {each.slot for each in registrar.slots if each.tokens or each.step_seconds}
+    return tuple(slot for slot in job.spec.slots if slot not in made)
+
+
 def of(view: View) -> Status:
     """All but conditions, times and generation."""
     spec = view.job.spec

@@ -27,6 +27,8 @@ SHARD_PORT: Final = 7700
 METRICS_PORT: Final = 9090  # of shards
 RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"
+SLOTS_FOLDER: Final = "/etc/atoll-slots"
+SLOTS_FILE: Final = "slots.json"
 DATA_FOLDER: Final = "/data"  # where a shard's volume is mounted
 EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 
@@ -45,6 +47,11 @@ class Annotation:
     STATE: Final = f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.restore`)
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
+
+
+def slots_name(job: str) -> str:
+    """Name of the ConfigMap that lists the job's learners."""
+    return f"{job}-slots"
 
 
 def learner_set(job: str, region: str) -> str:

@@ -17,6 +17,8 @@ from atoll_operator.api.spec import Job
 from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.names import slot_name
 
+SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -65,6 +67,7 @@ def _shard(shard: int, port: int, out: Path, shared: Mapping[str, str], *, new: 
     command = (
         *(sys.executable, "-P", "-m", "atoll_syncer"),
         *("--shard", str(shard), "--listen", f"127.0.0.1:{port}"),
+        *("--slots-file", str(out / SLOTS_FILE)),
         *("--store", str(out / "commits" / str(shard))),
         *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl")),
         *("--export", str(out / "export")),

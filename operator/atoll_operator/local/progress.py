@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import Facts, Kind, Phase, decide, troubles
+from atoll_operator.api.conditions import Facts, Kind, Phase, decide, some_of, troubles
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
-from atoll_operator.api.status import Status, View, of, training
+from atoll_operator.api.status import Status, View, missing, of, training, without_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,11 @@ def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
     """What the conditions are made from; there are no pods and nodes here."""
     live = training(replies)
     return Facts(
-        phase=phase(replies),
+        phase=phase(job, replies),
         shard_states=tuple(reply.state if reply else None for reply in replies),
         desired=job.spec.learners,
         live=None if live is None else len(live),
+        missing=missing(job, replies),
         quorum=job.spec.learners_needed,
         troubles=troubles(replies),
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
@@ -47,7 +48,7 @@ def failed(status: Status, reason: str, message: str) -> Status:
     return status.model_copy(update={"conditions": list(found)})
 
 
-def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
+def phase(job: Job, replies: Sequence[pb.StatusReply | None]) -> Phase:
     """Where the job stands, as the shards say."""
     for reply in replies:
         if reply is not None and reply.state == pb.SHARD_FAILED:
@@ -55,5 +56,7 @@ def phase(replies: Sequence[pb.StatusReply | None]) -> Phase:
     registrar = replies[0]
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         message = f"trained to step {registrar.tick}; the model is in export"
+        if idle := without_step(job, registrar):
+            message += f"; {some_of(idle)} made no step"
         return Phase(kind=Kind.COMPLETE, reason="Trained", message=message)
     return Phase(kind=Kind.RUNNING, reason="Running", message="")

@@ -55,7 +55,7 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import ENDED
 from atoll_operator.api.reasons import STORE_LOST
-from atoll_operator.api.runfile import run_file
+from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
@@ -66,6 +66,7 @@ from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Supervisor, check_startable, free_ports, write_json
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
+from atoll_protos.expected import Expected
 from atoll_protos.run import RunFile
 
 POLL_SECONDS = 0.5
@@ -170,7 +171,7 @@ def train(
     wanted = run_file(job)
     ports = free_ports(job.spec.syncer.shards)
     check_startable(plan.processes(job, out, ports, new=True))
-    new = prepare(wanted, out, resume=resume)
+    new = prepare(wanted, expected(job), out, resume=resume)
     view = view or view_for(output, terminal=sys.stdout.isatty())
     for line in without_effect_here(job):
         view.say(line)
@@ -195,8 +196,8 @@ def train(
     return code
 
 
-def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
-    """Make the folder and its run file; returns whether the run is new.
+def prepare(wanted: RunFile, slots: Expected, out: Path, *, resume: bool) -> bool:
+    """Make the folder, its run file and the list of learners; returns whether the run is new.
 
     Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
     """
@@ -214,6 +215,7 @@ def prepare(wanted: RunFile, out: Path, *, resume: bool) -> bool:
     try:
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted.to_json(), encoding="utf-8")
+        (out / plan.SLOTS_FILE).write_text(slots.to_json(), encoding="utf-8")
     except OSError as error:
         raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
     return new
@@ -238,7 +240,9 @@ def _outcome(training: Training) -> tuple[Exit, str]:
 def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> None:
     """Write summary.json and the pictures, and show the last line of the run."""
     out, reached = training.out, training.status.progress
-    found = summary.summarise(out, code.name.title(), seconds, reached.step if reached else None)
+    slots = frozenset(child.planned.name for child in training.supervisor.in_roles("learner"))
+    step = reached.step if reached else None
+    found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)
     plots.draw(out, found["tokens"])
     files = f"{out}/summary.json, {out}/loss.png"

@@ -117,8 +117,14 @@ def merged_by_tape(tape_lines: Iterable[dict[str, Any]]) -> dict[Key, int]:
     return dict(merged)
 
 
-def summarise(out: Path, result: str, wall_seconds: float, steps: int | None) -> dict[str, Any]:
-    """What the run came to, after this many steps of the job (None: not known).
+def summarise(
+    out: Path,
+    result: str,
+    wall_seconds: float,
+    steps: int | None,
+    slots: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """What the run of these slots came to, after so many steps of the job (None: not known).
 
     Token counts are means over slices, since every token is counted in every slice.
     """
@@ -134,6 +140,7 @@ def summarise(out: Path, result: str, wall_seconds: float, steps: int | None) ->
     }
     evaluations = read_lines(out / "evaluations.jsonl")
     participants = sum(len(line["participants"]) for line in commits)
+    merged = {part["slot"] for line in commits for part in line["participants"]}
     return {
         "result": result,
         "steps": steps,
@@ -143,6 +150,7 @@ def summarise(out: Path, result: str, wall_seconds: float, steps: int | None) ->
         "commits": len(commits),
         "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},
+        "without_work": sorted((slots | learners.keys()) - merged),
         "wall_seconds": wall_seconds,
         "outer_loss": {
             "start": evaluations[0]["loss"] if evaluations else None,
@@ -169,7 +177,9 @@ def sentence(found: dict[str, Any]) -> str:
     change = ""
     if loss["end"] is not None:
         change = f", held-out loss {loss['start']:.3f} -> {loss['end']:.3f}"
-    return f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged{change}"
+    without = ", ".join(found["without_work"])
+    missed = f"; no work of {without} was merged" if without else ""
+    return f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged{change}{missed}"
 
 
 def _shares(lines: list[dict[str, Any]]) -> dict[str, float]:

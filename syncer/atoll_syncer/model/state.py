@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile, Sync
@@ -50,6 +51,8 @@ class Run:
 
     `fresh`: no process can hold a run of this job yet, so the registrar mints one at once; it is
     also set once the registrar has minted. `new_id` is the id that this process would mint.
+    `heard` are the slots whose learners have dialled since this process began, the first of them
+    at `heard_at`.
     """
 
     fresh: bool
@@ -63,6 +66,8 @@ class Run:
     words: dict[str, int] = field(
         default_factory=dict
     )  # slot: its last SetOwner, maybe not durable
+    heard: set[str] = field(default_factory=set)
+    heard_at: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +87,8 @@ class Sessions:
     """Who is connected, and what is known of each slot (rules 3 to 7)."""
 
     open: dict[int, Session] = field(default_factory=dict)
+    early: dict[int, pb.Join] = field(default_factory=dict)  # to be answered when a run is known
+    founders: set[str] = field(default_factory=set)  # slots that were welcomed at tick 0
     slots: dict[str, Slot] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)  # slot: session; its entry is on its way
     welcomed_in: dict[str, int] = field(default_factory=dict)  # instance: epoch of that term
@@ -106,13 +113,15 @@ class Seed:
     `layout` is that of the log or, before version 0 is durable, that of the learner that was asked
     for it. `models` are those that open sessions have sent meanwhile, by the digest of the layout.
     `marked`: the registrar has marked this shard begun, durably. `registrar_says_unmarked`: it
-    has answered that it has not.
+    has answered that it has not. `kept_back`: learners do not get version 0 yet, because others
+    are expected that are to begin with them.
     """
 
     layout: Layout | None
     models: dict[str, pb.Model] = field(default_factory=dict)
     marked: bool = False
     registrar_says_unmarked: bool = False
+    kept_back: bool = False
     session: int | None = None  # from which version 0 comes
     arrived: set[int] = field(default_factory=set)  # slices of it that are whole
 
@@ -166,6 +175,7 @@ class State:
     """The parts (see the module), and questions about several of them. Times are monotonic s."""
 
     run_file: RunFile
+    expected: Expected
     number: int
     pod: str
     instance: str
@@ -264,6 +274,19 @@ class State:
         return [self.head(fragment) for fragment in sorted(self.history.heads)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a process is told about the beginning of a run.
+
+    `fresh`: no process can hold a run of this job yet; `new_run` is the random id that this
+    process would mint; `expected` are the job's learners, as far as they are known.
+    """
+
+    fresh: bool
+    new_run: str
+    expected: Expected = NOBODY
+
+
 def new_state(
     *,
     run_file: RunFile,
@@ -271,21 +294,25 @@ def new_state(
     pod: str,
     instance: str,
     history: History,
-    fresh: bool,
-    new_run: str,
+    beginning: Beginning,
     now: float,
 ) -> State:
     """What a process knows that has just read its log."""
+    at_first = history.commits == 0 and not history.incomplete
+    kept_back = shard == REGISTRAR_SHARD and at_first and bool(beginning.expected.slots)
     return State(
         run_file=run_file,
+        expected=beginning.expected,
         number=shard,
         pod=pod,
         instance=instance,
         history=history,
-        run=Run(fresh=fresh, new_id=new_run, started_at=now),
+        run=Run(fresh=beginning.fresh, new_id=beginning.new_run, started_at=now),
         term=Term(epoch=history.epoch),
         sessions=Sessions(),
-        seed=Seed(layout=layout_of(history, run_file) if history.tensors else None),
+        seed=Seed(
+            layout=layout_of(history, run_file) if history.tensors else None, kept_back=kept_back
+        ),
         clock=Clock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),
         rounds=Rounds(starts=dict(history.due)),
         recovery=None,

@@ -8,9 +8,10 @@
               registrar only: all parts known --> index written --> Closed is logged: Complete
 
 A last round closes with the offers that are complete when no more are awaited, or at its
-deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. It may close with
-nothing; then the slice's head is final. A process that starts again at t >= T does the same for
-the slices whose head is not final yet.
+deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. A learner that is there
+and has no work in any version yet is awaited too, so that no learner's whole work is missed because
+others were quick. The round may close with nothing; then the slice's head is final. A process that
+starts again at t >= T does the same for the slices whose head is not final yet.
 
 A registrar that lost its store has lost the parts too. A shard learns this from the answer to
 its Hello, and writes and reports its part again.

@@ -42,10 +42,28 @@ def awaited(state: State, each: Round, standing: Standing) -> frozenset[str]:
             for name in standing.training - each.refused
             if name in each.complete or _may_hand_over(slots[name], each)
         )
-    return frozenset(
+    called = frozenset(
         name
         for name in each.called.keys() - each.refused
         if name in standing.training and (each.last or not state.is_too_slow(slots[name]))
+    )
+    if not each.last:
+        return called
+    return called | (newcomers(state) - each.called.keys() - each.refused)
+
+
+def newcomers(state: State) -> frozenset[str]:
+    """Slots with no work in any version yet that have begun, or were there at the beginning.
+
+    The last rounds wait for the first work of these. One that joins at the end is too late.
+    """
+    merged = {slot for _, slot in state.history.merged}
+    return frozenset(
+        name
+        for name, slot in state.sessions.slots.items()
+        if slot.session is not None
+        and name not in merged
+        and (slot.report.training or name in state.sessions.founders)
     )
 
 

@@ -115,10 +115,14 @@ def begin_last(state: State, fragment: int, deadline: float, now: float) -> list
 # ------------------------------------------------------------ 2: learners are called
 
 
-def _call(state: State, each: Round, now: float) -> list[Effect]:
-    """Every usable learner that has no Call of this round."""
+def _call(
+    state: State, each: Round, now: float, only: frozenset[str] | None = None
+) -> list[Effect]:
+    """Every usable learner that has no Call of this round; with `only`, of these slots."""
     effects: list[Effect] = []
     for name, slot in sorted(state.sessions.slots.items()):
+        if only is not None and name not in only:
+            continue
         if name in each.called or name in each.refused or slot.session is None:
             continue
         if not offers.usable(state, slot, each, now):
@@ -262,8 +266,8 @@ def look(state: State, fragment: int, standing: Standing, now: float) -> list[Ef
         return []
     quorum = offers.quorum(state, each, standing)
     effects: list[Effect] = []
-    if not state.sync.lockstep and len(each.complete) < quorum and not each.last:
-        effects += _call(state, each, now)
+    if not state.sync.lockstep and (len(each.complete) < quorum or each.last):
+        effects += _call(state, each, now, offers.newcomers(state) if each.last else None)
     awaited = offers.awaited(state, each, standing)
     if each.quorum_at is None and len(each.complete) >= quorum:  # K fell: a learner was lost
         each.quorum_at, each.grace_seconds = now, standing.grace_seconds

@@ -2,14 +2,24 @@
 
 The run (rules 1 and 2). Only the registrar starts a run. At a job's first start, when no process
 can hold one yet (`fresh`), it mints at once. A registrar that finds its store empty later asks
-first: for 30 s it notes which run the learners and the other shards hold, and which incarnations
-they know; then it carries that run on, or mints a new one if there is none. The other shards
-learn the run from the answer to their Hello, which they repeat every two seconds.
+first: it notes which run the learners and the other shards hold, and which incarnations they know;
+then it carries that run on, or mints a new one if there is none. It asks until every shard has said
+Hello and every learner that the job has (`expected`) has dialled, or 30 s are over. The other
+shards learn the run from the answer to their Hello, which they repeat every two seconds.
 
-    no run --fresh: mint at once------------------------------------> run is durable
-       |                                                                ^
-       +--registrar: 30 s, every shard said Hello, then mint or go on---+
-       +--other shards: the answer to Hello names it--------------------+
+    no run --fresh: mint at once--------------------------------------------> run is durable
+       |                                                                        ^
+       +--registrar: every shard and learner spoke, or 30 s; mint or go on------+
+       +--other shards: the answer to Hello names it----------------------------+
+
+Why it need not wait longer than for the last learner. What a new run must not do is to throw a run
+away that somebody holds. A process can hold one only if it has a slot of this job, or is a shard.
+When each of them has said what it holds there is nobody left to ask. So the first start of a job
+takes as long as its learners need to start, with or without the 30 s, and nobody has to promise
+anything about the past, which an operator that was restarted could not know. The list may name
+learners that are gone: then the 30 s pass. It is written before learners of new slots are started,
+so it lacks nobody; and an older process of a slot, cut off with what it holds, could not be heard
+within 30 s either.
 
 A run that is carried on gets back what the lost store knew before any learner is admitted: the
 highest incarnation of each slot, so that the next one is above it, and, if there are versions
@@ -121,16 +131,17 @@ def time_passed(state: State, now: float) -> list[Effect]:
     if not state.registrar and waited >= HELLO_SECONDS and not state.ending.complete:
         state.run.hello_sent_at = now
         effects.append(Ask(hello(state)))
-    return [*effects, *_mint(state, now)]
+    return [*effects, *mint(state, now)]
 
 
-def _mint(state: State, now: float) -> list[Effect]:
+def mint(state: State, now: float) -> list[Effect]:
     """Rule 2: once every other shard has said Hello too, the run that they hold, or a new one."""
     run = state.run
     asked = len(run.shards_seen) == state.run_file.shards - 1
     if not state.registrar or state.history.run or run.fresh or not asked:
         return []
-    if now - run.started_at < MINT_SECONDS:
+    everybody = bool(state.expected.slots) and state.expected.slots <= run.heard
+    if now - run.started_at < MINT_SECONDS and not everybody:
         return []
     run.fresh = True  # once
     started = min(run.named, default=run.new_id)
@@ -153,10 +164,15 @@ def _carry_on(state: State, run: str) -> list[Effect]:
     return effects
 
 
-def note_join(state: State, join: pb.Join) -> None:
+def note_join(state: State, join: pb.Join, now: float) -> None:
     """A learner's Join names the run that it holds, whether or not it will be admitted."""
-    if state.history.run or not state.run_file.accepts(join.run_hash):
-        return  # the run is known already, or the Join is of another job
+    if not state.run_file.accepts(join.run_hash):
+        return  # it is of another job
+    if not join.observer:
+        state.run.heard.add(join.slot)
+        state.run.heard_at = now if state.run.heard_at is None else state.run.heard_at
+    if state.history.run:
+        return
     if join.run:
         state.run.named.add(join.run)
     if any(each.version.number > 0 for each in join.held):

@@ -12,6 +12,12 @@ Before that entry is durable the layout is the one of the learner that was asked
 may bring another: the model of a learner that left binds nobody. The entry fixes the layout. From
 then on every model must equal it, and sessions with another one end.
 
+Learners begin together. The registrar keeps version 0 back until every learner that the job has
+(`expected`) has a session, or `start_seconds` after it heard of the first one; without the slices
+of all shards no learner makes a step, so it is enough that the registrar waits. Else a learner that
+is quick to start could do all of a short job while another one still imports its libraries. Who has
+not come by then joins later, as always, and the tape's line names it.
+
 Before its first commit above version 0 the shard has itself marked begun at the registrar,
 durably. From then on an empty store means that committed data was lost, and the shard never
 takes a seed again (rule 22): a random seed would silently throw the training away.
@@ -166,14 +172,47 @@ def seeded(state: State) -> list[Effect]:
     effects: list[Effect] = [Tape({"event": "seeded", "epoch": state.history.epoch})]
     ends = end_others(state)
     for number in state.sessions.welcomed:
+        waits = bool(state.sessions.open[number].slot) and state.seed.kept_back
         if not any(isinstance(end, EndSession) and end.session == number for end in ends):
-            effects += publishing.all_to(state, number)
+            effects += [] if waits else publishing.all_to(state, number)
     effects += ends
     return [*effects, *mark(state)]
 
 
 def _is_whole(state: State) -> bool:
     return len(state.seed.arrived) == state.sync.fragments
+
+
+# ------------------------------------------------------------ learners begin together
+
+
+def missing(state: State) -> list[str]:
+    """The slots that version 0 is kept back for; empty when it is not."""
+    if not state.seed.kept_back:
+        return []
+    joined = {each.slot for each in state.sessions.open.values() if each.welcomed}
+    return sorted(state.expected.slots - joined)
+
+
+def seconds_left(state: State, now: float) -> float:
+    """How much longer version 0 is kept back at most."""
+    heard_at = now if state.run.heard_at is None else state.run.heard_at
+    return max(0.0, heard_at + state.expected.start_seconds - now)
+
+
+def release(state: State, now: float) -> list[Effect]:
+    """Give version 0 to the learners once all are there, one trains already, or time is up."""
+    if not state.seed.kept_back or not state.history.heads:
+        return []
+    late, slots = missing(state), state.sessions.slots.values()
+    if late and seconds_left(state, now) > 0 and not any(each.report.training for each in slots):
+        return []
+    state.seed.kept_back = False
+    effects: list[Effect] = [Tape({"event": "start", "missing": late})]
+    for number in state.sessions.welcomed:
+        if state.sessions.open[number].slot:
+            effects += publishing.lacking(state, state.sessions.open[number])
+    return effects
 
 
 # ------------------------------------------------------------ the mark

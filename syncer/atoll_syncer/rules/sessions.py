@@ -19,7 +19,8 @@ and the learner joins again. And while the record of the term is not durable, ev
 for a moment.
 
 A Welcome answers with everything that a learner needs to begin: its incarnation, the tick, the
-place in its data, the heads; and the versions that it lacks follow on the bulk stream.
+place in its data, the heads; and the versions that it lacks follow on the bulk stream. While no
+run is known there is nothing to say: such a Join waits, and is answered when the run is durable.
 
 When a session closes, or when a rule ends it, the slot is Lost (or Left), Calls die with the
 session, complete offers stay, and a seed or a held version that was on its way is asked for at
@@ -46,7 +47,7 @@ from atoll_syncer.rules import clock, ending, publishing, recovery, rounds, runs
 
 def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
-    runs.note_join(state, join)
+    runs.note_join(state, join, now)
     end = check(join, state.run_file, state.history.layout_digest, state.history.run)
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
         again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
@@ -55,12 +56,21 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
         end = refuse(pb.NOT_READY, "this shard's epoch is not durable yet")
     if end is None and not join.observer:
         end = recovery.refusal(state, join)
+    if end is not None and end.code == pb.NOT_READY and not state.history.run:
+        state.sessions.early[session] = join
+        return runs.mint(state, now)
     if end is not None:
         return [EndSession(session, end)]
     state.sessions.open[session] = Session(number=session, join=join)
     if join.observer:
         return welcome(state, session, 0, now)
     return _admitted(state, session, join, now)
+
+
+def admit_early(state: State, now: float) -> list[Effect]:
+    """A run is known: answer the Joins that came before it, in their order."""
+    early, state.sessions.early = state.sessions.early, {}
+    return [each for session, join in early.items() for each in opened(state, session, join, now)]
 
 
 def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
@@ -107,6 +117,8 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         before = history.tokens.get(joined.slot, 0)
         slot = sessions.slots.setdefault(joined.slot, Slot(name=joined.slot, tokens_before=before))
         slot.open(session, now, joined.join.instance)
+        if max(state.clock.tick, joined.join.tick_seen) == 0:
+            sessions.founders.add(joined.slot)
     publishing.note_held(state, joined)
     lost = recovery.versions_claimed(state, joined, now)
     if joined.slot and (history.heads or state.recovery is not None):
@@ -122,7 +134,8 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         heads=state.heads(),
     )
     effects: list[Effect] = [*lost, Send(session, pb.ToLearner(welcome=message))]
-    effects += publishing.lacking(state, joined)
+    if not (joined.slot and state.seed.kept_back):
+        effects += publishing.lacking(state, joined)
     if history.ended and state.recovery is None:
         effects.append(Send(session, ending.final(state)))
     return [*effects, *seeding.ask(state)]
@@ -174,6 +187,7 @@ def evaluated(state: State, evaluation: pb.Evaluation) -> None:
 
 def closed(state: State, session: int) -> list[Effect]:
     """Both streams are gone, or the rules have ended the session: it counts no more."""
+    state.sessions.early.pop(session, None)
     left = state.sessions.open.pop(session, None)
     if left is None:
         return []

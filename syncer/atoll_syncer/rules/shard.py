@@ -58,7 +58,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Effect, EndSession, Exit, end_session
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import new_state
+from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
     clock,
     ending,
@@ -77,8 +77,7 @@ PERIODIC_SECONDS: Final = 0.25
 class Shard:
     """The dispatch of inputs; each rule is in the module of its topic.
 
-    `fresh` says that no process can hold a run of this job yet; `new_run` is the random id that
-    this process would mint. Times are monotonic seconds.
+    Times are monotonic seconds.
     """
 
     def __init__(
@@ -89,8 +88,7 @@ class Shard:
         pod: str,
         instance: str,
         history: History,
-        fresh: bool,
-        new_run: str,
+        beginning: Beginning,
         now: float,
     ) -> None:
         self.state = new_state(
@@ -99,8 +97,7 @@ class Shard:
             pod=pod,
             instance=instance,
             history=history,
-            fresh=fresh,
-            new_run=new_run,
+            beginning=beginning,
             now=now,
         )
         self._periodic_at = now
@@ -189,16 +186,17 @@ class Shard:
             case log.TermBegun():
                 return runs.term_begun(state, now)
             case log.RunStarted():
-                return runs.started(entry)
+                return [*runs.started(entry), *sessions.admit_early(state, now)]
             case log.Taken():
-                return sessions.taken(state, entry, state.standing(now), now)
+                effects = sessions.taken(state, entry, state.standing(now), now)
+                return [*effects, *seeding.release(state, now)]
             case log.Begun(shard=shard) if shard == state.number:
                 seeding.marked(state)
                 return [*recovery.found_empty(state, now), *self._move(now)]
             case log.Seeded():
                 rounds.seeded(state)
                 recovery.seeded(state)
-                return seeding.seeded(state)
+                return [*seeding.seeded(state), *seeding.release(state, now)]
             case log.Committed(recovered=True):
                 return [*recovery.committed(state, entry), *self._move(now)]
             case log.Committed():
@@ -227,13 +225,15 @@ class Shard:
         """Time has passed."""
         self._periodic_at = now
         unanswered = self._without_ended(rounds.unanswered(self.state, now))
-        return [*unanswered, *runs.time_passed(self.state, now), *self._move(now)]
+        begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
+        return [*unanswered, *begins, *self._move(now)]
 
     # ------------------------------------------------------------ inputs: sessions
 
     def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
         """A Join; answered by Welcome or by the session's end."""
-        return self._without_ended(sessions.opened(self.state, session, join, now))
+        effects = sessions.opened(self.state, session, join, now)
+        return self._without_ended([*effects, *seeding.release(self.state, now)])
 
     def session_closed(self, session: int, now: float) -> list[Effect]:
         """Both streams are gone. A session that the rules have ended counts no more already."""

@@ -11,7 +11,7 @@ grace of the open rounds. `late` and `refused_zombies` count since the start of 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import recovery
+from atoll_syncer.rules import recovery, seeding
 
 
 def status(state: State, now: float) -> pb.StatusReply:
@@ -60,6 +60,9 @@ def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
         return pb.SHARD_SEEDING, "waits for a learner's first values"
     if not state.serving:
         return pb.SHARD_STARTING, "waits for the registrar"
+    if late := seeding.missing(state):
+        left = f"at most {seeding.seconds_left(state, now):.0f} s more"
+        return pb.SHARD_SEEDING, f"waits for {', '.join(late)} to begin together, {left}"
     return pb.SHARD_SERVING, ""
 
 

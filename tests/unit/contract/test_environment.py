@@ -43,7 +43,13 @@ def test_a_shard_is_given_all_that_it_must_have() -> None:
     given = {
         **environment.of_process(run_file="/run.json", endpoints="a:1"),
         **environment.of_shard(
-            shard=1, listen="h:1", store="/s", tape="/t", export="/e", metrics_port=9
+            shard=1,
+            listen="h:1",
+            slots_file="/slots.json",
+            store="/s",
+            tape="/t",
+            export="/e",
+            metrics_port=9,
         ),
     }
     needed = {v.name for v in VARIABLES if Role.SHARD in v.roles and v.default is None}

@@ -11,6 +11,7 @@ from atoll_operator.kube.observation import excluded_nodes, key_of
 from atoll_operator.kube.plan.nodes import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_protos.errors import SpecError
+from atoll_protos.expected import Expected
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 from unit.kube.cluster_values import SETTINGS
@@ -138,9 +139,35 @@ def test_a_learner_knows_its_slot_from_its_ordinal() -> None:
 
 
 def test_run_files_are_immutable_and_agree_on_the_run() -> None:
-    files = [each for (kind, _), each in children().items() if kind == "ConfigMap"]
+    files = [
+        each
+        for (kind, name), each in children().items()
+        if kind == "ConfigMap" and name != "tiny-slots"
+    ]
     assert all(each["immutable"] for each in files)
     assert len({RunFile.from_json(each["data"]["run.json"]).hash for each in files}) == 1
+
+
+def test_shards_mount_the_list_of_learners_which_changes_in_place() -> None:
+    regions = "spec.regions=[{name: us-east, learners: 3}, {name: new}]"
+    few, many = children(), children("spec.syncer.startSeconds=7", regions)
+    lists = [
+        Expected.from_json(found["ConfigMap", "tiny-slots"]["data"]["slots.json"])
+        for found in (few, many)
+    ]
+    assert lists[0].slots == {"us-east-0", "us-east-1", "eu-west-0"}
+    assert lists[1].slots == {"us-east-0", "us-east-1", "us-east-2", "new-0"}
+    assert [each.start_seconds for each in lists] == [30, 7]
+    assert "immutable" not in many["ConfigMap", "tiny-slots"]
+    for number in range(2):
+        name = f"tiny-syncer-{number}"
+        pod = template(many, "Deployment", name)["spec"]
+        assert pod == template(few, "Deployment", name)["spec"]
+        assert {"name": "atoll-slots", "configMap": {"name": "tiny-slots"}} in pod["volumes"]
+        variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        assert variables["ATOLL_SLOTS_FILE"] == "/etc/atoll-slots/slots.json"
+    order = [key_of(each)[1] for each in builder().objects()]
+    assert order.index("tiny-slots") < order.index("tiny-us-east")
 
 
 def regions_of(pod: dict[str, Any]) -> list[list[str]]:

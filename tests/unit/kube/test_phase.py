@@ -115,6 +115,15 @@ def test_complete_comes_from_the_registrar_after_the_last_evaluation() -> None:
     assert decided(registrar=final, pods=[evaluator], final=500.0).kind is Kind.COMPLETE
 
 
+def test_complete_names_the_learners_that_made_no_step() -> None:
+    final = reply(us_east_0="Left", us_east_1="Left")
+    final.state, final.epoch = pb.SHARD_COMPLETE, 1
+    final.slots[1].tokens = 0
+    assert decided(registrar=final).message.endswith("; us-east-1, eu-west-0 made no step")
+    final.epoch = 2  # a registrar that started again knows only who has joined it since
+    assert "no step" not in decided(registrar=final).message
+
+
 def test_complete_and_failed_stay() -> None:
     complete = Condition(type="Complete", status="True", reason="Trained", message="to step 600")
     failed = Condition(type="Failed", status="True", reason="OfALaterVersion")

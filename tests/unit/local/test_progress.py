@@ -83,6 +83,12 @@ def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
     assert said(status)["Progressing"] == "True/Training"
 
 
+def test_who_is_not_in_training_is_named() -> None:
+    status = shown([reply(training=("a-0", "b-0")), reply()])
+    (message,) = [c["message"] for c in status["conditions"] if c["type"] == "Degraded"]
+    assert message == "1 of 3 learners are not in training yet: a-1"
+
+
 def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_value() -> None:
     status = shown([reply(), None])
     assert "progress" not in status

@@ -103,6 +103,18 @@ def test_the_summary_of_a_folder(tmp_path: Path) -> None:
     assert found["learners"]["a-0"]["busy_share"] == pytest.approx(0.9)
     assert found["outer_loss"] == {"start": 5.5, "end": 2.0}
     assert sentence(found) == "20 tokens, 50% merged, held-out loss 5.500 -> 2.000"
+    assert found["without_work"] == []
+
+
+def test_a_learner_without_any_work_in_a_version_is_named(tmp_path: Path) -> None:
+    for folder in ("learners", "syncer"):
+        (tmp_path / folder).mkdir()
+    for slot in ("a-0", "a-1"):
+        write(tmp_path / "learners" / f"{slot}.jsonl", [start(), step(10), END])
+    write(tmp_path / "syncer" / "0.tape.jsonl", [commit(0, 10)])
+    found = summarise(tmp_path, "Complete", 12.0, 2, frozenset({"a-0", "a-1", "b-0"}))
+    assert found["without_work"] == ["a-1", "b-0"]
+    assert sentence(found).endswith("; no work of a-1, b-0 was merged")
 
 
 def write(path: Path, lines: list[Any]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Region, RunFile, Sync
@@ -11,7 +12,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndSession, Merge, Send, StoreHeld, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry
-from atoll_syncer.model.state import State
+from atoll_syncer.model.state import Beginning, State
 from atoll_syncer.rules.shard import Shard
 
 RUN = "run-new"
@@ -212,6 +213,7 @@ def side(
     pod: str = "pod",
     entries: tuple[Entry, ...] = (),
     job: RunFile | None = None,
+    expected: Expected = NOBODY,
 ) -> Side:
     """A process that has read these entries."""
     job = job or run_file()
@@ -221,8 +223,7 @@ def side(
         pod=pod,
         instance=f"{pod}-1",
         history=History.of(entries),
-        fresh=fresh,
-        new_run=RUN,
+        beginning=Beginning(fresh=fresh, new_run=RUN, expected=expected),
         now=100.0,
     )
     return Side(shard=made, job=job, entries=list(entries))

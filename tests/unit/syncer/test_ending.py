@@ -131,3 +131,34 @@ def test_another_shard_reports_its_part_rule_27() -> None:
     one.feed(one.shard.part_written("part-1", "b"))
     reports = [a.request for a in one.take(Ask) if isinstance(a.request, pb.ReportFinalRequest)]
     assert [(each.file, each.file_digest) for each in reports] == [("part-1", "b")]
+
+
+def quick_and_slow() -> tuple[Side, int, int]:
+    """One of two learners has done the whole job, and the other one no step yet."""
+    one, (quick, slow) = begun("a-0", "a-1", steps=STEPS)
+    step_all(one, [quick], range(1, STEPS + 2))
+    for fragment in range(2):
+        one.offer(quick, fragment, STEPS)
+    one.effects.clear()
+    return one, quick, slow
+
+
+def test_the_end_waits_for_the_first_work_of_a_learner_that_is_there_rule_27() -> None:
+    one, _, slow = quick_and_slow()
+    one.wait(5.0)
+    assert one.take(Merge) == []
+    one.report(slow, 1)
+    assert [(to, call.slice) for to, call in one.sent("call")] == [(slow, 0), (slow, 1)]
+    for fragment in range(2):
+        one.offer(slow, fragment, 1)
+    merges = [[part.slot for part in each.participants] for each in one.take(Merge)]
+    assert merges == [["a-0", "a-1"], ["a-0", "a-1"]]
+    assert one.state.history.ended
+
+
+def test_one_that_never_makes_a_step_holds_the_end_up_no_longer_than_its_deadline_rule_27() -> None:
+    one, _, _ = quick_and_slow()
+    one.wait(9.0)
+    assert not one.state.history.ended
+    one.wait(3.0)
+    assert one.state.history.ended

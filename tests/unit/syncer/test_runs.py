@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import Expected
+from atoll_protos.run import Region
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.rules.runs import of_another_job
-from unit.syncer.shard_side import RUN, begun, run_file, side
+from unit.syncer.shard_side import RUN, begun, run_file, side, version
 
 
 def test_the_entries_that_start_a_run_name_its_hash_and_its_layout_rule_2() -> None:
@@ -61,3 +63,62 @@ def test_a_shard_that_learns_of_a_run_logs_its_hash_too_rule_2() -> None:
     one = side(shard=1, job=run_file(shards=2)).start()
     one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
     assert History.of(one.entries).run_hash == run_file(shards=2).hash
+
+
+# ------------------------------------------------------------ a registrar without a run asks
+
+TWO = Expected(regions=(Region(name="a", learners=2),), start_seconds=20)
+
+
+def test_a_registrar_mints_when_every_learner_of_the_job_has_spoken_rule_2() -> None:
+    one = side(fresh=False, expected=TWO).start()
+    one.join("a-0")
+    one.wait(5.0)
+    assert one.state.history.run == ""
+    one.join("a-1")
+    assert one.state.history.run == RUN
+    assert len(one.sent("welcome")) == 2
+
+
+def test_one_that_is_missing_is_waited_for_no_longer_than_30_s_rule_2() -> None:
+    one = side(fresh=False, expected=TWO).start()
+    one.join("a-0")
+    one.wait(29.5)
+    assert one.state.history.run == ""
+    one.wait(1.0)
+    assert one.state.history.run == RUN
+
+
+def test_a_run_that_the_last_one_names_is_carried_on_at_once_rule_2() -> None:
+    one = side(fresh=False, expected=TWO).start()
+    one.join("a-0")
+    one.join("a-1", run="old", incarnation=4, held=[version(0, 9, run="old")])
+    assert one.state.history.run == "old"
+    assert one.state.history.taken["a-1"].incarnation == 4
+    assert one.state.history.begun == {0}
+
+
+def test_neither_an_observer_nor_another_job_speaks_for_a_learner_rule_2() -> None:
+    one = side(fresh=False, expected=TWO).start()
+    one.join("a-0")
+    one.join("a-1", observer=True)
+    one.join("a-1", run_hash="another")
+    assert one.state.history.run == ""
+
+
+def test_the_other_shards_are_asked_as_well_rule_2() -> None:
+    one = side(fresh=False, job=run_file(shards=2), expected=TWO).start()
+    one.join("a-0")
+    one.join("a-1")
+    assert one.state.history.run == ""
+    one.feed(one.shard.registrar_request(1, pb.HelloRequest(shard=1, empty=True), one.now))
+    one.wait(0.25)
+    assert one.state.history.run == RUN
+
+
+def test_a_registrar_that_knows_of_no_learner_asks_for_30_s_rule_2() -> None:
+    one = side(fresh=False).start()
+    for slot in ("a-0", "a-1", "b-0", "b-1"):
+        one.join(slot)
+    one.wait(29.0)
+    assert one.state.history.run == ""

@@ -37,10 +37,21 @@ from unit.syncer.shard_side import (
 
 def test_only_the_registrars_word_starts_a_run_rule_1() -> None:
     one = side(shard=1, job=run_file(shards=2)).start()
-    one.join("a-0", incarnation=1)
-    assert [end.code for end in one.ends()] == [pb.NOT_READY]
+    session = one.join("a-0", incarnation=1)
+    assert one.sent("welcome") == []
     one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
     assert one.state.history.run == RUN
+    assert [to for to, _ in one.sent("welcome")] == [session]
+
+
+def test_a_join_that_comes_before_the_run_is_answered_once_it_is_known_rule_1() -> None:
+    one = side(fresh=False).start()
+    gone, stays = one.join("a-0"), one.join("a-1")
+    one.leave(gone)
+    assert one.ends() == []
+    one.wait(31.0)
+    assert [to for to, _ in one.sent("welcome")] == [stays]
+    assert one.state.sessions.early == {}
 
 
 def test_a_seed_counts_when_all_its_slices_are_there_in_one_entry_rule_1() -> None:

@@ -125,7 +125,7 @@ def test_a_module_of_rules_writes_only_its_own_part_of_the_state(path: Path) -> 
 
 
 def test_every_part_has_its_writer_and_a_session_has_one_for_each_field() -> None:
-    constant = {"run_file", "number", "pod", "instance"}
+    constant = {"run_file", "expected", "number", "pod", "instance"}
     assert {each.name for each in dataclasses.fields(state.State)} == PARTS.keys() | constant
     assert {each.name for each in dataclasses.fields(Session)} == OF_A_SESSION.keys()
     assert {*WRITERS.values(), *OF_A_SESSION.values()} <= {path.stem for path in MODULES}

@@ -3,8 +3,9 @@
     per install   ServiceAccount and PodDisruptionBudget of learners, ConfigMap with the run file,
                   ConfigMap with the manifest
     per region    headless Service, StatefulSet `<job>-<region>`
-    syncer's home ServiceAccount, ConfigMap and PodDisruptionBudget of shards; per shard a Service,
-                  a PersistentVolumeClaim (if asked for) and a Deployment; the evaluator
+    syncer's home ServiceAccount, ConfigMap and PodDisruptionBudget of shards; ConfigMap with the
+                  list of learners; per shard a Service, a PersistentVolumeClaim (if asked for) and
+                  a Deployment; the evaluator
 
 Every object has the job as its controlling owner, so deleting the job deletes them all, except a
 claim with `reclaim: Retain`. Suspending or finishing a job sets replicas to 0 and deletes nothing.
@@ -32,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atoll_operator.api.runfile import run_file
+from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import (
     API_VERSION,
     KIND,
@@ -49,6 +50,7 @@ from atoll_operator.kube.names import (
     RUN_FILE,
     SHARD_PORT,
     SHARD_ROLE,
+    SLOTS_FILE,
     Annotation,
     accepted_name,
     account_name,
@@ -57,6 +59,7 @@ from atoll_operator.kube.names import (
     learners_budget_name,
     shard_name,
     shards_budget_name,
+    slots_name,
 )
 from atoll_operator.kube.observation import Object, key_of
 from atoll_operator.kube.plan import accepted, pods, restore
@@ -107,7 +110,7 @@ class JobChildren:
             found.append(self._learners_budget())
         if home:
             found += [self._account(SHARD_ROLE), self._run_config(shards_file(job))]
-            found.append(self._shards_budget())
+            found += [self._slots(), self._shards_budget()]
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
             if job.spec.evaluator is not None:
@@ -190,6 +193,16 @@ class JobChildren:
         data = {RUN_FILE: file.to_json()}
         name = config_name(self.owner.name, file)
         return self._object("ConfigMap", "v1", name, labels, data=data, immutable=True)
+
+    def _slots(self) -> Object:
+        """The list of the job's learners, for shards to read when they start.
+
+        It changes in place, so that more or fewer learners restart no shard. It is applied before
+        the learners' StatefulSets, so no learner runs that it lacks.
+        """
+        name, labels = slots_name(self.job.name), self._labels("run")
+        data = {SLOTS_FILE: expected(self.job).to_json()}
+        return self._object("ConfigMap", "v1", name, labels, data=data)
 
     def _accepted(self) -> Object:
         """The manifest as it was accepted, for the day on which a later one is not (`accepted`)."""

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import support
-from atoll_operator.api.conditions import Condition, Kind, Phase
+from atoll_operator.api.conditions import Condition, Kind, Phase, some_of
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job, StorageType
-from atoll_operator.api.status import Failure, Status
+from atoll_operator.api.status import Failure, Status, without_step
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     EXPORT_FOLDER,
@@ -181,6 +181,8 @@ def _complete(
         f"the model is at {place}" if place else "no model was kept, for spec.export is not given"
     )
     message = f"trained to step {registrar.tick}; {kept}"
+    if idle := without_step(job, registrar):
+        message += f"; {some_of(idle)} made no step"
     evaluators = [pod for pod in pods if pod.role == EVALUATOR_ROLE]
     measured = any(
         pod.exit_code is not None

@@ -46,8 +46,11 @@ from atoll_operator.kube.names import (
     RUN_FOLDER,
     SHARD_PORT,
     SHARD_ROLE,
+    SLOTS_FILE,
+    SLOTS_FOLDER,
     Annotation,
     account_name,
+    slots_name,
 )
 from atoll_operator.kube.plan.overrides import overridden
 from atoll_operator.kube.settings import Settings
@@ -105,6 +108,7 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     env = of_shard(
         shard=number,
         listen=f"0.0.0.0:{SHARD_PORT}",
+        slots_file=f"{SLOTS_FOLDER}/{SLOTS_FILE}",
         store=f"{folder}/commits",
         tape=f"{folder}/tape.jsonl",
         export=export,
@@ -114,6 +118,8 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
     source = {"persistentVolumeClaim": {"claimName": claim}} if durable else {"emptyDir": {}}
     _add_volume(pod["spec"], "atoll-data", source, DATA_FOLDER)
+    slots = {"configMap": {"name": slots_name(job.name)}}
+    _add_volume(pod["spec"], "atoll-slots", slots, SLOTS_FOLDER)
     container = pod["spec"]["containers"][0]
     ports = {"grpc": SHARD_PORT, "metrics": METRICS_PORT}
     container.setdefault(

@@ -163,6 +163,7 @@ def _facts(case: Situation) -> conditions.Facts:
         shard_problems=tuple(shard_problems),
         desired=job.spec.learners,
         live=None if live is None else len(live),
+        missing=statuses.missing(job, seen.replies),
         quorum=job.spec.learners_needed,
         losses=tuple(losses),
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),

@@ -1,0 +1,54 @@
+"""The learners that a job has at present: whom the registrar asks, and waits for, at a start.
+
+The run file says what is computed and is immutable. This file says who takes part, and the operator
+and `atoll run` write it anew whenever that changes; on a cluster it is mounted into the shards'
+pods from a ConfigMap of its own, so that a change of it starts nobody again. A shard reads it once,
+when its process starts. Two decisions of the registrar need it, both at the beginning of a run
+(docs/protocol.md, rules 1 and 2); a registrar without it decides as if it knew of no learner.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from atoll_protos.errors import SpecError
+from atoll_protos.names import slot_name
+from atoll_protos.run import Region, parse
+
+START_SECONDS: int = 30
+SECONDS_MAX = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The regions with their learners, and how long the start of a run waits for all of them.
+
+    The first values are kept back from learners until all have joined, at most `start_seconds`
+    after the first of them was heard of.
+    """
+
+    regions: tuple[Region, ...] = ()
+    start_seconds: int = START_SECONDS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_seconds <= SECONDS_MAX:
+            problem = f"{self.start_seconds} is out of range"
+            raise SpecError("start_seconds", problem, f"use 0..{SECONDS_MAX}")
+
+    @property
+    def slots(self) -> frozenset[str]:
+        """All slots of the job."""
+        return frozenset(slot_name(r.name, i) for r in self.regions for i in range(r.learners))
+
+    def to_json(self) -> str:
+        """The file's text; `from_json` reads it back to an equal value."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Expected":
+        """Parse the file; raises SpecError that names the field and the remedy."""
+        value: Expected = parse(cls, text, "slots file")
+        return value
+
+
+NOBODY = Expected()

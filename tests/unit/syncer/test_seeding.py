@@ -1,0 +1,104 @@
+"""Learners begin a run together, as far as they are there (rule 1)."""
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import Expected
+from atoll_protos.run import Region
+from atoll_syncer.model.effects import PublishHead, Tape
+from atoll_syncer.rules.status import status
+from unit.syncer.shard_side import RUN, Side, begun, run_file, side
+
+TWO = Expected(regions=(Region(name="a", learners=2),), start_seconds=20)
+
+
+def waiting(expected: Expected = TWO) -> tuple[Side, int]:
+    """Version 0 is durable, and one of the learners is there."""
+    one = side(expected=expected).start()
+    first = one.join("a-0")
+    one.model(first)
+    one.seed(first)
+    return one, first
+
+
+def given(one: Side) -> set[int]:
+    """Sessions that have got version 0 since the last look."""
+    return {each.session for each in one.take(PublishHead)}
+
+
+def missing(one: Side) -> list[object]:
+    """Of the line on the tape that says that the run begins."""
+    records = [each.record for each in one.take(Tape)]
+    return [record["missing"] for record in records if record["event"] == "start"]
+
+
+def test_nobody_begins_before_all_learners_of_the_job_are_there() -> None:
+    one, first = waiting()
+    one.wait(19.0)
+    assert given(one) == set()
+    second = one.join("a-1")
+    assert given(one) == {first, second}
+    assert missing(one) == [[]]
+
+
+def test_one_that_does_not_come_stops_nobody_and_is_named() -> None:
+    one, first = waiting()
+    one.wait(20.25)
+    assert given(one) == {first}
+    assert missing(one) == [["a-1"]]
+    late = one.join("a-1")
+    assert given(one) == {late}
+
+
+def test_the_status_says_who_is_waited_for_and_how_long() -> None:
+    one, _ = waiting()
+    one.wait(5.0)
+    said = status(one.state, one.now)
+    assert said.state == pb.SHARD_SEEDING
+    assert said.reason == "waits for a-1 to begin together, at most 15 s more"
+    one.join("a-1")
+    assert status(one.state, one.now).state == pb.SHARD_SERVING
+
+
+def test_one_that_was_there_and_left_is_waited_for_again() -> None:
+    one = side(expected=TWO).start()
+    first = one.join("a-0")
+    second = one.join("a-1")
+    one.leave(second)
+    one.model(first)
+    one.seed(first)
+    assert given(one) == set()
+    second = one.join("a-1")
+    assert given(one) == {first, second}
+
+
+def test_an_observer_waits_for_nobody() -> None:
+    one, _ = waiting()
+    observer = one.join("", observer=True)
+    assert given(one) == {observer}
+
+
+def test_where_nobody_is_to_wait_the_first_begins_at_once() -> None:
+    one, first = waiting(Expected(regions=TWO.regions, start_seconds=0))
+    one.wait(0.25)
+    assert given(one) == {first}
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_shard_that_knows_of_no_learner_or_is_not_the_registrar_keeps_nothing_back(
+    shard: int,
+) -> None:
+    one = side(shard=shard, job=run_file(shards=2), expected=Expected() if shard == 0 else TWO)
+    assert not one.state.seed.kept_back
+
+
+def test_learners_that_train_already_are_not_stopped_by_a_registrar_that_starts_again() -> None:
+    before, _ = begun("a-0")
+    held = list(before.state.heads())
+    again = side(entries=tuple(before.entries), expected=TWO).start()
+    first = again.join("a-0", instance="a-0-process", run=RUN, incarnation=1, held=held)
+    assert given(again) == set()  # it has what there is
+    again.report(first, 3)
+    late = again.join("a-1")
+    again.wait(0.25)
+    assert given(again) == {late}
