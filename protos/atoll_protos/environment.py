@@ -55,6 +55,8 @@ class Env:
     OPERATOR_PULL_POLICY: Final = "ATOLL_OPERATOR_PULL_POLICY"
     OPERATOR_HTTP_PORT: Final = "ATOLL_OPERATOR_HTTP_PORT"
     OPERATOR_NAMESPACES: Final = "ATOLL_OPERATOR_NAMESPACES"
+    OPERATOR_API_REQUESTS: Final = "ATOLL_OPERATOR_API_REQUESTS_PER_SECOND"
+    OPERATOR_API_BURST: Final = "ATOLL_OPERATOR_API_BURST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +224,20 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         roles=(Role.OPERATOR,),
         set_by="the chart",
         default="",
+    ),
+    Variable(
+        name=Env.OPERATOR_API_REQUESTS,
+        meaning="requests to the API server that this operator sends in a second, but for watches",
+        roles=(Role.OPERATOR,),
+        set_by=CHART,
+        default="50",
+    ),
+    Variable(
+        name=Env.OPERATOR_API_BURST,
+        meaning="requests to the API server beyond that, after a quiet time",
+        roles=(Role.OPERATOR,),
+        set_by=CHART,
+        default="100",
     ),
 )
 BY_NAME: Final[Mapping[str, Variable]] = {variable.name: variable for variable in VARIABLES}

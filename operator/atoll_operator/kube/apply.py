@@ -35,7 +35,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, jobs_path, path
+from atoll_operator.kube.edges.api import (
+    TOO_MANY_REQUESTS,
+    Api,
+    ApiError,
+    ConflictError,
+    jobs_path,
+    path,
+)
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import Annotation
@@ -101,6 +108,8 @@ class Applier:
                     memory.conflicts.add((kind, name))  # the next pass sees what is there now
                     waits = True
                     continue
+                if error.status == TOO_MANY_REQUESTS:
+                    raise  # it does not refuse this child: all wait for as long as it says
                 news |= memory.refuse((kind, name), applied, error.message, plan.at, error.status)
                 log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
                 continue

@@ -33,6 +33,7 @@ from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key, Sight
 from atoll_operator.kube.edges import api, http, watches
 from atoll_operator.kube.edges.jobs import Jobs
+from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.reflector import Reflector
@@ -103,7 +104,8 @@ async def run_passes(queue: Queue, follow: Sequence[Reflector | Jobs]) -> None:
 
 async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
-    server, syncers, metrics = await api.connect(), Syncers(), Metrics()
+    limiter = Limiter(per_second=settings.api_requests_per_second, burst=settings.api_burst)
+    server, syncers, metrics = await api.connect(limiter), Syncers(), Metrics()
     nodes = Nodes(region_label=settings.region_label)
 
     def asked(key: Key) -> None:
@@ -112,7 +114,13 @@ async def serve(settings: Settings) -> None:
     polls = Polls(syncers=syncers, done=asked)
     passes = reconciler(server, syncers, polls, nodes, settings, metrics)
     queue = Queue(reconcile=passes.reconcile)
-    jobs = Jobs(api=server, cache=server.cache, namespaces=settings.namespaces, feed=queue.add)
+    jobs = Jobs(
+        api=server,
+        cache=server.cache,
+        namespaces=settings.namespaces,
+        feed=queue.add,
+        edited=queue.lift,
+    )
     server.cache.sights.update(jobs.sights)
     follow: list[Reflector | Jobs] = [jobs, *reflectors(server, nodes, settings, queue)]
     sights = server.cache.sights | nodes.sights

@@ -28,6 +28,8 @@ class Settings:
     pull_policy: str = default(Env.OPERATOR_PULL_POLICY)
     http_port: int = int(default(Env.OPERATOR_HTTP_PORT))  # probes and metrics
     namespaces: tuple[str, ...] = ()  # empty: all
+    api_requests_per_second: float = float(default(Env.OPERATOR_API_REQUESTS))
+    api_burst: int = int(default(Env.OPERATOR_API_BURST))
 
     @property
     def spans_regions(self) -> bool:
@@ -52,7 +54,20 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         pull_policy=value(environment, Env.OPERATOR_PULL_POLICY),
         http_port=int(value(environment, Env.OPERATOR_HTTP_PORT)),
         namespaces=_words(value(environment, Env.OPERATOR_NAMESPACES)),
+        api_requests_per_second=_above_zero(environment, Env.OPERATOR_API_REQUESTS),
+        api_burst=int(_above_zero(environment, Env.OPERATOR_API_BURST)),
     )
+
+
+def _above_zero(environment: Mapping[str, str], name: str) -> float:
+    text = value(environment, name)
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise SpecError(name, f"is {text!r}", "give a number above 0")
+    return found
 
 
 def _words(text: str) -> tuple[str, ...]:

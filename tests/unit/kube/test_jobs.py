@@ -13,6 +13,7 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import jobs_path
 from atoll_operator.kube.edges.jobs import THREAD, Jobs
+from atoll_operator.kube.edges.limiter import Limiter
 from unit.kube.api_server import ApiServer, serving, until
 
 WHERE = jobs_path("")
@@ -27,8 +28,11 @@ async def followed(
     server.kinds[WHERE] = KIND
     async with serving(server, folder) as config:
         monkeypatch.setenv("KUBECONFIG", str(config))
-        connection = await api.connect(str(config))
-        jobs = Jobs(api=connection, cache=connection.cache, namespaces=[], feed=lambda _: None)
+        connection = await api.connect(Limiter(per_second=1e6, burst=1), str(config))
+        jobs = Jobs(
+            api=connection, cache=connection.cache, namespaces=[], feed=lambda _: None,
+            edited=lambda _: None,
+        )  # fmt: skip
         part = asyncio.create_task(jobs.follow())
         try:
             yield jobs
@@ -60,6 +64,29 @@ def test_a_job_that_is_made_changed_and_deleted_is_so_in_the_cache(
             server.drop(WHERE, "tiny")
             await until(lambda: jobs.cache.job(TINY) is None)
             assert TINY in fed
+
+    asyncio.run(scenario())
+
+
+def test_an_edit_of_a_job_is_told_apart_from_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = ApiServer()
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            fed: list[Key] = []
+            edited: list[Key] = []
+            jobs.feed, jobs.edited = fed.append, edited.append
+            await until(lambda: bool(server.watchers[WHERE]))
+            server.put(WHERE, "tiny", metadata={"generation": 1})
+            await until(lambda: edited == [TINY])
+            server.put(WHERE, "tiny", metadata={"generation": 1}, status={"run": "r"})
+            server.put(WHERE, "tiny", metadata={"generation": 2})
+            await until(lambda: len(edited) == 2)
+            assert len(fed) >= 3
+            annotated = {"generation": 2, "annotations": {"atoll.dev/release-hold": "true"}}
+            server.put(WHERE, "tiny", metadata=annotated)
+            await until(lambda: len(edited) == 3)
 
     asyncio.run(scenario())
 

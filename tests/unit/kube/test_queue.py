@@ -1,6 +1,7 @@
 """When a job gets its next pass: back-off, spacing, and what is logged of a failure."""
 
 import asyncio
+import time
 
 import pytest
 import structlog
@@ -74,3 +75,49 @@ def test_many_events_of_one_job_are_one_pass() -> None:
 
     asyncio.run(run())
     assert calls == [KEY]
+
+
+class RefusedError(Exception):
+    retry_after_seconds = 40.0
+
+
+def failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """A queue whose only pass has failed."""
+    monkeypatch.setattr("atoll_operator.kube.edges.queue.BACKOFF_SECONDS", (5.0, 60.0))
+
+    async def run() -> Queue:
+        failed = asyncio.Event()
+
+        async def reconcile(key: Key) -> float | None:
+            failed.set()
+            queue.add(key)  # an event that the pass has caused
+            raise error
+
+        queue = Queue(reconcile=reconcile)
+        queue.add(KEY)
+        await _run_until(queue, failed)
+        return queue
+
+    return asyncio.run(run())
+
+
+def test_events_do_not_shorten_the_time_until_a_failed_pass_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = failing(ValueError("no"), monkeypatch)
+    queue.add(KEY)
+    assert queue.due[KEY] - time.monotonic() > 4.0
+
+
+def test_retry_after_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = failing(RefusedError(), monkeypatch)
+    queue.add(KEY)
+    assert queue.due[KEY] - time.monotonic() > 35.0
+
+
+def test_an_edit_of_the_job_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = failing(ValueError("no"), monkeypatch)
+    queue.lift(KEY)
+    queue.add(KEY)
+    assert queue.due[KEY] - time.monotonic() < 1.0
+    assert not queue.failures

@@ -5,6 +5,7 @@
     reflector  one collection, followed for ever by list and watch
     watches    which collections are followed, and who is told of a change
     syncers    shards: Status and SetOwner over gRPC
+    limiter    the operator's own limit on requests to the API server
     polls      the clock of the shards: who is asked when
     http       probes and Prometheus
     queue      the clock: which job gets a pass when

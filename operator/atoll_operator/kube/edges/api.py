@@ -29,6 +29,7 @@ from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.cache import Cache, Object
+from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import (
     CHILDREN_MANAGER,
     EVENTS_MANAGER,
@@ -118,6 +119,7 @@ class Api:
 
     client: Any
     dynamic: Any
+    limiter: Limiter
     cache: Cache = field(default_factory=Cache)
 
     async def close(self) -> None:
@@ -134,7 +136,8 @@ class Api:
         content_type: str = "application/json",
         seconds: float = CALL_SECONDS_MAX,
     ) -> Object:
-        """Send one request and read its JSON answer; raises ApiError."""
+        """Send one request, when its turn has come, and read its JSON answer; raises ApiError."""
+        await self.limiter.wait()
         response = await self._send(method, where, body, query, content_type, seconds)
         found: Object = json.loads(await response.read())
         return found
@@ -319,7 +322,7 @@ def _is_left(answer: Mapping[str, Any]) -> bool:
     )
 
 
-async def connect(kubeconfig: str | None = None) -> Api:
+async def connect(limiter: Limiter, kubeconfig: str | None = None) -> Api:
     """Connect with the pod's service account; outside of a cluster with this file or KUBECONFIG."""
     settings = client.Configuration()
     try:
@@ -328,4 +331,4 @@ async def connect(kubeconfig: str | None = None) -> Api:
         await config.load_kube_config(kubeconfig, client_configuration=settings)
     settings.connection_pool_maxsize = 0  # no limit: each watch holds a connection
     connection = client.ApiClient(settings)
-    return Api(client=connection, dynamic=DynamicClient(connection))
+    return Api(client=connection, dynamic=DynamicClient(connection), limiter=limiter)

@@ -65,6 +65,7 @@ class Jobs:
     cache: Cache
     namespaces: Sequence[str]  # empty: the whole cluster
     feed: Callable[[Key], None]
+    edited: Callable[[Key], None]  # told before `feed` of a job whose manifest has changed
     sights: dict[str, Sight] = field(default_factory=dict)  # by path
     listed: asyncio.Event = field(default_factory=asyncio.Event)
     wants_list: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,6 +134,10 @@ class Jobs:
         if kind is None:
             self.wants_list.set()
         raw = slim(KIND, raw)
+        key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
+        known = self.cache.job(key)
+        if known is None or _manifest(known) != _manifest(raw):
+            self.edited(key)
         keys = self.cache.gone(KIND, raw) if kind == "DELETED" else self.cache.seen(KIND, raw)
         for key in keys:
             self.feed(key)
@@ -144,6 +149,12 @@ class Jobs:
         now = time.monotonic()
         for sight in self.sights.values():
             what(sight, now)
+
+
+def _manifest(raw: Object) -> tuple[object, ...]:
+    """What changes when a person edits a job, and not when its status is written."""
+    metadata = raw["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("annotations")
 
 
 def registry(take: Take, beat: Callable[[], None]) -> kopf.OperatorRegistry:

@@ -12,7 +12,9 @@ have changed (see `reconcile`, level-triggered). It is the one place that decide
   makes 50 pods) costs a few passes, not 50.
 - A pass returns the seconds until the next one. None means that only an event brings the next.
 - A pass that raises is logged with its traceback and tried again after `backoff`: 1 s, doubling to
-  60 s, spread over the upper half by chance. One success resets it. This is the only place in the
+  60 s, spread over the upper half by chance, and not before the API server wants it (Retry-After).
+  Events do not shorten that time, because a pass that failed half-way has caused some itself; an
+  edit of the job does (`lift`). One success resets it. This is the only place in the
   operator that catches every exception, because a fault in one job must not stop the others.
 
     add ──> due ── its time has come, a worker is free ──> running ── returned seconds ──> due
@@ -57,6 +59,7 @@ class Queue:
     reconcile: Reconcile
     due: dict[Key, float] = field(default_factory=dict)
     failures: dict[Key, int] = field(default_factory=dict)  # in a row
+    blocked: dict[Key, float] = field(default_factory=dict)  # until when, after a failure
     running: dict[Key, float] = field(default_factory=dict)  # when the pass began
     ended: dict[Key, float] = field(default_factory=dict)  # when the last pass ended
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,9 +67,15 @@ class Queue:
     def add(self, key: Key, delay: float = 0.0) -> None:
         """Ask for a pass in `delay` seconds, or earlier if one is due earlier."""
         now = time.monotonic()
-        at = max(now + delay, self.ended.get(key, 0.0) + SPACING_SECONDS)
+        spaced_at = self.ended.get(key, 0.0) + SPACING_SECONDS
+        at = max(now + delay, spaced_at, self.blocked.get(key, 0.0))
         self.due[key] = min(at, self.due.get(key, at))
         self.changed.set()
+
+    def lift(self, key: Key) -> None:
+        """Forget the failures of a key: what failed before may be mended."""
+        self.blocked.pop(key, None)
+        self.failures.pop(key, None)
 
     async def run(self) -> None:
         """Run passes until cancelled."""
@@ -103,6 +112,9 @@ class Queue:
         except Exception as error:  # the top of the loop: logged once, tried again
             self.failures[key] = self.failures.get(key, 0) + 1
             delay = backoff(self.failures[key] - 1, random.random())
+            delay = max(delay, getattr(error, "retry_after_seconds", 0.0))
+            self.blocked[key] = time.monotonic() + delay
+            self.due.pop(key, None)  # an event of before the failure
             text = f"{type(error).__name__}: {error}"
             namespace, job = key
             log.warning(
@@ -115,7 +127,7 @@ class Queue:
             )
             again = delay
         else:
-            self.failures.pop(key, None)
+            self.lift(key)
         finally:
             self.running.pop(key, None)
             self.ended[key] = time.monotonic()

@@ -1,0 +1,46 @@
+"""Requests beyond a burst wait for their turn, and none is refused."""
+
+import asyncio
+
+import pytest
+
+from atoll_operator.kube.edges.limiter import Limiter
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was slept, on a clock that stands still meanwhile."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(round(seconds, 3))
+
+    monkeypatch.setattr("time.monotonic", lambda: 128.0)
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    return slept
+
+
+def take(one: Limiter, count: int) -> None:
+    async def scenario() -> None:
+        for _ in range(count):
+            await one.wait()
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_passes_at_once_and_the_rest_at_the_rate(waits: list[float]) -> None:
+    take(Limiter(per_second=8.0, burst=3), 3)
+    assert waits == []
+    one = Limiter(per_second=8.0, burst=3)
+    take(one, 6)
+    assert waits == [0.125, 0.25, 0.375]
+
+
+def test_a_quiet_time_fills_the_bucket_again_but_no_further(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Limiter(per_second=8.0, burst=3)
+    take(one, 3)
+    monkeypatch.setattr("time.monotonic", lambda: 1024.0)
+    take(one, 4)
+    assert waits == [0.125]
