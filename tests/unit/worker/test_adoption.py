@@ -2,8 +2,9 @@
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Adopt
-from atoll_worker.rules.effects import Discard, Place, Promote, SendOffer
+from atoll_worker.rules.effects import Discard, Place, Promote, SendHeld, SendOffer
 from atoll_worker.rules.slices import SliceState
 from unit.worker.learner_side import learner_side
 
@@ -137,3 +138,26 @@ def test_a_candidate_replaced_under_its_own_number_does_not_become_the_base_rule
     side.step()
     assert side.take(Promote) == [Promote(0, 0, 5)]
     assert side.exchange.slices[0, 0].held == side.publish(0, 0, 5, epoch=2).version.version
+
+
+def test_a_value_that_its_shard_has_lost_is_neither_given_back_nor_reported_nor_offered() -> None:
+    """After a loss its number names another value (rule 22); only a newer one is adopted."""
+    side = learner_side().begin(number=4)
+    side.step()
+    held = side.publish(0, 1, 4).version
+    side.lose(0)
+    others = [side.publish(0, p, 4, epoch=2 if p == 1 else 1).version for p in (0, 1)]
+    side.welcome(0, epoch=2, heads=others)
+    side.receive(0, send_held=pb.SendHeld(version=held))
+    assert side.take(SendHeld) == []
+    reports = [report for shard, report in side.messages("report") if shard == 0]
+    assert [each.slice for each in reports[-1].slices] == [0]
+    side.call(0, 1, base=4)
+    side.step()
+    assert [sent.offer.slice for sent in side.take(SendOffer) if sent.shard == 0] == []
+    difference = side.publish(0, 1, 5, difference=True, base=4)
+    assert not side.exchange.publish_started(0, difference, side.now)
+    side.value(0, 1, 5)
+    side.step()
+    side.receive(0, send_held=pb.SendHeld(version=side.publish(0, 1, 5).version))
+    assert len(side.take(SendHeld)) == 1

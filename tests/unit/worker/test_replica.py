@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from atoll_protos.layout import build_layout
+from atoll_protos.tensors import FLOATS, from_bytes
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
-from atoll_worker.link.messages import Adopt, Boundary, Capture, Tick
+from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Tick
 from atoll_worker.link.socket import Link
 from atoll_worker.training.parameters import travelling
 from atoll_worker.training.replica import Replica
@@ -162,3 +163,22 @@ def test_adoptions_fill_the_set_of_held_slices_and_ticks_only_grow(
     assert replica.tick == 4
     for place in replica.places:
         assert torch.isfinite(place.tensor).all()
+
+
+def test_a_finished_model_has_the_final_values_though_it_was_trained_on(
+    slow: tuple[Replica, Link, SlowStaging],
+) -> None:
+    replica, other, _ = slow
+    for number, key in enumerate(replica.slices):
+        region = from_bytes(replica.memory.adopt(*key), FLOATS[replica.memory.plan.adopt_encoding])
+        region.fill_(float(number))
+        other.send(Adopt(shard=key[0], fragment=key[1], number=9, blend=0.0))
+    step(replica, 1)
+    final = {place.spec.name: place.tensor.clone() for place in replica.places}
+    for place in replica.places:
+        place.tensor.add_(0.5)  # a step of the optimizer
+    other.send(Finished(again=tuple(replica.slices)))
+    assert not replica.apply_commands().adopted
+    assert replica.finished
+    for place in replica.places:
+        assert torch.equal(place.tensor, final[place.spec.name])

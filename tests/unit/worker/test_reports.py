@@ -4,7 +4,7 @@ import math
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Finished, Tick
-from atoll_worker.rules.effects import Dial, Record
+from atoll_worker.rules.effects import Dial, Place, Record
 from unit.worker.learner_side import learner_side
 
 
@@ -75,10 +75,19 @@ def test_a_learner_finishes_when_every_shard_is_final_and_the_finals_are_adopted
     side.value(1, 1, 1)
     side.seen.clear()
     side.step()
-    assert side.take(Finished) == [Finished()]
+    everything = tuple(side.exchange.slices)
+    assert [(each.shard, each.fragment) for each in side.take(Place)] == [*everything]
+    assert side.take(Finished) == [Finished(again=everything)]
     assert {report.finished for _, report in side.messages("report")} == {True}
     side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
     assert side.take(Finished) == []  # said once
+
+
+def test_in_lock_step_nobody_trains_on_the_final_values_so_nothing_is_taken_again() -> None:
+    side = learner_side(shards=1, lockstep=True, overlap=0).begin()
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
+    assert side.take(Finished) == [Finished()]
+    assert side.take(Place) == []
 
 
 def test_finishing_at_a_final_is_reported_at_once_rule_27() -> None:

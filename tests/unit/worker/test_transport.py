@@ -18,7 +18,7 @@ from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
 from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.socket import memory_plan
-from atoll_worker.rules.effects import SendOffer
+from atoll_worker.rules.effects import Place, SendOffer
 from atoll_worker.transport.client import Outgoing, Payload
 from atoll_worker.transport.numbers import ArrayNumbers
 from atoll_worker.transport.transport import Outside, Transport
@@ -226,6 +226,16 @@ def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) 
     decoded = arrays.decode(data, encoding, np.empty(COUNT, np.float32))
     expected = (held.astype(np.float32) + decoded).astype(ml_dtypes.bfloat16)
     assert rig.transport.candidates[0, 0, 4].tobytes() == expected.tobytes()
+
+
+def test_final_values_are_placed_once_more_from_the_bases() -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.feed([Place(0, 0, 3)])
+    assert rig.memory.adopt(*KEY) == np.full(COUNT, 5.0, np.float32).tobytes()
+    rig.transport.candidates[0, 0, 4] = np.full(COUNT, 6.0, np.float32)
+    rig.transport.feed([Place(0, 0, 4)])
+    assert rig.memory.adopt(*KEY) == np.full(COUNT, 6.0, np.float32).tobytes()
 
 
 def test_each_capture_that_a_boundary_names_counts_its_region_on_by_two() -> None:

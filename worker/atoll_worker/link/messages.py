@@ -110,7 +110,13 @@ class Proceed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The final values of every shard are adopted: the training loop may end."""
+    """The final values of every shard are adopted: the training loop may end.
+
+    Steps were made on them meanwhile. So the adopt regions of the slices in `again` hold the final
+    values once more, to be taken as they are; this is no adoption that a Boundary tells of.
+    """
+
+    again: tuple[tuple[int, int], ...] = ()  # (shard, fragment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

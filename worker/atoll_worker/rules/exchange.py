@@ -57,7 +57,15 @@ from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Finished, Tick
 from atoll_worker.rules import adoption, handover, joining, reports
-from atoll_worker.rules.effects import Command, Effect, Record, SendHeld, SendMessage, SendSeed
+from atoll_worker.rules.effects import (
+    Command,
+    Effect,
+    Place,
+    Record,
+    SendHeld,
+    SendMessage,
+    SendSeed,
+)
 from atoll_worker.rules.slices import SliceState
 from atoll_worker.rules.state import Connection, new_state
 
@@ -293,7 +301,11 @@ class Exchange:
         return [*effects, *self._report(now)] if effects else []
 
     def _finish(self) -> list[Effect]:
-        """Finish when every shard has said Final and its final versions are adopted (rule 27)."""
+        """Finish when every shard has said Final and its final versions are adopted (rule 27).
+
+        Where no learner waits, the model has been trained on since it took the first of them. It
+        takes all of them once more, so that a finished learner has the job's values.
+        """
         state = self._state
         if state.finished:
             return []
@@ -302,4 +314,7 @@ class Exchange:
             if final is None or each.number < final.get(fragment, each.number + 1):
                 return []
         state.finished = True
-        return [Command(Finished())]
+        if state.observer or state.run_file.sync.lockstep:
+            return [Command(Finished())]
+        again = [Place(*each.key, each.number) for each in state.slices.values()]
+        return [*again, Command(Finished(again=tuple(state.slices)))]

@@ -123,7 +123,8 @@ class Replica:
                     self.tick = max(self.tick, command.tick)
                 case messages.Proceed():
                     self.proceed = True
-                case messages.Finished():
+                case messages.Finished(again=keys):
+                    work.tickets += [self._adopt(key, 0.0) for key in keys]
                     self.finished = True
                 case messages.Fail(exit_code=exit_code, reason=reason):
                     raise LearnerError(exit_code, reason)

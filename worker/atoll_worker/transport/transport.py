@@ -224,8 +224,10 @@ class Transport:
                 self._send_seed(shard)
             case SendHeld(shard, held):
                 self._send_held(shard, held)
-            case Place(shard, fragment, number):
+            case Place(shard, fragment, number) if (shard, fragment, number) in self.candidates:
                 self.numbers.place(shard, fragment, self.candidates[shard, fragment, number])
+            case Place(shard, fragment):  # the final values, once more
+                self.numbers.place(shard, fragment, self.bases[shard, fragment])
             case Promote(shard, fragment, number):
                 self.bases[shard, fragment] = self.candidates.pop((shard, fragment, number))
             case Discard(shard, fragment, number):

@@ -1,0 +1,59 @@
+"""A user's own script: one learner of the test of integer wires. At the end it saves its model."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from atoll import Learner
+
+SYMBOLS, WIDTH, BATCH = 64, 192, 16
+STEP_SECONDS = 0.02
+
+
+class Model(nn.Module):
+    """Parameters, a constant that travels, and a bf16 part."""
+
+    frequencies: Tensor
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(SYMBOLS, WIDTH)
+            self.hidden = nn.Linear(WIDTH, WIDTH)
+            self.narrow = nn.Linear(WIDTH, WIDTH, bias=False).bfloat16()
+        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(WIDTH) / WIDTH))
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        """Symbols int64 [batch] -> logits [batch, SYMBOLS]."""
+        value = functional.gelu(self.hidden(self.embedding(symbols) + self.frequencies))
+        value = self.narrow(value.bfloat16()).float()
+        return functional.linear(value, self.embedding.weight)
+
+
+def main() -> None:
+    """Train until the job is final."""
+    torch.set_num_threads(1)
+    model = Model(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with Learner(model, optimizer) as learner:
+        while not learner.finished:
+            generator = torch.Generator().manual_seed(learner.cursor)
+            symbols = torch.randint(SYMBOLS, (BATCH,), generator=generator)
+            loss = functional.cross_entropy(model(symbols), (symbols * 5 + 1) % SYMBOLS)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            learner.step(tokens=BATCH, loss=loss)
+            time.sleep(STEP_SECONDS)  # steps of real models are longer than a round trip
+        folder = Path(os.environ["ATOLL_TELEMETRY_DIR"])
+        save_file(model.state_dict(), folder / f"{learner.slot}.safetensors")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""int8 up and int4 down through the whole program: every learner ends with the shards' bits."""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atoll_protos.codecs import Wire, encoded_size, encoding_of
+from atoll_protos.layout import Layout, build_layout
+from atoll_protos.tensors import byte_view
+from atoll_worker.training.parameters import travelling
+from local.command import RUN_SECONDS_MAX, TESTS, commits, python_path, run_atoll, tapes
+from local.integer_wires_script import Model
+
+FRAGMENTS, SHARDS, STEPS = 2, 2, 80
+SLOTS = ("one-0", "two-0")
+
+
+def manifest() -> str:
+    container = {
+        "name": "learner",
+        "command": [sys.executable, "integer_wires_script.py"],
+        "workingDir": str(TESTS / "local"),
+        "env": [{"name": "PYTHONPATH", "value": python_path(TESTS)}],
+    }
+    spec = {
+        "steps": STEPS,
+        "learner": {"template": {"spec": {"containers": [container]}}},
+        "regions": [{"name": "one"}, {"name": "two"}],
+        "syncer": {"shards": SHARDS},
+        "sync": {
+            **{"fragments": FRAGMENTS, "period": 8, "overlap": 2, "quorum": 2},
+            "wire": {"up": "int8", "down": "int4"},
+            "outer": {"learningRate": "0.7", "momentum": "0.5"},
+        },
+    }
+    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
+    return yaml.safe_dump({**kind, "metadata": {"name": "integers"}, "spec": spec})
+
+
+def digests(state: dict[str, Tensor], layout: Layout) -> dict[tuple[int, int], str]:
+    """(shard, slice) -> sha256 of its values in bf16, as a base is named."""
+    found = {}
+    for owned in layout.slices:
+        parts = [
+            state[layout.tensors[piece.tensor].name].flatten()[piece.start : piece.stop].bfloat16()
+            for piece in owned.pieces
+        ]
+        data = byte_view(torch.cat(parts))
+        found[owned.shard, owned.fragment] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def last_of(committed: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
+    """(shard, slice) -> digest of its newest version."""
+    newest = sorted(committed, key=lambda each: each["version"])
+    return {(each["shard"], each["slice"]): each["digest"] for each in newest}
+
+
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+def test_learners_on_integer_wires_end_with_the_bits_that_the_shards_have(tmp_path: Path) -> None:
+    job, out = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(manifest())
+    run_atoll(job, out)
+
+    specs = [place.spec for place in travelling(Model(seed=0))]
+    layout = build_layout(specs, FRAGMENTS, SHARDS)
+    committed = commits(out)
+    assert len(committed) >= SHARDS * FRAGMENTS * (STEPS // 8 - 3)
+    expected = last_of(committed)
+    models = [load_file(next(out.rglob(f"{slot}.safetensors"))) for slot in SLOTS]
+    for model in models:
+        assert digests(model, layout) == expected
+
+    exported = load_file(out / "export" / "model-00001-of-00001.safetensors")
+    constant = Model(seed=0).frequencies
+    for model in (*models, exported):
+        assert torch.equal(model["frequencies"], constant)  # the wires round it, nobody keeps that
+    for name, tensor in exported.items():
+        assert torch.equal(models[0][name], tensor), name
+    moved = max((exported[name] - start).abs().max() for name, start in start_values())
+    assert moved > 0.01
+
+    assert bytes_down(out) < 0.75 * whole_values(layout, committed)
+
+
+def start_values() -> list[tuple[str, Tensor]]:
+    """Version 0."""
+    return list(Model(seed=0).state_dict().items())
+
+
+def bytes_down(out: Path) -> int:
+    """What all shards have sent to learners, frames included."""
+    newest: dict[int, int] = {}
+    for shard, line in enumerate_tapes(out):
+        newest[shard] = max(newest.get(shard, 0), line["bytes_down"])
+    return sum(newest.values())
+
+
+def enumerate_tapes(out: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Lines with the number of their shard; those before the first commit belong to it too."""
+    shard, found = 0, []
+    for line in tapes(out):
+        shard = line.get("shard", shard)
+        found.append((shard, line))
+    return found
+
+
+def whole_values(layout: Layout, committed: list[dict[str, Any]]) -> int:
+    """What it would take to send every version whole."""
+    counts = {(each.shard, each.fragment): each.element_count for each in layout.slices}
+    encoding = encoding_of(Wire.BF16)
+    sizes = (encoded_size(counts[each["shard"], each["slice"]], encoding) for each in committed)
+    return len(SLOTS) * sum(sizes)
