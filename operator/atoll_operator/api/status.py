@@ -70,7 +70,10 @@ class RegionStatus(Shown):
     )
     replaced: int | None = Field(
         default=None,
-        description="Pods that were moved away from lost nodes so far; as for ready.",
+        description=(
+            "Pods that were moved away so far, from nodes that were lost or on which they crashed"
+            " again and again; as for ready."
+        ),
     )
     live: int | None = Field(
         default=None, description="Learners in training; absent while the syncer is silent."

@@ -163,6 +163,8 @@ class Applier:
                 log.info(
                     "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason
                 )
+                if each.event is not None:
+                    await self.repair.recorder.tell(each.event)
 
 
 def _is_outdated(child: Object, error: ApiError) -> bool:

@@ -20,7 +20,7 @@ from atoll_operator.kube.observation import Pod, Refusal, Remembered, Replacemen
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
 MINUTE_SECONDS = 60.0
-DELETED_SECONDS = 600.0  # for which the deletion of a pod is remembered
+DELETED_SECONDS = 24 * 3600.0  # for which the deletion of a pod is remembered
 REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
 REVERT_SECONDS = (2.0, 30.0)  # before a child is reverted again: after the first, and at most
 REVERT_FORGET_SECONDS = 600.0  # after the last revert; then the next one counts as the first
@@ -72,6 +72,7 @@ class Memory:
     answered_at: dict[int, float] = field(default_factory=dict)  # or first asked at
     asked_at: str = ""  # RFC 3339
     absent_since: dict[str, float] = field(default_factory=dict)  # by slot
+    stalled_since: dict[str, float] = field(default_factory=dict)  # by UID of the slot's pod
     tick: int = -1  # the lowest of all shards
     tick_at: float = 0.0  # when it last moved
     final_at: float | None = None  # when the registrar first said Complete
@@ -139,6 +140,7 @@ class Memory:
         """Everything that a plan may use, as ages; also notes which slots are absent."""
         replies = self._young_replies(shards, now)
         self._note_absent(pods, replies[0] if replies else None, now)
+        self._note_stalled(replies[0] if replies else None, now)
         self.deleted_at = {
             key: at for key, at in self.deleted_at.items() if now - at < DELETED_SECONDS
         }
@@ -149,6 +151,7 @@ class Memory:
             registrar_address=self.addresses.get(0, ""),
             silent_seconds={shard: now - at for shard, at in self.answered_at.items()},
             absent_seconds={slot: now - since for slot, since in absent.items()},
+            stalled_seconds={uid: now - since for uid, since in self.stalled_since.items()},
             storm_seconds={region: now - at for region, at in self.stormed_at.items()},
             final_seconds=None if self.final_at is None else now - self.final_at,
             still_seconds=now - (self.tick_at or now),
@@ -194,3 +197,9 @@ class Memory:
         shown = {slot.slot for slot in registrar.slots}
         slots = {pod.slot for pod in pods if pod.role == LEARNER_ROLE and pod.node}
         self.absent_since = {slot: self.absent_since.get(slot, now) for slot in slots - shown}
+
+    def _note_stalled(self, registrar: pb.StatusReply | None, now: float) -> None:
+        """Since when the registrar shows a slot as Stalled; while it is silent, from anew."""
+        slots = registrar.slots if registrar is not None else []
+        stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
+        self.stalled_since = {uid: self.stalled_since.get(uid, now) for uid in stalled}

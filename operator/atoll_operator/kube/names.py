@@ -45,6 +45,7 @@ class Annotation:
     RUN_HASH: Final = f"{GROUP}/run-hash"
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
     STATE: Final = f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.restore`)
+    SUSPECTS: Final = f"{GROUP}/suspects"  # {node: since when, UNIX seconds}
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 

@@ -64,6 +64,7 @@ class Pod:
     made_at: float | None = None  # UNIX seconds
     exit_code: int | None = None  # of the container's last end
     exit_message: str = ""
+    restarts: int = 0  # of the container, on this node
     runs: bool = False  # the container runs now, perhaps after an end
     waiting: str = ""  # why its container, or one that it needs, does not run
     unschedulable: str = ""  # the scheduler's message
@@ -138,6 +139,7 @@ class Workload:
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
     trouble: str = ""  # why its controller cannot make pods; only Deployments say so
     replaced: Mapping[int, Replaced] = field(default_factory=dict)  # by ordinal
+    suspects: Mapping[str, int] = field(default_factory=dict)  # since, UNIX seconds, by node
 
     @property
     def hash(self) -> str:
@@ -187,6 +189,7 @@ class Remembered:
     registrar_address: str = ""  # host:port of shard 0; empty: not known
     silent_seconds: Mapping[int, float] = field(default_factory=dict)  # by shard
     absent_seconds: Mapping[str, float] = field(default_factory=dict)  # by slot
+    stalled_seconds: Mapping[str, float] = field(default_factory=dict)  # by UID of the slot's pod
     storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
     final_seconds: float | None = None  # since the registrar first said Complete
     still_seconds: float = 0.0  # since the job's tick last moved
@@ -253,9 +256,12 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels", {})
     conditions = {each["type"]: each for each in status.get("conditions") or []}
-    code, message, waiting, runs = _container(
-        raw, (containers or {}).get(labels.get(Label.ROLE, ""), "")
-    )
+    own = _container(raw, (containers or {}).get(labels.get(Label.ROLE, ""), ""))
+    now, last = own.get("state") or {}, own.get("lastState") or {}
+    ended = now.get("terminated") or last.get("terminated") or {}
+    waiting = (now.get("waiting") or {}).get("reason", "")
+    if waiting in STARTING_WAITS:
+        waiting = _other_waits(raw.get("status", {}), own) or waiting
     scheduled = conditions.get("PodScheduled", {})
     return Pod(
         name=metadata["name"],
@@ -271,9 +277,10 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         terminating="deletionTimestamp" in metadata,
         template=_template(metadata),
         made_at=_time(metadata.get("creationTimestamp")),
-        exit_code=code,
-        exit_message=message,
-        runs=runs,
+        exit_code=ended.get("exitCode"),
+        exit_message=(ended.get("message") or "").strip(),
+        restarts=own.get("restartCount", 0),
+        runs="running" in now,
         waiting=waiting,
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         excluded=excluded_nodes(raw),
@@ -293,8 +300,8 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() else -1
 
 
-def _container(raw: Raw, name: str) -> tuple[int | None, str, str, bool]:
-    """Exit code and message of Atoll's container, why it or another one waits, whether it runs.
+def _container(raw: Raw, name: str) -> Raw:
+    """The status of Atoll's container; empty before there is one.
 
     The kubelet sorts containers by name, and a webhook may put a sidecar before ours, so the
     container is found by its `name` in the template; in a pod of an older template it may have
@@ -305,14 +312,7 @@ def _container(raw: Raw, name: str) -> tuple[int | None, str, str, bool]:
     specs = raw.get("spec", {}).get("containers") or []
     if name not in found and specs:
         name = specs[0].get("name", "")
-    own = found.get(name) or (next(iter(found.values())) if len(found) == 1 else {})
-    now, last = own.get("state") or {}, own.get("lastState") or {}
-    ended = now.get("terminated") or last.get("terminated") or {}
-    waiting = (now.get("waiting") or {}).get("reason", "")
-    if waiting in STARTING_WAITS:
-        waiting = _other_waits(status, own) or waiting
-    said = (ended.get("message") or "").strip()
-    return ended.get("exitCode"), said, waiting, "running" in now
+    return found.get(name) or (next(iter(found.values())) if len(found) == 1 else {})
 
 
 def _other_waits(status: Raw, own: Raw) -> str:
@@ -374,6 +374,7 @@ def workload(raw: Raw) -> Workload:
         excluded=excluded_nodes(template),
         trouble=_pods_refused(status),
         replaced={int(key): _replaced(*each) for key, each in replaced.items()},
+        suspects=json.loads(annotations.get(Annotation.SUSPECTS) or "{}"),
     )
 
 
@@ -394,6 +395,11 @@ def replaced_text(replaced: Mapping[int, Replaced]) -> str:
     if not replaced:
         return ""
     return json.dumps({str(key): list(astuple(replaced[key])) for key in sorted(replaced)})
+
+
+def suspects_text(suspects: Mapping[str, int]) -> str:
+    """The annotation of suspected nodes; empty when there are none."""
+    return json.dumps(suspects, sort_keys=True) if suspects else ""
 
 
 def excluded_nodes(template: Raw) -> tuple[str, ...]:

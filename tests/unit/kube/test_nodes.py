@@ -10,6 +10,7 @@ from atoll_operator.api.spec import Failure
 from atoll_operator.kube import observation
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Node, Pod, Replaced, Replacement, Workload
+from atoll_operator.kube.plan.exclusions import exclusions, stranded
 from atoll_operator.kube.plan.nodes import (
     Leases,
     NodeState,
@@ -18,9 +19,7 @@ from atoll_operator.kube.plan.nodes import (
     ToReplace,
     counts,
     decide,
-    exclusions,
     state_of,
-    stranded,
     works_again,
 )
 from unit.kube.cluster_values import learner, node, shard

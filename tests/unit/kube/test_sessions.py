@@ -1,7 +1,7 @@
 """Which sessions are dead, and which pods wait for the operator's word."""
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.plan.sessions import judge, shard_addresses, to_name, to_retire
+from atoll_operator.kube.plan.sessions import idle, judge, shard_addresses, to_name, to_retire
 from unit.kube.cluster_values import job, learner, reply, shard
 
 POD = learner("us-east-0", "n1")
@@ -83,3 +83,26 @@ def test_shards_are_reached_at_their_newest_pods_or_at_the_endpoints_of_another_
         assert shard_addresses(two, [dead], lambda _: True)[0] == ""
     far = job("spec.syncer.endpoints=['a:1', 'b:2']")
     assert shard_addresses(far, [], lambda _: False) == {0: "a:1", 1: "b:2"}
+
+
+def idles(registrar: pb.StatusReply, absent: float = 0.0) -> bool:
+    return bool(idle([POD], [registrar], {POD.slot: absent}))
+
+
+def test_a_slot_is_idle_when_it_is_known_not_to_train() -> None:
+    for state, known in {
+        "Joining": True, "Lost": True, "Left": True, "Training": False, "Stalled": False,
+    }.items():  # fmt: skip
+        assert idles(reply(us_east_0=state)) is known
+    other = reply(us_east_0="Training")
+    other.slots[0].uid = "another"
+    assert idles(other)
+    assert not idles(reply(), absent=9.0)
+    assert idles(reply(), absent=10.0)
+
+
+def test_no_slot_is_idle_while_a_shard_may_wait_for_its_state() -> None:
+    recovering = reply(us_east_0="Joining")
+    recovering.state = pb.SHARD_RECOVERING
+    assert not idles(recovering)
+    assert not idle([POD], [reply(us_east_0="Joining"), None], {})

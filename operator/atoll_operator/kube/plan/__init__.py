@@ -20,6 +20,8 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     overrides  what a region changes in its learners' template
     drift      where a live object differs from what would be applied
     ownership  whose an object is that has the name of a child
+    suspects   learners that crash again and again where they are, or hang
+    exclusions the nodes that templates exclude
     nodes      lost nodes, storms, and which pods are made again elsewhere
     phase      suspended, running, complete or failed
     events     Events of a job

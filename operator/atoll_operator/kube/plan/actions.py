@@ -20,7 +20,8 @@ class Deletion:
     name: str
     uid: str
     reason: str
-    key: tuple[str, str] | None = None  # of a pod: its place and the cause (`planner.AGAIN`)
+    key: tuple[str, str] | None = None  # of a pod: its place and the cause (`restarts`)
+    event: Event | None = None  # to be written when it is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

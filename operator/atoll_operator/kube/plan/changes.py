@@ -32,11 +32,12 @@ from atoll_operator.kube.observation import (
     rfc3339,
     workload_name,
 )
-from atoll_operator.kube.plan import events, nodes, restarts
+from atoll_operator.kube.plan import events, restarts
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren, Owner
 from atoll_operator.kube.plan.drift import Difference, drift, quantity
+from atoll_operator.kube.plan.exclusions import exclusions
 from atoll_operator.kube.plan.situation import Situation
 from atoll_protos.names import Label
 
@@ -115,7 +116,7 @@ def _builder(case: Situation) -> JobChildren:
         settings=case.settings,
         manifest=seen.accepted,
         running=phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job)),
-        exclusions=nodes.exclusions(
+        exclusions=exclusions(
             job.name,
             seen.workloads,
             case.placement,

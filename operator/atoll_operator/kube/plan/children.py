@@ -63,7 +63,7 @@ from atoll_operator.kube.names import (
 )
 from atoll_operator.kube.observation import Object, key_of
 from atoll_operator.kube.plan import accepted, pods, restore
-from atoll_operator.kube.plan.nodes import Exclusions
+from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
@@ -305,6 +305,9 @@ class JobChildren:
         replaced = self.exclusions.replaced.get(name)
         if replaced:
             workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
+        suspects = self.exclusions.suspects.get(name)
+        if suspects:
+            workload["metadata"]["annotations"][Annotation.SUSPECTS] = suspects
         service = self._object(
             "Service", "v1", name, labels,
             spec={"clusterIP": "None", "selector": match, "publishNotReadyAddresses": True},

@@ -22,6 +22,7 @@ from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.names import COMPONENT
 
 MESSAGE_CHARACTERS_MAX = 1000  # the API server refuses more than 1024
+LEARNER_RESTARTED = "LearnerRestarted"
 NODE_LOST = "NodeLost"
 REVERTED = "ChildReverted"
 EXPECTED_TYPES = frozenset({"Suspended", "Complete"})  # no warning: the user asked for it
@@ -110,6 +111,14 @@ def of_replacement(job: Mapping[str, Any], pod: str, reason: str, now: str) -> E
     return Event(
         job=job["metadata"], reason=NODE_LOST, message=message, at=now, subject=pod, warning=True
     )
+
+
+def of_restart(job: Mapping[str, Any], pod: str, reason: str, now: str) -> Event:
+    """The Event for a learner's pod that is made again because it does not work as it is."""
+    return Event(
+        job=job["metadata"], reason=LEARNER_RESTARTED, message=f"{pod} is made again: {reason}",
+        at=now, subject=pod, warning=True,
+    )  # fmt: skip
 
 
 def of_revert(job: Mapping[str, Any], kind: str, name: str, text: str, now: str) -> Event:

@@ -65,7 +65,6 @@ from atoll_operator.kube.observation import (
     Replaced,
     Replacement,
     Workload,
-    replaced_text,
     workload_name,
 )
 
@@ -229,6 +228,7 @@ class Placement:
     exhausted: tuple[str, ...] = ()  # names of pods without replacements left
     lost: Mapping[str, NodeState] = field(default_factory=dict)  # by node
     storms: tuple[str, ...] = ()  # regions with too many lost nodes right now
+    suspected: tuple[Pod, ...] = ()  # learners that crash where they are (`suspects`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,73 +330,6 @@ def counts(
         noted = live.replaced.get(pod.ordinal, Replaced())
         found[pod.name] = noted.within_a_day(now) - (noted.uid == pod.uid)
     return found
-
-
-# ---------------------------------------------------------------- what children say of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclusions:
-    """What lost nodes change in the workloads, by a workload's name."""
-
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    replaced: Mapping[str, str] = field(default_factory=dict)  # text of Annotation.REPLACED
-
-
-def exclusions(
-    job: str,
-    workloads: Mapping[str, Workload],
-    placement: Placement,
-    pods: Iterable[Pod],
-    *,
-    now: float,
-    known: bool = True,
-) -> Exclusions:
-    """Lost nodes by workload: from its first replacement on, until they are well again.
-
-    A Deployment keeps what it has as long as its pod is on a node that is not lost, because a
-    changed template restarts the shard. A deleted node is not excluded: nothing can be scheduled
-    on it. `known`: the nodes have been listed; before that everything stays as it is.
-    """
-    stand = {workload_name(job, pod) for pod in pods if pod.node and not pod.ended}
-    lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
-    moved: dict[str, list[Pod]] = {}
-    for each in placement.replace:
-        moved.setdefault(workload_name(job, each.pod), []).append(each.pod)
-    excluded: dict[str, tuple[str, ...]] = {}
-    replaced: dict[str, str] = {}
-    for name, live in workloads.items():
-        kept = set(live.excluded)
-        if known and (live.kind == "StatefulSet" or name not in stand):
-            kept &= lost
-        if name in moved:
-            kept |= lost
-        excluded[name] = tuple(sorted(kept))
-        noted = dict(live.replaced)
-        for pod in moved.get(name, []):
-            before = noted.get(pod.ordinal, Replaced())
-            if before.uid != pod.uid:
-                noted[pod.ordinal] = before.once_more(pod.uid, now)
-        replaced[name] = replaced_text(noted)
-    return Exclusions(nodes=excluded, replaced=replaced)
-
-
-def is_excluded(each: ToReplace, live: Workload | None, lost: Mapping[str, NodeState]) -> bool:
-    """Whether the pod may be deleted: its controller would not use the lost node again."""
-    if lost.get(each.node) is NodeState.GONE:
-        return True
-    return live is not None and live.observed and each.node in live.excluded
-
-
-def stranded(pod: Pod, live: Workload | None) -> bool:
-    """Whether a StatefulSet's pod waits for a node and excludes one that its template allows again.
-
-    It is made again once, from that template. A Deployment makes its pod again by itself.
-    """
-    if live is None or live.kind != "StatefulSet" or not live.observed:
-        return False
-    waits = not pod.node and not pod.terminating and not pod.ended
-    return waits and any(node not in live.excluded for node in pod.excluded)
 
 
 def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:

@@ -37,9 +37,10 @@ from atoll_operator.kube.observation import (
     seconds_of,
     workload_name,
 )
-from atoll_operator.kube.plan import changes, events, nodes, restarts, sessions, status
+from atoll_operator.kube.plan import changes, events, restarts, sessions, status
 from atoll_operator.kube.plan.accepted import RESTORE_REFUSED
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.exclusions import is_excluded
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.situation import Situation, situation_of
 from atoll_operator.kube.settings import Settings
@@ -134,7 +135,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
     for each in placement.replace:
         pod, state = each.pod, placement.lost.get(each.node)
         live = seen.workloads.get(workload_name(job.name, pod))
-        if not nodes.is_excluded(each, live, placement.lost):
+        if not is_excluded(each, live, placement.lost):
             waits = True
             continue
         key = (place_of(job.name, pod), f"{each.node} is lost")

@@ -1,10 +1,12 @@
 """Which pods of one job are deleted with their usual grace in this pass, and which wait.
 
-Three causes: a pod waits and excludes a node for no reason, a shard has refused it for good, or
-its template is old (`rollout` decides the pace). Pods on lost nodes are not among them
+The causes: a pod waits and excludes a node for no reason, a shard has refused it for good, it
+crashes again and again where it is or hangs (`suspects`), or its template is old (`rollout`
+decides the pace). Pods on lost nodes are not among them
 (`planner`). None of a place, which is a learner's slot or a Deployment, is deleted twice for one
 cause within SAME_CAUSE_SECONDS: what does not help the first time needs another answer, and a pod
-that must wait for capacity must be left alone. A template that has changed again is another cause.
+that must wait for capacity must be left alone. One that hangs is restarted at most once a day. A
+template that has changed again is another cause.
 """
 
 from collections.abc import Sequence
@@ -14,10 +16,20 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation, learner_set
-from atoll_operator.kube.observation import Object, Observation, Pod, place_of, workload_name
-from atoll_operator.kube.plan import nodes, rollout, sessions
+from atoll_operator.kube.observation import (
+    DAY_SECONDS,
+    Object,
+    Observation,
+    Pod,
+    place_of,
+    rfc3339,
+    workload_name,
+)
+from atoll_operator.kube.plan import events, rollout, sessions
 from atoll_operator.kube.plan.actions import Deletion
+from atoll_operator.kube.plan.exclusions import keeps_off, stranded
 from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.suspects import hung
 from atoll_protos.exits import ExitCode
 from atoll_protos.names import Label
 
@@ -25,20 +37,29 @@ SAME_CAUSE_SECONDS = 60.0  # no pod of one place is deleted twice for one cause 
 SUPERSEDED = "a shard refused it for good: another pod has its slot"
 STRANDED = "it waits for a node, and excludes one that its template allows again"
 OLD_TEMPLATE = "its template has changed"
+CRASHING = "it has crashed {} times on {} while other learners train"
+HUNG = "it has made no step for very long while other learners train"
 
 
 def deletions(case: Situation) -> tuple[Deletion, ...]:
-    """Pods that cannot go on as they are: stranded, or superseded at the registrar.
-
-    Both are deleted with their usual grace, and their controllers make them again.
-    """
+    """Pods that cannot go on as they are; their controllers make them again."""
+    seen, name = case.seen, case.job.name
     found = []
-    for pod in case.seen.pods:
-        live = case.seen.workloads.get(workload_name(case.job.name, pod))
-        if nodes.stranded(pod, live):
+    for pod in seen.pods:
+        live = seen.workloads.get(workload_name(name, pod))
+        if stranded(pod, live):
             found.append(_of_pod(case, pod, STRANDED))
         elif pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating:
             found.append(_of_pod(case, pod, SUPERSEDED))
+    for pod in case.placement.suspected:
+        if keeps_off(pod.node, seen.workloads.get(workload_name(name, pod))):
+            reason = CRASHING.format(pod.restarts, pod.node)
+            found.append(_of_pod(case, pod, reason, f"it crashes on {pod.node}", told=True))
+    if case.phase.kind is Kind.RUNNING:
+        for pod in hung(seen.pods, seen.registrar, seen.remembered.stalled_seconds):
+            each = _of_pod(case, pod, HUNG, told=True)
+            if each.key is None or not is_done(case, each.key, DAY_SECONDS):
+                found.append(each)
     return _not_again(case, found)
 
 
@@ -90,9 +111,15 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
     return _not_again(case, found)
 
 
-def _of_pod(case: Situation, pod: Pod, reason: str, cause: str = "") -> Deletion:
+def _of_pod(
+    case: Situation, pod: Pod, reason: str, cause: str = "", *, told: bool = False
+) -> Deletion:
+    """The deletion of a pod; `told`: in an Event as well."""
     key = (place_of(case.job.name, pod), cause or reason)
-    return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason, key=key)
+    event = None
+    if told:
+        event = events.of_restart(case.seen.raw, pod.name, reason, rfc3339(case.now))
+    return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason, key=key, event=event)
 
 
 def _not_again(case: Situation, found: Sequence[Deletion]) -> tuple[Deletion, ...]:
@@ -100,9 +127,9 @@ def _not_again(case: Situation, found: Sequence[Deletion]) -> tuple[Deletion, ..
     return tuple(each for each in found if each.key is None or not is_done(case, each.key))
 
 
-def is_done(case: Situation, key: tuple[str, str]) -> bool:
+def is_done(case: Situation, key: tuple[str, str], seconds: float = SAME_CAUSE_SECONDS) -> bool:
     """Whether a pod of this place was deleted for this cause a moment ago."""
-    return case.seen.remembered.deleted_seconds.get(key, SAME_CAUSE_SECONDS) < SAME_CAUSE_SECONDS
+    return case.seen.remembered.deleted_seconds.get(key, seconds) < seconds
 
 
 def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:

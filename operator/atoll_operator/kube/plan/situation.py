@@ -4,13 +4,14 @@ The phase and the placement are decided once per pass, here, and every later dec
 same two. So the status, the children and the deletions of one pass cannot contradict each other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation
 from atoll_operator.kube.observation import Observation, Pod, with_region
-from atoll_operator.kube.plan import nodes, sessions
+from atoll_operator.kube.plan import nodes, sessions, suspects
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.children import syncer_region
 from atoll_operator.kube.plan.nodes import Placement
@@ -72,7 +73,13 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
         seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
     )
     home = syncer_region(job)
-    return nodes.decide(
+    of_regions = nodes.region_nodes(
+        [region.name for region in job.spec.regions],
+        seen.nodes,
+        spans_regions=settings.spans_regions,
+    )
+    counts = nodes.counts(job.name, seen.pods, seen.workloads, now)
+    placement = nodes.decide(
         nodes.PlacementInput(
             pods=[
                 with_region(pod, home)
@@ -82,16 +89,28 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
             nodes=seen.nodes,
             dead=judged.dead,
             unseen=judged.unseen,
-            counts=nodes.counts(job.name, seen.pods, seen.workloads, now),
+            counts=counts,
             failure=job.spec.failure,
-            region_nodes=nodes.region_nodes(
-                [region.name for region in job.spec.regions],
-                seen.nodes,
-                spans_regions=settings.spans_regions,
-            ),
+            region_nodes=of_regions,
             released=Annotation.RELEASE_HOLD in (seen.raw["metadata"].get("annotations") or {}),
             settling=frozenset(
                 region for region, since in remembered.storm_seconds.items() if since < loss_seconds
             ),
         )
     )
+    if phase.kind is not Kind.RUNNING:
+        return placement
+    found = suspects.crashing(
+        suspects.Scene(
+            job=job.name,
+            pods=[pod for pod in seen.pods if pod.node not in placement.lost],
+            training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
+            workloads=seen.workloads,
+            region_nodes=of_regions,
+            counts=counts,
+            failure=job.spec.failure,
+            now=now,
+        )
+    )
+    exhausted = (*placement.exhausted, *found.exhausted)
+    return replace(placement, suspected=found.pods, exhausted=exhausted)
