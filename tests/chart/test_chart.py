@@ -88,7 +88,7 @@ def test_the_operator_may_apply_and_list_every_kind_of_child(rendered: Rendered)
     (role,) = named(rendered, "ClusterRole", OPERATOR)
     for kind, (version, plural) in KINDS.items():
         group = version.rpartition("/")[0]
-        needed = {"get", "delete"} if kind == "Pod" else {"get", "create", "patch"}
+        needed = {"get", "create", "delete"} if kind == "Pod" else {"get", "create", "patch"}
         assert needed | {"list", "watch"} <= rights(role)[group, plural], kind
 
 

@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]       # their controllers make them again
+  verbs: [get, list, watch, create, delete]   # create: only to try one in a dry run
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

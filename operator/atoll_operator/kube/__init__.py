@@ -9,6 +9,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     observe      phase 1: what the watches and the shards show becomes an Observation
     plan/        phase 2: every decision, pure
     apply        phase 3: carries a Plan out, in its order
+    trial        what the API server would refuse, asked before it is applied
     repair       phase 3: the sequences for a pod on a lost node
     report       phase 4: status and Events
     recorder     Events: one object for what happens again and again
@@ -21,7 +22,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
-Imports go downwards in this order: serve; reconcile; observe, apply, report; repair; recorder;
-edges; memory, plan; health, observation; cache; metrics, settings, names. `plan` imports no time,
-network or cluster (import-linter checks all of this).
+Imports go downwards in this order: serve; reconcile; observe, apply, report; repair, trial;
+recorder; edges; memory, plan; health, observation; cache; metrics, settings, names. `plan` imports
+no time, network or cluster (import-linter checks all of this).
 """

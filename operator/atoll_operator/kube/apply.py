@@ -2,10 +2,11 @@
 
 The order, and why it is so:
 
-1. *Children are applied*, first those that pods refer to. Of a new job the API server checks all
-   workloads in a dry run before anything is made; if it refuses one, nothing is. The StatefulSet
-   of a pod on a lost node gets its exclusion here; the pod itself is deleted in a later pass, when
-   its controller has observed the exclusion.
+1. *Children are applied*, first those that pods refer to. The API server tries
+   each workload with a new template, and one of its pods, in a dry run (`trial`); what it refuses
+   is not written, and of a new job nothing is. The StatefulSet of a pod on a lost node gets its
+   exclusion here; the pod itself is deleted in a later pass, when its controller has observed the
+   exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
 3. *Pods on lost nodes are replaced* (`repair.replace`): last look at the Lease, retire the slot's
    owner, delete. The delete comes only after the registrar has taken the word, because from the
@@ -51,6 +52,7 @@ from atoll_operator.kube.plan.actions import Deletion, Plan
 from atoll_operator.kube.plan.drift import differences
 from atoll_operator.kube.plan.ownership import obstacle
 from atoll_operator.kube.repair import Repair
+from atoll_operator.kube.trial import refusal
 
 log = structlog.get_logger()
 
@@ -94,12 +96,12 @@ class Applier:
         for gone in memory.refused.keys() - plan.refused:
             del memory.refused[gone]  # the job no longer asks for it
         news, waits, reverts = False, False, {each.key: each for each in plan.reverts}
-        checked = [await self._check(plan, each, memory) for each in plan.check]
-        wrong = [each for each in checked if each is not None]
-        if wrong:
-            return Outcome(refused=any(wrong))
-        for child in plan.apply:
+        wrong = await self._check(plan, memory)
+        news |= any(wrong.values())
+        for child in plan.apply if plan.partly or not wrong else ():
             kind, name = key_of(child)
+            if (kind, name) in wrong:
+                continue
             applied = child["metadata"]["annotations"][Annotation.APPLIED]
             try:
                 answer = await self._take(child)
@@ -126,22 +128,19 @@ class Applier:
                     await self.repair.recorder.tell(revert.event)
         return Outcome(waits=waits, refused=news)
 
-    async def _check(self, plan: Plan, child: Object, memory: Memory) -> bool | None:
-        """Let the API server check a child in a dry run; None: it is right.
-
-        Else it is noted as any refusal is, and the answer says whether that is news. Where an
-        object has the child's name already, `_take` decides what becomes of it.
-        """
-        kind, name = key_of(child)
-        if await self.api.get(path(kind, plan.namespace, name)) is not None:
-            return None
-        try:
-            await self.api.dry_run(child)
-        except ApiError as error:
-            applied = child["metadata"]["annotations"][Annotation.APPLIED]
-            log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
-            return memory.refuse((kind, name), applied, error.message, plan.at, error.status)
-        return None
+    async def _check(self, plan: Plan, memory: Memory) -> dict[tuple[str, str], bool]:
+        """The workloads that the API server would refuse, with whether that is news."""
+        wrong = {}
+        for child in plan.check:
+            kind, name = key_of(child)
+            error = await refusal(self.api, child)
+            if error is not None:
+                applied = child["metadata"]["annotations"][Annotation.APPLIED]
+                wrong[kind, name] = memory.refuse(
+                    (kind, name), applied, error.message, plan.at, error.status
+                )
+                log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+        return wrong
 
     async def _take(self, child: Object) -> Object:
         """Apply one child; raises ApiError, also where another's object has its name."""

@@ -48,6 +48,7 @@ class Server:
         self.log: list[str] = []
         self.refuses: dict[str, str] = {}  # message by name of a child
         self.wrong: dict[str, str] = {}  # message by a text in a workload
+        self.wrong_pods: dict[str, str] = {}  # the same, found only in its pods
         self.cache, self.version = Cache(), 0
 
     def show(self) -> None:
@@ -93,6 +94,11 @@ class Server:
         for text, message in self.wrong.items():
             if text in str(child.get("spec", {}).get("template", "")):
                 raise ApiError(500, message)
+
+    async def dry_run_pod(self, pod: Mapping[str, Any]) -> None:
+        for text, message in self.wrong_pods.items():
+            if text in str(pod):
+                raise ApiError(403, message)
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]

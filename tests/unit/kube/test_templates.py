@@ -7,6 +7,8 @@ import pytest
 
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS
+from atoll_operator.kube.trial import pod_of
+from unit.kube.cluster_values import children
 from unit.kube.test_reconcile import KEY, World
 
 WRONG = {"imagee": ".spec.template.spec.containers[0].imagee: field not declared in schema"}
@@ -114,3 +116,81 @@ def test_an_object_of_somebody_else_is_left_to_the_look_at_its_owner() -> None:
     there.run()
     assert there.said("Accepted")["reason"] == "ChildrenRefused"
     assert path("StatefulSet", "demo", "tiny-eu-west") in there.server.children
+
+
+CLASS = {"'priorityClassName': 'nope'": 'pods "x" is forbidden: no PriorityClass with name nope'}
+NOPE = {"template": {"spec": {"priorityClassName": "nope"}}}
+
+
+def test_a_template_of_which_no_pod_could_be_made_ends_no_pod_that_runs() -> None:
+    """A StatefulSet is taken whatever its pods ask for; only a pod shows that they are refused."""
+    running = World()
+    running.run()
+    running.server.wrong_pods = CLASS
+    edit(running, NOPE)
+    running.run()
+    running.run()
+    where = path("StatefulSet", "demo", "tiny-us-east")
+    template = running.server.children[where]["spec"]["template"]
+    assert "priorityClassName" not in template["spec"]
+    accepted = running.said("Accepted")
+    assert accepted["reason"] == "TemplateRefused"
+    assert "its pods would be refused: pods" in accepted["message"]
+    assert "no PriorityClass with name nope" in accepted["message"]
+
+
+def test_of_a_new_job_a_pod_is_tried_too() -> None:
+    wrong = world(NOPE)
+    wrong.server.wrong_pods = CLASS
+    wrong.run()
+    wrong.run()
+    assert not wrong.server.children
+    assert wrong.said("Accepted")["reason"] == "TemplateRefused"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'pods "x" is forbidden: exceeded quota: gpus, requested: 8, used: 8, limited: 8',
+        'pods is forbidden: User "operator" cannot create resource "pods" in API group ""',
+    ],
+)
+def test_what_is_no_mistake_in_the_template_is_left_to_the_controller(message: str) -> None:
+    full = world(NOPE)
+    full.server.wrong_pods = dict.fromkeys(CLASS, message)
+    assert "apply StatefulSet tiny-us-east" in full.run()
+
+
+def test_the_others_take_their_edits_while_one_template_is_refused() -> None:
+    running = World()
+    running.run()
+    running.server.wrong_pods = CLASS
+    assert running.server.job is not None
+    running.server.job["spec"]["evaluator"] = NOPE
+    running.server.job["spec"]["learner"] = RIGHT
+    wrote = running.run()
+    assert "apply StatefulSet tiny-us-east" in wrote
+    assert "apply Deployment tiny-evaluator" not in wrote
+
+
+def test_a_change_of_numbers_alone_tries_nothing() -> None:
+    running = World()
+    running.run()
+    running.server.wrong_pods = {"'containers'": "a webhook is down"}
+    assert running.server.job is not None
+    running.server.job["spec"]["regions"] = [{"name": "us-east", "learners": 5}]
+    assert "apply StatefulSet tiny-us-east" in running.run()
+
+
+def test_the_pod_that_is_tried_is_the_controllers_under_a_name_that_nobody_has() -> None:
+    sets = [each for each in children().objects() if each["kind"] == "StatefulSet"]
+    pod = pod_of(sets[0])
+    template = sets[0]["spec"]["template"]
+    assert pod["metadata"]["generateName"] == "tiny-us-east-"
+    assert "name" not in pod["metadata"]
+    assert pod["metadata"]["labels"] == template["metadata"]["labels"]
+    assert "serviceAccountName" not in pod["spec"]  # that of the operator may not be there yet
+    assert pod["spec"]["containers"] == template["spec"]["containers"]
+    own = "spec.learner.template.spec.serviceAccountName=mine"
+    (named, *_) = [each for each in children(own).objects() if each["kind"] == "StatefulSet"]
+    assert pod_of(named)["spec"]["serviceAccountName"] == "mine"

@@ -214,6 +214,13 @@ class Api:
         response = await self._send("patch", where, child, query, APPLY, CALL_SECONDS_MAX)
         await response.read()  # so that the connection can be used again
 
+    async def dry_run_pod(self, pod: Object) -> None:
+        """Let the API server check a pod as its controller would create it; raises ApiError."""
+        where = path("Pod", pod["metadata"]["namespace"])
+        query = [("dryRun", "All")]
+        response = await self._send("post", where, pod, query, "application/json", CALL_SECONDS_MAX)
+        await response.read()
+
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> Object:

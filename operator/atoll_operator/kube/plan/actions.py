@@ -68,7 +68,8 @@ class Plan:
     storms: tuple[str, ...] = ()  # regions, to be remembered
     held: bool = False  # NodeLossHeld
 
-    check: tuple[Object, ...] = ()  # what the API server must find right before anything is made
+    check: tuple[Object, ...] = ()  # those of `apply` that the API server tries first
+    partly: bool = True  # what it finds right is applied, whatever else it refuses
     apply: tuple[Object, ...] = ()  # children by server-side apply; live ones carry their UID
     reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
     refused: frozenset[tuple[str, str]] = frozenset()  # kind and name: still asked for, refused

@@ -6,9 +6,10 @@ changed the child. The latter is a *revert*. It is told in an Event once, and re
 pauses of at most REVERT_SECONDS (`memory`), so that another controller that wants something else,
 such as an autoscaler, never makes the two write in turns without end.
 
-Before anything of a new job is made, the API server checks all its workloads in a dry run, because
-the CRD does not look into pod templates. Later, an edit that it refuses leaves that workload as it
-is, and the others take theirs.
+The API server tries a new template, and a pod of it, before it is applied (`trial`), because the
+CRD does not look into pod templates and a workload not into what its pods may do. Of a new job
+nothing is made while one is refused. Of a job that runs, that workload stays as it is, with its
+pods, and the others take their edits.
 
 A live child is applied with its UID, so that an object that has taken its place in the meantime is
 never hit (the API server answers 409). Where there is no child of ours, `apply` looks at what has
@@ -50,7 +51,8 @@ VALUE_CHARACTERS_MAX = 60
 class Changes:
     """What one pass does to the children of a job."""
 
-    check: tuple[Object, ...] = ()  # of a new job: what must be right before anything is made
+    check: tuple[Object, ...] = ()  # workloads with a new template, which is tried first
+    partly: bool = True  # the others are applied although one of these is refused
     apply: tuple[Object, ...] = ()
     reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
     prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
@@ -80,8 +82,10 @@ def of_children(case: Situation) -> Changes:
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
     put_off = {each.key: seen.remembered.reverts.get(each.key, 0.0) for each in reverts}
     waiting |= {key for key, seconds in put_off.items() if seconds > 0}
+    apply = tuple(each for each in changed if key_of(each) not in waiting)
     return Changes(
-        apply=tuple(each for each in changed if key_of(each) not in waiting),
+        check=tuple(each for each in apply if _has_new_template(each, seen)),
+        apply=apply,
         reverts=tuple(each for each in reverts if each.key not in waiting),
         prune=_pruned(seen, own, objects),
         refused=refused,
@@ -100,7 +104,16 @@ def _of_new(changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
     if any(key_of(each) in waiting for each in workloads):
         return Changes(refused=refused)
     apply = tuple(each for each in changed if key_of(each) not in waiting)
-    return Changes(check=workloads, apply=apply, refused=refused)
+    return Changes(check=workloads, partly=False, apply=apply, refused=refused)
+
+
+def _has_new_template(child: Object, seen: Observation) -> bool:
+    """Whether pods of another template are about to be made; lost nodes make no other one."""
+    if child["kind"] not in WORKLOADS:
+        return False
+    live = seen.workloads.get(child["metadata"]["name"])
+    annotations = child["spec"]["template"]["metadata"]["annotations"]
+    return live is None or live.template != annotations[Annotation.TEMPLATE]
 
 
 def _builder(case: Situation) -> JobChildren:

@@ -98,6 +98,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         storms=placement.storms,
         held=bool(placement.held),
         check=children.check,
+        partly=children.partly,
         apply=children.apply,
         reverts=children.reverts,
         refused=frozenset((each.kind, each.name) for each in children.refused),
