@@ -20,7 +20,8 @@ no learner turns out to hold a newer version.
        +--- nothing is lost any more <----------- entry is durable, Publish to all ----+
 
 1. Wait. The first learner that joins may hold an older version than the next one. So the shard
-   waits until every slot that is alive at the registrar has joined, at most 30 s. `alive` comes
+   waits until every slot that is alive at the registrar, or has dialled here since the loss was
+   found, has joined, at most 30 s. `alive` comes
    with the answer to a Hello; the registrar itself takes the slots of its own log.
 2. Ask. For each lost slice the holder of the highest (number, epoch) gets SendHeld, one slice at a
    time from each learner. The value's digest is verified before it counts. A holder that fails
@@ -80,7 +81,9 @@ def found_empty(state: State, now: float) -> list[Effect]:
 
 
 def versions_claimed(state: State, session: Session, now: float) -> list[Effect]:
-    """An admitted learner holds versions above the heads."""
+    """An admitted learner holds versions above the heads, or nothing new."""
+    if state.recovery is not None:
+        state.recovery.knocked.discard(session.slot)  # it is here now
     heads = state.history.heads
     above = {
         fragment
@@ -118,6 +121,15 @@ def registrar_says(state: State, alive: frozenset[str]) -> None:
     """The slots that are alive at the registrar; an answer from before the loss does not count."""
     if state.recovery is not None:
         state.recovery.alive = alive
+
+
+def turned_away(state: State, join: pb.Join) -> None:
+    """A learner may not join at this moment, and will dial again: it is waited for like the others.
+
+    The registrar may not know that it is alive: its session there may just have ended.
+    """
+    if state.recovery is not None and not join.observer:
+        state.recovery.knocked.add(join.slot)
 
 
 def seeded(state: State) -> None:

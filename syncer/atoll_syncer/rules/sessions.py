@@ -50,9 +50,11 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
     runs.note_join(state, join, now)
     end = check(join, state.run_file, state.history.layout_digest, state.history.run)
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
+        recovery.turned_away(state, join)
         again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
         return [runs.begin_term(state, epoch + 1), EndSession(session, again)]
     if end is None and not state.term.durable:
+        recovery.turned_away(state, join)
         end = refuse(pb.NOT_READY, "this shard's epoch is not durable yet")
     if end is None and not join.observer:
         end = recovery.refusal(state, join)

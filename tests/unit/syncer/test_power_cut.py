@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.model.log import Begun, RunStarted, ShardFinal, TermBegun
+from atoll_syncer.model.log import Begun, Entry, RunStarted, ShardFinal, TermBegun
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.files import whole_file
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.sealed import unseal
+from atoll_syncer.storage.sealed import DamagedError, unseal
 from atoll_syncer.storage.snapshots import Snapshot
-from atoll_syncer.storage.store import FileStore, object_name
+from atoll_syncer.storage.store import FileStore, StoreError, object_name
 from atoll_syncer.storage.tape import Tape
 from unit.syncer.power_cut import PowerCut
 
@@ -34,8 +34,9 @@ class Work:
         tape.open()
         journal = Journal(store, lambda: 1.0)
         history = journal.read()
-        entries = [TermBegun(epoch=1, pod="p", instance="p"), RunStarted(run="r")]
-        for number, entry in enumerate([*entries, *(Begun(shard=n) for n in range(8))]):
+        entries: list[Entry] = [TermBegun(epoch=1, pod="p", instance="p"), RunStarted(run="r")]
+        entries += [Begun(shard=n) for n in range(6)]
+        for number, entry in enumerate(entries):
             data = f"object {number}".encode()
             name = store.put([data])
             self.files[STORE / name] = data
@@ -71,7 +72,8 @@ class Work:
             assert object_name(digest) == f"objects/{path.name}", "half an object"
         for folder in ("log", "snapshots"):
             for path in (root / STORE / folder).glob("[0-9]*"):
-                unseal(path.read_bytes())
+                stub = folder == "log" and int(path.stem) == 1 and self.snapshot  # never read
+                assert stub or unseal(path.read_bytes())
         if self.position:
             self._check_log(FileStore(root / STORE))
 
@@ -123,5 +125,5 @@ def test_each_fsync_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: str
 ) -> None:
     """A proof of the test above: without any of them something is lost, or half there."""
-    with pytest.raises((AssertionError, OSError, Exception)):
+    with pytest.raises((AssertionError, OSError, DamagedError, StoreError)):
         run(tmp_path, monkeypatch, ignored)

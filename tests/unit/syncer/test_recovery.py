@@ -76,6 +76,19 @@ def test_every_slot_that_is_alive_at_the_registrar_joins_first() -> None:
     assert asked(one)[0] == (second, 0, 10)
 
 
+def test_a_learner_that_was_told_to_dial_again_is_waited_for_as_well() -> None:
+    """Its session at the registrar has just ended, so the registrar does not name it."""
+    one = empty_shard("a-0")
+    first = one.join("b-0", incarnation=1, run=RUN, epochs_seen=[1, 7])
+    assert first not in one.state.sessions.open, "the shard begins a higher epoch"
+    held_by(one, "a-0", 9, 9, epoch=7)
+    one.wait(5.0)
+    assert asked(one) == []
+    second = held_by(one, "b-0", 10, 9, epoch=7)
+    one.wait(1.0)
+    assert asked(one)[0] == (second, 0, 10)
+
+
 def test_after_30_seconds_it_goes_on_with_those_who_are_there() -> None:
     one = empty_shard("a-0", "b-0")
     first = held_by(one, "a-0", 9, 8)
