@@ -45,6 +45,7 @@ class ApiServer:
     """Objects by the path of their collection; every request is noted."""
 
     version: int = 1
+    silent: bool = False  # takes no watch, and does not refuse it
     kinds: dict[str, str] = field(default_factory=dict)  # kind of the objects of a path
     items: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     refusals: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
@@ -144,6 +145,8 @@ class ApiServer:
         return web.json_response({**page, "items": items[first:end]})
 
     async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
+        if self.silent:
+            await until(lambda: not self.silent)
         response = web.StreamResponse()
         await response.prepare(request)
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()

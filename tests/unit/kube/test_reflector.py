@@ -186,6 +186,33 @@ def test_a_connection_that_is_silent_beyond_its_bookmarks_is_left(
     asyncio.run(scenario())
 
 
+def test_a_kind_of_which_nothing_is_said_is_watched_again_without_a_gap_in_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with following(tmp_path, monkeypatch, silent_seconds_max=0.2) as world:
+            server = world.server
+            await until(lambda: server.count("WATCH", POD_PATH) > 2)  # no bookmark ever came
+            assert world.sight.broken_at is None
+            assert server.count("LIST", POD_PATH) == 1
+            assert world.resumes > 0  # events of the gap may come late
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_that_the_api_server_does_not_take_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with following(tmp_path, monkeypatch, silent_seconds_max=0.2) as world:
+            world.server.silent = True
+            await until(lambda: world.sight.broken_at is not None)
+            world.server.silent = False
+            await until(lambda: world.sight.broken_at is None)
+
+    asyncio.run(scenario())
+
+
 def test_retry_after_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with following(tmp_path, monkeypatch) as world:

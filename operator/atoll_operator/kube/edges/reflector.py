@@ -6,7 +6,9 @@ API server ends each watch after some minutes and the next begins where it ended
 What may go wrong, and what is done:
 
     a watch cannot be begun, or breaks (network, 5xx, 429)     watch again from the last version
-    it is silent for longer than its collection may be         the same: the connection is dead
+    the API server does not take a watch in that time          the same: the connection is dead
+    a watch is silent for longer than its collection may be    the next one begins at once, on a
+                                                               connection of its own
     its version is too old (410), 403, 404, any other refusal  list again: objects may have been
                                                                deleted without a word of it
     a list fails                                               list again
@@ -17,9 +19,11 @@ while the API server is away it would only empty the cache. Probes and passes re
 its `Sight`: a pass judges nothing while a watch is broken.
 
 Silence. The API server sends a bookmark, a resource version and nothing else, about once a minute
-on each watch, also where nothing happens. A connection whose peer has died without a word (a
-half-open one) shows itself by their absence after SILENT_SECONDS_MAX, for Leases after
-LEASE_SILENT_SECONDS_MAX, because every node renews its own each 10 s.
+on each watch. A connection whose peer has died without a word (a half-open one) shows itself by
+their absence after SILENT_SECONDS_MAX, for Leases after LEASE_SILENT_SECONDS_MAX, because every
+node renews its own each 10 s. Silence alone is no failure, though: of a kind of which nothing has
+happened since the API server itself started there are no bookmarks either. So the next watch is
+begun, which fails if the API server is away, and only then can the collection not be seen.
 
 Memory. A list is read in pages of PAGE_OBJECTS, and each object is made small (`Source.keep`)
 before the next page is read, so reading 5,000 nodes of 20 kB needs some 4 MB of text at a time.
@@ -77,6 +81,7 @@ class Reflector:
     sight: Sight
     version: str = ""  # to watch from; empty: list first
     failures: int = 0  # in a row
+    silent: bool = False  # the last watch was left for its silence
     listed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def follow(self) -> None:
@@ -103,16 +108,23 @@ class Reflector:
 
     async def _watch(self) -> None:
         """One watch, from its begin until the API server ends it."""
-        source, begun_at = self.source, time.monotonic()
+        source, begun_at, begun = self.source, time.monotonic(), False
         events = self.api.watch(
             source.path, source.selector, self.version, random.randint(*WATCH_SECONDS)
         )
         async with contextlib.aclosing(events):
             while True:
-                async with asyncio.timeout(source.silent_seconds_max()):
-                    event = await anext(events, None)
+                try:
+                    async with asyncio.timeout(source.silent_seconds_max()):
+                        event = await anext(events, None)
+                except TimeoutError:
+                    if not begun:
+                        raise
+                    self.silent = True
+                    break
                 if event is None:
                     break
+                begun = True
                 self._take(event)
         self.sight.tried_at = time.monotonic()
         if self.sight.tried_at - begun_at < RETRY_SECONDS[0]:
@@ -132,7 +144,9 @@ class Reflector:
         """Note a sign of life; the first one after a failure is said."""
         if self.sight.problem:
             log.info("watch works again", path=self.source.path)
+        if self.sight.problem or self.silent:
             self.source.resumed()
+        self.silent = False
         self.sight.works(time.monotonic())
 
     async def _failed(self, error: Exception) -> None:
