@@ -42,6 +42,7 @@ class Annotation:
 
     APPLIED: Final = f"{GROUP}/applied"  # hash of what was applied: no PATCH while it is equal
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
+    RENDERED: Final = f"{GROUP}/rendered"  # a workload's template as it was rendered, and for what
     RUN_HASH: Final = f"{GROUP}/run-hash"
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
     STATE: Final = f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.restore`)

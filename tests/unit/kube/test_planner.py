@@ -264,13 +264,19 @@ def test_no_pod_is_deleted_twice_for_the_same_cause_within_a_minute() -> None:
 
 def shard_edit(*pods: Pod, registrar: pb.StatusReply | None, **status: Any) -> Plan:
     """A running job of one shard whose shard's template is edited."""
-    found = seen(pods=pods, remembered=Remembered(replies=(registrar,)), raw=raw() | status)
+    edit = raw(generation=2) | status
+    found = seen(pods=pods, remembered=Remembered(replies=(registrar,)), raw=edit)
     edited = ("spec.syncer.template={spec: {containers: [{image: fixed}]}}",)
     return planned(replace(found, job=job(*CHANGES, *edited)))
 
 
 def applied_names(found: Plan) -> list[str]:
-    return [each["metadata"]["name"] for each in found.apply if each["kind"] == "Deployment"]
+    """Names of the shards' Deployments that are applied."""
+    return [
+        each["metadata"]["name"]
+        for each in found.apply
+        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]
+    ]
 
 
 def test_a_shard_that_is_not_ready_gets_its_fix_at_once() -> None:

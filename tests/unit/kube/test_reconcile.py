@@ -164,7 +164,7 @@ class World:
         job = yaml.safe_load(MANIFEST)
         job["metadata"] |= {"namespace": "demo", "uid": "job-uid", "generation": 1}
         job["spec"] |= {"syncer": {"shards": 1}} | dict(changes)
-        self.server = Server(job)
+        self.server, self.spec = Server(job), copy.deepcopy(job["spec"])
         self.shards = Shards(self.server.log)
         self.nodes = Nodes(region_label="region")
         for where in (NODES, LEASES):
@@ -177,9 +177,17 @@ class World:
     def run(self) -> list[str]:
         """One pass; what it wrote."""
         before = len(self.server.log)
+        self._count_edits()
         self.server.show()
         asyncio.run(self._pass())
         return self.server.log[before:]
+
+    def _count_edits(self) -> None:
+        """Count the job's generation up for an edit of its spec, as the API server does."""
+        job = self.server.job
+        if job is not None and job["spec"] != self.spec:
+            job["metadata"]["generation"] += 1
+            self.spec = copy.deepcopy(job["spec"])
 
     async def _pass(self) -> None:
         self.again = await self.reconciler.reconcile(KEY)

@@ -10,8 +10,10 @@ import pytest
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.memory import REVERT_FORGET_SECONDS, REVERT_SECONDS
+from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, POLL_SECONDS
 from atoll_protos.names import Label
+from unit.kube.cluster_values import SETTINGS
 from unit.kube.test_reconcile import KEY, World
 
 SCALED = path("StatefulSet", "demo", "tiny-us-east")
@@ -250,3 +252,32 @@ def test_two_jobs_that_ask_for_one_name_do_not_fight_over_it() -> None:
         world.run()
     assert world.server.children[where] == before
     assert "rename this job or its region" in world.said("Accepted")["message"]
+
+
+def test_an_operator_of_another_version_writes_nothing_to_a_quiet_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = quiet()
+    before = copy.deepcopy(world.server.children)
+    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 77)
+    settings = replace(SETTINGS, worker_image="worker:2", syncer_image="syncer:2")
+    world.reconciler.settings = settings
+    assert world.run() == []
+    assert world.server.children == before
+    assert world.server.job is not None
+    world.server.job["spec"]["learner"] = {"template": {"spec": {"priorityClassName": "high"}}}
+    world.run()
+    for kind, name in (("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-evaluator")):
+        template = world.server.children[path(kind, "demo", name)]["spec"]["template"]["spec"]
+        assert template["containers"][0]["image"] == "worker:2"
+        assert template["tolerations"][-1]["tolerationSeconds"] == 77
+
+
+def test_a_change_of_a_kept_template_is_reverted_to_what_was_rendered() -> None:
+    world = quiet()
+    before = copy.deepcopy(world.server.children[SCALED])
+    world.reconciler.settings = replace(SETTINGS, worker_image="worker:2")
+    spec = world.server.children[SCALED]["spec"]["template"]["spec"]
+    spec["containers"][0]["image"] = "edited"
+    assert world.run() == ["apply StatefulSet tiny-us-east", "event ChildReverted"]
+    assert world.server.children[SCALED] == before

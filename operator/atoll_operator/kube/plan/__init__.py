@@ -15,6 +15,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     sessions   whose session is dead, and who owns a slot (SetOwner)
     children   the objects that a job owns
     accepted   the manifest that a job runs with
+    rendering  which pod templates stay as they were rendered, and until when
     pods       the pod templates of those objects
     restore    whose state a new job takes up, and whether it fits
     overrides  what a region changes in its learners' template

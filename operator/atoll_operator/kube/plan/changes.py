@@ -33,7 +33,7 @@ from atoll_operator.kube.observation import (
     rfc3339,
     workload_name,
 )
-from atoll_operator.kube.plan import events, restarts
+from atoll_operator.kube.plan import events, rendering, restarts
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren, Owner
@@ -123,12 +123,22 @@ def _builder(case: Situation) -> JobChildren:
         for live in seen.workloads.values()
         if live.kind == "Deployment" and live.replicas and not live.job_uid
     )
+    running = phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job))
+    own = [each for each in seen.children if is_of(each, job.name, seen.uid)]
     return JobChildren(
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
         settings=case.settings,
         manifest=seen.accepted,
-        running=phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job)),
+        running=running,
+        renderings=rendering.decide(
+            job,
+            seen.raw["metadata"].get("generation", 1),
+            [each for each in own if each["kind"] in WORKLOADS],
+            rendering.texts(each for each in own if each["kind"] == "ConfigMap"),
+            running,
+            observed=seen.status.observed_generation or 0,
+        ),
         exclusions=exclusions(
             job.name,
             seen.workloads,

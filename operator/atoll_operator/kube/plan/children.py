@@ -21,16 +21,16 @@ No child's name holds a hash. Two jobs can therefore ask for the same name, as j
 region `b-c` and job `a-b` with the region `c` do; the later one is told so (`ownership`).
 
 Two hashes decide what happens to running pods. `Annotation.APPLIED` is the hash of a whole object:
-while the live object carries it there is nothing to apply. `Annotation.TEMPLATE` is the hash of a
+a live object that carries it and differs all the same was changed by somebody else (`drift`).
+`Annotation.TEMPLATE` is the hash of a
 role's pod template without what may change under running pods (the run file's name, which changes
 with the number of learners, and excluded nodes): a pod that carries another one is old, and
 `rollout` restarts it.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from atoll_operator.api.runfile import expected, run_file
@@ -65,6 +65,7 @@ from atoll_operator.kube.observation import Object, key_of
 from atoll_operator.kube.plan import accepted, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running
+from atoll_operator.kube.plan.rendering import Renderings, RunConfig, digest, inputs
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
@@ -90,6 +91,7 @@ class JobChildren:
     settings: Settings
     running: Running
     exclusions: Exclusions = field(default_factory=Exclusions)
+    renderings: Renderings = field(default_factory=Renderings)
     manifest: Mapping[str, Any] = field(default_factory=dict)  # the spec as it was accepted
     unlabelled: frozenset[str] = frozenset()
     """Names of running Deployments whose pods an earlier version made without the job's UID."""
@@ -106,10 +108,10 @@ class JobChildren:
         found = [self._accepted()] if self.manifest else []
         found += [self._account(LEARNER_ROLE)] if regions else []
         if regions:
-            found.append(self._run_config(run_file(job)))
+            found.append(self._run_config(self._learners_file()))
             found.append(self._learners_budget())
         if home:
-            found += [self._account(SHARD_ROLE), self._run_config(shards_file(job))]
+            found += [self._account(SHARD_ROLE), self._run_config(self._shards_file())]
             found += [self._slots(), self._shards_budget()]
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
@@ -187,11 +189,16 @@ class JobChildren:
             "ServiceAccount", "v1", name, labels, automountServiceAccountToken=False
         )
 
-    def _run_config(self, file: RunFile) -> Object:
+    def _learners_file(self) -> RunConfig:
+        return self.renderings.learners_file or run_config(run_file(self.job))
+
+    def _shards_file(self) -> RunConfig:
+        return self.renderings.shards_file or run_config(shards_file(self.job))
+
+    def _run_config(self, file: RunConfig) -> Object:
         """A run file for pods to mount; immutable, so that a running pod never sees another one."""
-        labels = self._labels("run")
-        data = {RUN_FILE: file.to_json()}
-        name = config_name(self.owner.name, file)
+        labels, name = self._labels("run"), config_name(self.owner.name, file)
+        data = {RUN_FILE: file.text}
         return self._object("ConfigMap", "v1", name, labels, data=data, immutable=True)
 
     def _slots(self) -> Object:
@@ -242,7 +249,7 @@ class JobChildren:
         return self._object("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
 
     def _context(
-        self, role: str, region: str, file: RunFile, child: str, **more: Any
+        self, role: str, region: str, file: RunConfig, child: str, **more: Any
     ) -> pods.RoleContext:
         job = self.job
         hosts = [
@@ -257,10 +264,9 @@ class JobChildren:
             labels=labels,
             region=region,
             run_config=config_name(self.owner.name, file),
-            run_hash=file.hash[:16],
-            settings=self.settings,
+            run_hash=file.hash,
+            settings=self.renderings.settings(self.settings),
             endpoints=",".join(job.spec.syncer.endpoints or hosts),
-            excluded=self.exclusions.nodes.get(child, ()),
             any_node=any(
                 each.name == region and each.nodes is RegionNodes.ANY for each in job.spec.regions
             ),
@@ -277,12 +283,11 @@ class JobChildren:
         job, name = self.job, learner_set(self.owner.name, region.name)
         labels = self._labels(LEARNER_ROLE, **{Label.REGION: region.name})
         context = self._context(
-            LEARNER_ROLE, region.name, run_file(job), name, labels=labels,
+            LEARNER_ROLE, region.name, self._learners_file(), name, labels=labels,
             overrides=region.pod_overrides,
         )  # fmt: skip
         bare = _bare(context, run_config="")  # a count of learners restarts no pod
-        template = pods.learner(job, context)
-        note_template_hash(template, pods.learner(job, bare))
+        template = self._template(name, context, bare, partial(pods.learner, job))
         match = self._selector(LEARNER_ROLE, name in self.unmarked, **{Label.REGION: region.name})
         fixed = self._selector(LEARNER_ROLE, name in self.unselected, **{Label.REGION: region.name})
         workload = self._object(
@@ -299,9 +304,10 @@ class JobChildren:
                 "updateStrategy": {"type": "OnDelete"},
                 "revisionHistoryLimit": 2,
                 "selector": {"matchLabels": fixed},
-                "template": template,
+                "template": self._placed(name, template),
             },
         )
+        workload["metadata"]["annotations"] |= self._note(name, template, inputs(job, region.name))
         replaced = self.exclusions.replaced.get(name)
         if replaced:
             workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
@@ -327,13 +333,12 @@ class JobChildren:
         match = self._selector(SHARD_ROLE, name in self.unmarked, **shard)
         fixed = self._selector(SHARD_ROLE, name in self.unselected, **shard)
         context = self._context(
-            SHARD_ROLE, syncer_region(job), shards_file(job), name, labels=labels
+            SHARD_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
         )
         folder = job.restored.folder if job.restored else self.owner.uid
         claim = shard_name(job.claims_of, number)
-        template = pods.shard(job, context, number, folder, claim)
-        bare = pods.shard(job, _bare(context), number, folder, claim)
-        note_template_hash(template, bare)
+        render = partial(pods.shard, job, number=number, uid=folder, claim=claim)
+        template = self._template(name, context, _bare(context), render)
         port = {"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}
         # HTTP/2 in plain text, in the word that Kubernetes defines for it: gateways and meshes
         # would take the port for HTTP/1 or opaque bytes.
@@ -374,10 +379,9 @@ class JobChildren:
         job, name = self.job, evaluator_name(self.owner.name)
         labels = self._labels(EVALUATOR_ROLE)
         context = self._context(
-            EVALUATOR_ROLE, syncer_region(job), shards_file(job), name, labels=labels
+            EVALUATOR_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
         )
-        template = pods.evaluator(job, context)
-        note_template_hash(template, pods.evaluator(job, _bare(context)))
+        template = self._template(name, context, _bare(context), partial(pods.evaluator, job))
         fixed = self._selector(EVALUATOR_ROLE, name in self.unselected)
         return self._deployment(name, labels, fixed, template, self.running.evaluator)
 
@@ -394,15 +398,41 @@ class JobChildren:
             "strategy": {"type": "Recreate"},
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": dict(selector)},
-            "template": template,
+            "template": self._placed(name, template),
         }
-        return self._object("Deployment", "apps/v1", name, labels, spec=spec)
+        found = self._object("Deployment", "apps/v1", name, labels, spec=spec)
+        found["metadata"]["annotations"] |= self._note(name, template, inputs(self.job))
+        return found
+
+    def _template(
+        self,
+        name: str,
+        context: pods.RoleContext,
+        bare: pods.RoleContext,
+        render: Callable[[pods.RoleContext], Object],
+    ) -> Object:
+        """A workload's template without lost nodes: the kept one, or rendered and hashed now."""
+        kept = self.renderings.kept.get(name)
+        if kept is not None:
+            return pods.with_run_config(kept, context.run_config)
+        template = render(context)
+        template["metadata"]["annotations"][Annotation.TEMPLATE] = digest(render(bare))[:16]
+        return template
+
+    def _note(self, name: str, template: Object, hashed: str) -> dict[str, str]:
+        """The annotation with what a workload was rendered from."""
+        text = self.renderings.note(template, hashed, self.settings).to_text()
+        return {} if text is None else {Annotation.RENDERED: text}
+
+    def _placed(self, name: str, template: Object) -> Object:
+        """The template, kept off lost nodes."""
+        return pods.excluding(template, self.exclusions.nodes.get(name, ()))
 
 
 def _bare(context: pods.RoleContext, **more: Any) -> pods.RoleContext:
-    """The context without what restarts no pod when it changes: lost nodes, and the job's UID."""
+    """The context without what restarts no pod when it changes: the job's UID, and `more`."""
     labels = {key: value for key, value in context.labels.items() if key != Label.JOB_UID}
-    return replace(context, excluded=(), labels=labels, **more)
+    return replace(context, labels=labels, **more)
 
 
 def syncer_region(job: Job) -> str:
@@ -420,20 +450,14 @@ def shards_file(job: Job) -> RunFile:
     return replace(run_file(job), regions=())
 
 
-def config_name(job: str, file: RunFile) -> str:
+def run_config(file: RunFile) -> RunConfig:
+    """A run file as pods mount it."""
+    return RunConfig(text=file.to_json(), hash=file.hash[:16])
+
+
+def config_name(job: str, file: RunConfig) -> str:
     """Name of a run file's ConfigMap. It carries the file's hash because it is immutable."""
-    return f"{job}-run-{digest(file.to_json())[:10]}"
-
-
-def digest(value: Any) -> str:
-    """sha256 of a value's canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def note_template_hash(template: Object, bare: Object) -> None:
-    """Annotate a template with the hash of `bare`: itself without run file and lost nodes."""
-    template["metadata"]["annotations"][Annotation.TEMPLATE] = digest(bare)[:16]
+    return f"{job}-run-{digest(file.text)[:10]}"
 
 
 def with_applied_hash(child: Object) -> Object:

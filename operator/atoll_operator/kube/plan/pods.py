@@ -23,10 +23,11 @@ region, and data, cost and the guard against storms go by regions. `spec.regions
 leaves it out. Lost nodes are excluded by `matchFields` on the node's name, which every node has,
 rather than by its hostname label, which may differ from the name.
 
-Whatever this module writes goes into the hash of the role's template, so a change of its output
-restarts running pods at the next upgrade of the operator: change it only for a reason.
+Whatever this module writes goes into the hash of the role's template. Running pods do not see a
+change of it before their user edits the job (`rendering`).
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,8 @@ from atoll_protos.environment import Env, of_learner, of_process, of_shard
 
 USER_ID = 65532  # "nonroot" of distroless images; any but 0 would do
 GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
+RUN_VOLUME = "atoll-run"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 RUNNER = {LEARNER_ROLE: TRAIN, EVALUATOR_ROLE: EVALUATE}
 
 
@@ -73,7 +76,6 @@ class RoleContext:
     settings: Settings
     endpoints: str  # host:port of every shard, comma-separated
     any_node: bool = False  # the region's label is not asked for
-    excluded: tuple[str, ...] = ()  # nodes that the scheduler must not use
     overrides: PodOverrides = field(default_factory=PodOverrides)
 
 
@@ -214,7 +216,7 @@ def _container(
 
 
 def _volumes(context: RoleContext, spec: dict[str, Any]) -> None:
-    _add_volume(spec, "atoll-run", {"configMap": {"name": context.run_config}}, RUN_FOLDER)
+    _add_volume(spec, RUN_VOLUME, {"configMap": {"name": context.run_config}}, RUN_FOLDER)
     _add_volume(spec, "atoll-tmp", {"emptyDir": {}}, "/tmp")
     _add_volume(spec, "atoll-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm")
 
@@ -241,22 +243,66 @@ def _tolerations() -> list[dict[str, Any]]:
 
 
 def _place(context: RoleContext, spec: dict[str, Any]) -> None:
-    """Require the region's nodes, besides what the user requires, without the excluded ones."""
-    expressions, fields = [], []
-    if context.settings.spans_regions and not context.any_node:
-        label = context.settings.region_label
-        expressions.append({"key": label, "operator": "In", "values": [context.region]})
-    for node in context.excluded:
-        fields.append({"key": HOSTNAME_FIELD, "operator": "NotIn", "values": [node]})
-    if not expressions and not fields:
+    """Require the region's nodes, besides what the user requires."""
+    if not context.settings.spans_regions or context.any_node:
         return
+    label = context.settings.region_label
+    expression = {"key": label, "operator": "In", "values": [context.region]}
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    required = affinity.setdefault(REQUIRED, {})
     for term in required.setdefault("nodeSelectorTerms", [{}]):  # a node needs to match one of them
-        if expressions:
-            term["matchExpressions"] = [*term.get("matchExpressions", []), *expressions]
-        if fields:
-            term["matchFields"] = [*term.get("matchFields", []), *fields]
+        term["matchExpressions"] = [*term.get("matchExpressions", []), expression]
+
+
+# The functions below work on templates that are rendered already, by this version or another.
+
+
+def excluding(template: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+    """The template, kept off these nodes."""
+    found: dict[str, Any] = copy.deepcopy(dict(template))
+    if not nodes:
+        return found
+    fields = [{"key": HOSTNAME_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
+    affinity = found["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault(REQUIRED, {})
+    for term in required.setdefault("nodeSelectorTerms", [{}]):
+        term["matchFields"] = [*term.get("matchFields", []), *fields]
+    return found
+
+
+def without_exclusions(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `excluding`, whichever nodes a template excludes."""
+    found: dict[str, Any] = copy.deepcopy(dict(template))
+    affinity = found["spec"].get("affinity") or {}
+    required = (affinity.get("nodeAffinity") or {}).get(REQUIRED)
+    if not required:
+        return found
+    for term in required["nodeSelectorTerms"]:
+        fields = [
+            each
+            for each in term.pop("matchFields", None) or []
+            if (each.get("key"), each.get("operator")) != (HOSTNAME_FIELD, "NotIn")
+        ]
+        term.update({"matchFields": fields} if fields else {})
+    if not any(required["nodeSelectorTerms"]):
+        del affinity["nodeAffinity"][REQUIRED]
+    return found
+
+
+def run_config_of(template: Mapping[str, Any]) -> str:
+    """Name of the ConfigMap with the run file; empty: the user mounts another file."""
+    volumes = template["spec"].get("volumes") or []
+    named = [each["configMap"]["name"] for each in volumes if each["name"] == RUN_VOLUME]
+    return str(named[0]) if named else ""
+
+
+def with_run_config(template: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The template with another run file of the same run."""
+    found: dict[str, Any] = copy.deepcopy(dict(template))
+    for volume in found["spec"].get("volumes") or []:
+        if volume["name"] == RUN_VOLUME:
+            volume["configMap"]["name"] = name
+    return found
 
 
 def _variables(values: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -1,0 +1,250 @@
+"""What running pods were rendered from, and how long that stays: an upgrade restarts nobody.
+
+A pod template is rendered from three things: what the user wrote in the job, what this install adds
+(its default images), and how this version of the operator writes it all down. A change of the first
+is an edit, and its author expects restarts. A change of the other two is an upgrade of the
+operator, whose author does not think of the jobs at all; a new image may even speak another
+protocol than the shards of a run. So a template stays, word for word, until the user edits the job.
+
+The note. Each workload keeps the template as it was rendered in an annotation of its own
+(Annotation.RENDERED), with what it was rendered for:
+
+    generation  of the job, when its inputs were last compared
+    inputs      hash of what the user wrote that the template may depend on
+    rendered    generation of the job for which the template was rendered
+    images      the default images of the install at that time
+    template    without lost nodes, which come and go
+
+It stands at the workload and not in the job's status, because a status can be lost and a workload
+without its template cannot; it is written in the same call as the template. The live template is no
+substitute: somebody may have changed it, and then the note says what it has to be (`drift`).
+
+What is an edit. `inputs` leaves out what restarts nobody: the numbers of learners, which regions
+there are, suspend, deadlines, and what to do about lost nodes. It is compared only when the job's
+generation has changed, which the API server counts up for an edit and for nothing else. With the
+same generation another hash means another way of hashing, or defaults of another CRD: the note then
+gets the new hash and the template stays.
+
+All or nothing. An edit of anything renders all workloads of the job anew, so that no run is made
+of parts of two versions. Workloads get their templates one after the other; `rendered` says which
+of them have, and the later ones take the images that the earlier ones have noted, whatever has
+happened to the operator in between. Where the new template equals the old one nothing restarts.
+
+When nothing of a job runs, a rendering costs nothing: a job that starts or is resumed without any
+pod gets the present one. A suspended job whose shards stay keeps theirs.
+
+The run file is rendered, too. The ConfigMap that kept templates name stays in use. For another
+number of learners its text is changed in that one place, so that the file is still of the version
+whose processes read it.
+
+Workloads of a version that wrote no notes: their live template is the note, if the job has not been
+edited since that version's last pass.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import (
+    RUN_FILE,
+    SHARD_ROLE,
+    Annotation,
+    evaluator_name,
+    learner_set,
+    shard_name,
+)
+from atoll_operator.kube.observation import RESTARTED_AT, Object, Raw
+from atoll_operator.kube.plan import pods
+from atoll_operator.kube.plan.phase import Running
+from atoll_operator.kube.settings import Settings
+from atoll_protos.names import Label
+
+RESTARTS_NOBODY = {"regions", "suspend", "managedBy", "failure", "ttlSecondsAfterFinished",
+                   "activeDeadlineSeconds"}  # fmt: skip
+OF_A_REGION = {"podOverrides", "nodes"}
+NOTE_BYTES_MAX = 100_000  # of the 262,144 that all annotations of an object may have
+NEVER = 0  # `rendered` of a template that a version without notes has made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a workload's template was rendered for, as the module describes."""
+
+    generation: int
+    rendered: int
+    inputs: str
+    images: Mapping[str, str]  # by program: worker, syncer
+    template: Object
+
+    def to_text(self) -> str | None:
+        """The annotation; None: it is too long, and the template is rendered in each pass."""
+        document = {name: getattr(self, name) for name in NOTED}
+        text = json.dumps({**document, "sum": digest(document)[:16]}, separators=(",", ":"))
+        return text if len(text) <= NOTE_BYTES_MAX else None
+
+
+NOTED = ("generation", "rendered", "inputs", "images", "template")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """A run file as the text of a ConfigMap, and the hash that its pods carry."""
+
+    text: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renderings:
+    """What of earlier renderings one pass keeps; by default nothing, as for a new job."""
+
+    generation: int = 1  # of the job, now
+    rendered: int = 1  # of the job, that all templates are to be rendered for
+    images: Mapping[str, str] = field(default_factory=dict)  # in place of the install's
+    kept: Mapping[str, Object] = field(default_factory=dict)  # templates by workload
+    learners_file: RunConfig | None = None  # None: made from the job
+    shards_file: RunConfig | None = None
+
+    def settings(self, install: Settings) -> Settings:
+        """The settings of the install, with the images of this run."""
+        worker = self.images.get("worker") or install.worker_image
+        syncer = self.images.get("syncer") or install.syncer_image
+        return replace(install, worker_image=worker, syncer_image=syncer)
+
+    def note(self, template: Object, hashed: str, install: Settings) -> Note:
+        """What a workload notes of a template, which excludes no nodes; `hashed`: its `inputs`."""
+        images = self.settings(install)
+        return Note(
+            generation=self.generation,
+            rendered=self.rendered,
+            inputs=hashed,
+            images={"worker": images.worker_image, "syncer": images.syncer_image},
+            template=template,
+        )
+
+
+def decide(
+    job: Job, generation: int, workloads: Iterable[Raw], configs: Mapping[str, str],
+    running: Running, *, observed: int,
+) -> Renderings:  # fmt: skip
+    """What to keep. `workloads` are the job's live ones, raw, `configs` texts of run files by name.
+
+    `observed`: the generation that the job's status was last written for.
+    """
+    live = {each["metadata"]["name"]: each for each in workloads}
+    regions = {learner_set(job.name, region.name): region.name for region in job.spec.regions}
+    shards = [shard_name(job.name, number) for number in range(job.spec.syncer.shards)]
+    hashes = {name: inputs(job, region) for name, region in regions.items()}
+    hashes |= dict.fromkeys([*shards, evaluator_name(job.name)], inputs(job))
+    fresh = Renderings(generation=generation, rendered=generation)
+    at_rest = not any((each.get("spec") or {}).get("replicas") for each in live.values())
+    if at_rest and (running.learners or running.shards):
+        return fresh
+    notes: dict[str, Note] = {}
+    for name, each in live.items():
+        if name in hashes:
+            note = read(each) or _of_live(each, generation, observed, hashes[name])
+            if note is not None:
+                notes[name] = note
+    if not notes:
+        return fresh
+    edited = any(
+        note.generation != generation and note.inputs != hashes[name]
+        for name, note in notes.items()
+    )
+    rendered = generation if edited else max(note.rendered for note in notes.values())
+    kept = {name: note for name, note in notes.items() if note.rendered == rendered}
+    templates = {name: note.template for name, note in kept.items()}
+    images: dict[str, str] = {}
+    for note in kept.values():
+        images |= note.images
+    of_learners = _file([templates[name] for name in regions if name in templates], configs)
+    if of_learners is not None:
+        of_learners = RunConfig(text=with_learners(of_learners.text, job), hash=of_learners.hash)
+    return Renderings(
+        generation=generation,
+        rendered=rendered,
+        images=images,
+        kept=templates,
+        learners_file=of_learners,
+        shards_file=_file([templates[name] for name in shards if name in templates], configs),
+    )
+
+
+def inputs(job: Job, region: str = "") -> str:
+    """Hash of what the user wrote that a region's learners, or shards and evaluator, depend on."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    found = {name: value for name, value in spec.items() if name not in RESTARTS_NOBODY}
+    own = [each for each in spec["regions"] if each["name"] == region]
+    found["region"] = [
+        {name: value for name, value in each.items() if name in OF_A_REGION} for each in own
+    ]
+    return digest(found)[:16]
+
+
+def read(workload: Raw) -> Note | None:
+    """The note of a live workload; None: there is none, or somebody has changed it."""
+    text = (workload["metadata"].get("annotations") or {}).get(Annotation.RENDERED)
+    try:
+        document = json.loads(text or "{}")
+        values = {name: document[name] for name in NOTED}
+        return Note(**values) if document["sum"] == digest(values)[:16] else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _of_live(workload: Raw, generation: int, observed: int, hashed: str) -> Note | None:
+    """The note that a version without notes would have written; None: the job was edited since."""
+    metadata, spec = workload["metadata"], workload.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    noted = Annotation.RENDERED in annotations  # but not as it was written
+    if noted or Annotation.APPLIED not in annotations or generation != observed:
+        return None
+    if not spec.get("replicas"):
+        return None
+    template = pods.without_exclusions(spec["template"])
+    template["metadata"].pop("creationTimestamp", None)
+    (template["metadata"].get("annotations") or {}).pop(RESTARTED_AT, None)  # kubectl's, not ours
+    role = (template["metadata"].get("labels") or {}).get(Label.ROLE)
+    program = "syncer" if role == SHARD_ROLE else "worker"
+    image = template["spec"]["containers"][0].get("image", "")
+    return Note(
+        generation=generation, rendered=NEVER, inputs=hashed, images={program: image},
+        template=template,
+    )  # fmt: skip
+
+
+def _file(templates: Iterable[Object], configs: Mapping[str, str]) -> RunConfig | None:
+    """The run file that kept templates mount, if its ConfigMap is there."""
+    for template in templates:
+        text = configs.get(pods.run_config_of(template))
+        if text is not None:
+            annotations = template["metadata"].get("annotations") or {}
+            return RunConfig(text=text, hash=annotations.get(Annotation.RUN_HASH, ""))
+    return None
+
+
+def with_learners(text: str, job: Job) -> str:
+    """A run file's text with the job's present regions and learners, and nothing else changed."""
+    document = json.loads(text)
+    known = {each["name"]: each for each in document["regions"]}
+    document["regions"] = [
+        {**known.get(each.name, {}), "name": each.name, "learners": each.learners}
+        for each in job.spec.regions
+    ]
+    return json.dumps(document, indent=2) + "\n"
+
+
+def texts(configs: Iterable[Raw]) -> dict[str, str]:
+    """The texts of run files by the names of their ConfigMaps."""
+    found = {each["metadata"]["name"]: (each.get("data") or {}).get(RUN_FILE) for each in configs}
+    return {name: text for name, text in found.items() if text}
+
+
+def digest(value: Any) -> str:
+    """sha256 of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

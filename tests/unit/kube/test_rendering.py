@@ -1,0 +1,246 @@
+"""An upgrade of the operator restarts nothing that runs; an edit brings the new rendering."""
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from atoll_operator.kube.names import RUN_FILE, Annotation
+from atoll_operator.kube.observation import RESTARTED_AT, excluded_nodes, key_of
+from atoll_operator.kube.plan import pods, rendering
+from atoll_operator.kube.plan.exclusions import Exclusions
+from atoll_operator.kube.plan.phase import Running
+from atoll_protos.run import RunFile
+from unit.kube.cluster_values import EVERYTHING, SETTINGS, job
+from unit.kube.cluster_values import children as builder
+
+Live = dict[tuple[str, str], dict[str, Any]]
+NEW = replace(SETTINGS, worker_image="worker:2", syncer_image="syncer:2", pull_policy="Always")
+MORE = "spec.regions=[{name: us-east, learners: 5}, {name: eu-west}]"
+OTHER_REGION = "spec.regions=[{name: us-east, learners: 2}, {name: eu-west}, {name: mars}]"
+EDIT = "spec.regions=[{name: us-east, learners: 2}, {name: eu-west, podOverrides: {args: [x]}}]"
+WORKLOADS = ("StatefulSet", "Deployment")
+
+
+@pytest.fixture
+def upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on this operator renders pods and run files in another way."""
+    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 77)
+    monkeypatch.setattr(pods, "USER_ID", 1000)
+
+
+def keyed(objects: list[dict[str, Any]]) -> Live:
+    return {key_of(each): each for each in objects}
+
+
+def next_pass(
+    live: Live,
+    *changes: str,
+    generation: int,
+    settings: Any = SETTINGS,
+    running: Running = EVERYTHING,
+    observed: int | None = None,
+    exclusions: Exclusions = Exclusions(),  # noqa: B008
+) -> Live:
+    """The children that a pass wants, which finds these."""
+    found = rendering.decide(
+        job(*changes),
+        generation,
+        [each for each in live.values() if each["kind"] in WORKLOADS],
+        rendering.texts(each for each in live.values() if each["kind"] == "ConfigMap"),
+        running,
+        observed=generation if observed is None else observed,
+    )
+    made = builder(*changes, settings=settings, running=running, renderings=found,
+                   exclusions=exclusions)  # fmt: skip
+    return keyed(made.objects())
+
+
+def begun() -> Live:
+    """A job that runs since its first generation."""
+    return next_pass({}, generation=1)
+
+
+def templates(live: Live) -> dict[tuple[str, str], Any]:
+    return {key: each["spec"]["template"] for key, each in live.items() if key[0] in WORKLOADS}
+
+
+def images(live: Live) -> dict[str, str]:
+    return {
+        name: template["spec"]["containers"][0]["image"]
+        for (_, name), template in templates(live).items()
+    }
+
+
+def test_a_quiet_job_is_rendered_in_the_same_way_in_every_pass() -> None:
+    first = begun()
+    assert next_pass(first, generation=1) == first
+
+
+@pytest.mark.usefixtures("upgraded")
+def test_the_renderings_of_two_versions_differ() -> None:
+    assert templates(begun()) != templates(next_pass({}, generation=1, settings=NEW))
+
+
+def test_an_upgrade_changes_no_template_of_a_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = begun()
+    monkeypatch.setattr(pods, "USER_ID", 1000)
+    for _ in range(2):
+        after = next_pass(before, generation=1, settings=NEW)
+        assert after == before
+
+
+def test_a_changed_run_file_reaches_no_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = begun()
+    whole = RunFile.to_json
+    monkeypatch.setattr(RunFile, "to_json", lambda file: whole(file).replace("{", '{"new": 1,', 1))
+    after = next_pass(before, generation=1)
+    assert after == before
+    many = next_pass(before, MORE, generation=2)
+    config = pods.run_config_of(templates(many)["StatefulSet", "tiny-us-east"])
+    text = many["ConfigMap", config]["data"][RUN_FILE]
+    assert '"new"' not in text
+    assert [each["learners"] for each in json.loads(text)["regions"]] == [5, 1]
+
+
+def test_another_number_of_learners_or_region_brings_no_new_rendering() -> None:
+    before = begun()
+    many = next_pass(before, MORE, generation=2, settings=NEW)
+    assert set(images(many).values()) == {"worker:1", "syncer:1"}
+    assert many["StatefulSet", "tiny-us-east"]["spec"]["replicas"] == 5
+    marks = [
+        {key: each["metadata"]["annotations"][Annotation.TEMPLATE] for key, each in found.items()}
+        for found in (templates(before), templates(many))
+    ]
+    assert marks[0] == marks[1]
+    assert next_pass(before, MORE, generation=2) == next_pass({}, MORE, generation=2) | {
+        key: each for key, each in next_pass(before, MORE, generation=2).items()
+        if key[0] in WORKLOADS
+    }  # fmt: skip
+    more = next_pass(many, OTHER_REGION, generation=3, settings=NEW)
+    assert images(more)["tiny-mars"] == "worker:1"  # the version of the run that it joins
+
+
+def test_an_edit_brings_the_new_rendering_to_all_workloads_of_the_job() -> None:
+    after = next_pass(begun(), EDIT, generation=2, settings=NEW)
+    assert set(images(after).values()) == {"worker:2", "syncer:2"}
+    assert next_pass(after, EDIT, generation=2, settings=NEW) == after
+
+
+def test_an_edit_without_an_upgrade_restarts_only_what_it_changes() -> None:
+    before, after = templates(begun()), templates(next_pass(begun(), EDIT, generation=2))
+    assert {key for key in before if before[key] != after[key]} == {("StatefulSet", "tiny-eu-west")}
+
+
+def test_a_shard_that_gets_an_edit_later_gets_the_version_of_the_others() -> None:
+    before = begun()
+    after = next_pass(before, EDIT, generation=2, settings=NEW)
+    name = ("Deployment", "tiny-syncer-1")
+    held = after | {name: before[name]}  # not applied yet, when the operator is upgraded again
+    newest = replace(SETTINGS, worker_image="worker:3", syncer_image="syncer:3")
+    assert images(next_pass(held, EDIT, generation=2, settings=newest)) == images(after)
+
+
+def test_another_hash_of_the_same_generation_is_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = begun()
+    whole = rendering.digest
+    monkeypatch.setattr(rendering, "RESTARTS_NOBODY", {"regions"})
+    after = next_pass(before, generation=1, settings=NEW)
+    assert templates(after) == templates(before)
+    assert whole("x") == rendering.digest("x")
+    later = next_pass(after, MORE, generation=2, settings=NEW)  # compared with the new hash
+    assert images(later) == images(before)
+
+
+def test_a_lost_node_is_excluded_from_a_kept_template_and_comes_back() -> None:
+    before = begun()
+    lost = Exclusions(nodes={"tiny-us-east": ("n1",), "tiny-syncer-0": ("n1", "n2")})
+    away = next_pass(before, generation=1, settings=NEW, exclusions=lost)
+    assert excluded_nodes(templates(away)["StatefulSet", "tiny-us-east"]) == ("n1",)
+    assert excluded_nodes(templates(away)["Deployment", "tiny-syncer-0"]) == ("n1", "n2")
+    assert next_pass(away, generation=1, settings=NEW) == before
+
+
+def at_rest(live: Live) -> Live:
+    found = copy.deepcopy(live)
+    for key, each in found.items():
+        if key[0] in WORKLOADS:
+            each["spec"]["replicas"] = 0
+    return found
+
+
+def test_a_job_that_is_resumed_gets_the_present_rendering_and_one_that_rests_is_left() -> None:
+    stopped = Running(learners=False, shards=False, evaluator=False)
+    resting = next_pass(begun(), generation=2, running=stopped)
+    assert next_pass(resting, generation=2, settings=NEW, running=stopped) == resting
+    resumed = next_pass(resting, generation=3, settings=NEW)
+    assert set(images(resumed).values()) == {"worker:2", "syncer:2"}
+
+
+def test_a_suspended_job_whose_shards_stay_keeps_its_version() -> None:
+    found = at_rest(begun())
+    found["Deployment", "tiny-syncer-0"]["spec"]["replicas"] = 1
+    resumed = next_pass(found, generation=3, settings=NEW)
+    assert set(images(resumed).values()) == {"worker:1", "syncer:1"}
+
+
+def without_notes(live: Live) -> Live:
+    """The workloads as a version that wrote no notes has left them, with the server's defaults."""
+    found = copy.deepcopy(live)
+    for key, each in found.items():
+        if key[0] in WORKLOADS:
+            del each["metadata"]["annotations"][Annotation.RENDERED]
+            template = each["spec"]["template"]
+            template["metadata"]["creationTimestamp"] = None
+            template["metadata"]["annotations"][RESTARTED_AT] = "today"
+            template["spec"]["dnsPolicy"] = "ClusterFirst"
+    return found
+
+
+def test_what_a_version_without_notes_runs_goes_on_and_gets_one() -> None:
+    lost = Exclusions(nodes={"tiny-us-east": ("n1",)})
+    before = without_notes(next_pass({}, generation=1, exclusions=lost))
+    after = next_pass(before, generation=1, settings=NEW, exclusions=lost)
+    for key, template in templates(after).items():
+        live = copy.deepcopy(templates(before)[key])
+        del live["metadata"]["creationTimestamp"]
+        del live["metadata"]["annotations"][RESTARTED_AT]  # it stays: it is kubectl's
+        assert template == live
+        assert Annotation.RENDERED in after[key]["metadata"]["annotations"]
+    assert next_pass(after, generation=1, settings=NEW, exclusions=lost) == after
+    many = next_pass(after, MORE, generation=2, settings=NEW)
+    assert set(images(many).values()) == {"worker:1", "syncer:1"}
+    edited = next_pass(before, EDIT, generation=2, settings=NEW, observed=1)
+    assert set(images(edited).values()) == {"worker:2", "syncer:2"}
+
+
+def changed_note(live: Live, text: str) -> Live:
+    found = copy.deepcopy(live)
+    for key, each in found.items():
+        if key[0] in WORKLOADS:
+            each["metadata"]["annotations"][Annotation.RENDERED] = text
+    return found
+
+
+def test_a_note_that_somebody_has_edited_counts_for_nothing() -> None:
+    before = begun()
+    note = before["StatefulSet", "tiny-us-east"]["metadata"]["annotations"][Annotation.RENDERED]
+    for text in ("", "{}", "[]", "no JSON", note.replace("worker:1", "evil:1")):
+        assert templates(next_pass(changed_note(before, text), generation=1)) == templates(before)
+
+
+def test_a_template_that_is_too_long_to_be_noted_is_rendered_in_every_pass() -> None:
+    args = json.dumps(["x" * 1000] * 150)
+    change = f"spec.learner.template={{spec: {{containers: [{{args: {args}}}]}}}}"
+    live = next_pass({}, change, generation=1)
+    annotations = live["StatefulSet", "tiny-us-east"]["metadata"]["annotations"]
+    assert Annotation.RENDERED not in annotations
+    assert Annotation.RENDERED in live["Deployment", "tiny-syncer-0"]["metadata"]["annotations"]
+
+
+def test_a_run_file_that_was_deleted_is_made_again() -> None:
+    before = begun()
+    gone = {key: each for key, each in before.items() if key[0] != "ConfigMap"}
+    assert next_pass(gone, generation=1) == before
