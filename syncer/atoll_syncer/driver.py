@@ -402,7 +402,6 @@ class Driver:
                 instance=self.shard.instance,
                 epoch=self.shard.history.epoch,
                 count=count,
-                learners=tuple(each.join.instance for each in self.shard.sessions.values()),
             )
             try:
                 if await self.background.run(Thread.LOG, partial(self._beat, beat)):

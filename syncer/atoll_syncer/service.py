@@ -188,8 +188,8 @@ class SyncerService(rpc.SyncerServicer):
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in ends:
-                if not task.cancel() and not task.cancelled():
-                    task.exception()  # a bug is reported where it is raised; else the peer is gone
+                if not task.cancel() and not task.cancelled() and (error := task.exception()):
+                    log.warning("bulk stream ended", session=number, reason=repr(error))
             if not port.ended:  # else its End must be written before
                 port.bulk_over.set()
 

@@ -52,16 +52,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A sign of life of the process that owns the shard: `count` grows with each.
-
-    `learners` are the instances whose sessions it has.
-    """
+    """A sign of life of the process that owns the shard: `count` grows with each."""
 
     pod: str
     instance: str
     epoch: int
     count: int
-    learners: tuple[str, ...]
 
 
 class DeposedError(Exception):
@@ -204,7 +200,7 @@ class Journal:
         """The newest heartbeat, of whatever process. Raises StoreUnavailable."""
         try:
             document = json.loads(self._store.read(HEARTBEAT))
-            return Heartbeat(**{**document, "learners": tuple(document["learners"])})
+            return Heartbeat(**{name: document[name] for name in Heartbeat.__slots__})
         except (StoreMissing, ValueError, KeyError, TypeError):
             return None  # it is not synced: a power cut may leave it empty
 

@@ -185,7 +185,7 @@ def test_a_full_disk_delays_an_entry(small_disk: Path) -> None:
 
 def test_the_newest_heartbeat_is_seen_by_others(store: BrokenStore) -> None:
     assert journal(store).last_beat() is None
-    first = Heartbeat(pod="p", instance="p-1", epoch=1, count=1, learners=("u-1", "u-2"))
+    first = Heartbeat(pod="p", instance="p-1", epoch=1, count=1)
     journal(store).beat(first)
     assert journal(store).last_beat() == first
     store.replace("heartbeat.json", b"")

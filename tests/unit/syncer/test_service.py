@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
@@ -148,6 +149,29 @@ def test_a_session_has_one_bulk_stream_and_its_end_ends_the_session_rule_24() ->
         assert port.bulk_over.is_set()
 
     asyncio.run(scenario())
+
+
+def test_a_writer_that_dies_ends_its_session_with_a_line_in_the_log() -> None:
+    def publish(*_: Any) -> pb.Publish:
+        return pb.Publish(version=pb.SliceVersion(slice=3))
+
+    service, port = serving(publish=publish, held_by=lambda *_: None)
+    service.driver.values = SimpleNamespace(
+        publish_payload=lambda *_: Payload(encoding=pb.BF16, data=bytes(8), difference=False)
+    )
+    context = BulkContext("7", "secret of 7")  # its reader goes on waiting
+
+    async def broken(message: Any) -> None:
+        raise ConnectionResetError(len(message))
+
+    context.write = broken  # type: ignore[method-assign]
+    port.publish(3)
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(asyncio.wait_for(service.bulk(None, context), 5))
+    assert port.bulk_over.is_set()
+    (line,) = [each for each in lines if each["event"] == "bulk stream ended"]
+    assert line["session"] == 7
+    assert "ConnectionResetError" in line["reason"]
 
 
 def test_a_transfer_that_does_not_go_on_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from atoll_syncer.storage.takeover import (
     wait_for_turn,
 )
 
-BEAT = Heartbeat(pod="old", instance="old-1", epoch=3, count=7, learners=("u-1",))
+BEAT = Heartbeat(pod="old", instance="old-1", epoch=3, count=7)
 T = 10.0
 
 
@@ -86,7 +86,7 @@ def take_over(store: FileStore, epoch: int, pod: str) -> Journal:
 
 
 def a_beat(count: int, pod: str = "a") -> Heartbeat:
-    return Heartbeat(pod=pod, instance=pod, epoch=1, count=count, learners=())
+    return Heartbeat(pod=pod, instance=pod, epoch=1, count=count)
 
 
 def wait(store: FileStore, pod: str) -> History:

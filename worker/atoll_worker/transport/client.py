@@ -65,6 +65,9 @@ class Outbox:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     taken: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def __post_init__(self) -> None:
+        self.taken.set()  # nothing waits yet, also where no session ever comes
+
     def put(self, message: pb.ToShard) -> None:
         """Queue one message; a report replaces an unsent older one (rule 7)."""
         if message.WhichOneof("kind") == "report":
@@ -139,6 +142,10 @@ class ShardClient:
             reason = f"bad transfer: {error}"
         except asyncio.CancelledError:
             reason = "hung up"
+        except Exception as error:  # a bug; the session that it ended is not left mute
+            reason = f"error in a stream: {error!r}"
+            log.error("stream failed", shard=self.shard, reason=reason)
+            raise
         finally:
             self._task = None
             self.listener.disconnected(self.shard, reason)

@@ -26,8 +26,8 @@ is sent; the rules hear `capture_lost` when the offer's turn comes, and make ano
 belongs to the session in which it was due: with that session it is forgotten.
 
 The transport ends when the training process leaves or is gone: control messages that wait (the
-Leave) get LEAVE_SECONDS_MAX, then all connections are closed. Everything outside is given to the
-constructor in `Outside`; tests/sim runs this same class in virtual time.
+Leaves) get LEAVE_SECONDS_MAX in all, then all connections are closed. Everything outside is given
+to the constructor in `Outside`; tests/sim runs this same class in virtual time.
 """
 
 import asyncio
@@ -150,8 +150,7 @@ class Transport:
         if keeper.done():
             keeper.result()  # a bug
         keeper.cancel()
-        for client in self.clients:
-            await client.drained(LEAVE_SECONDS_MAX)
+        await asyncio.gather(*(client.drained(LEAVE_SECONDS_MAX) for client in self.clients))
         for client in self.clients:
             client.hang_up()
         self.telemetry.close()

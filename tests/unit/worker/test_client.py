@@ -1,0 +1,132 @@
+"""The streams to one shard: how they end, and that a Leave gets away."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog.testing
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.transport import transport
+from atoll_worker.transport.client import Outgoing, ShardClient
+from unit.worker.test_transport import Rig
+
+SECONDS_MAX = 5.0  # for what takes a moment
+SHARDS = 8
+
+
+class Stream:
+    """One call that stays open: it gives these messages and takes whatever is written."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = [*messages]
+
+    async def read(self) -> Any:
+        if not self.messages:
+            await asyncio.Event().wait()
+        return self.messages.pop(0)
+
+    async def write(self, message: Any) -> None:
+        del message
+
+
+class Listener:
+    """Notes how the connection ended."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def connected(self, shard: int) -> None: ...
+
+    def message(self, shard: int, message: pb.ToLearner) -> None: ...
+
+    def disconnected(self, shard: int, reason: str) -> None:
+        del shard
+        self.reasons.append(reason)
+
+
+def a_client(monkeypatch: pytest.MonkeyPatch, listener: Listener) -> ShardClient:
+    """A client whose shard welcomes it and then says nothing."""
+    welcome = pb.ToLearner(welcome=pb.Welcome(session=7, secret="s"))
+
+    async def ready() -> None: ...
+
+    @asynccontextmanager
+    async def channel(*_: Any) -> Any:
+        bulk = SimpleNamespace(channel_ready=ready, stream_stream=lambda _: lambda **__: Stream())
+        yield bulk
+
+    def stub(_: Any) -> Any:
+        return SimpleNamespace(Session=lambda: Stream(welcome))
+
+    monkeypatch.setattr("atoll_worker.transport.client.SyncerStub", stub)
+    return ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
+
+
+def test_a_writer_of_transfers_that_dies_ends_its_session_with_its_reason_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listener = Listener()
+    client = a_client(monkeypatch, listener)
+
+    async def broken() -> Outgoing | None:
+        raise BufferError("no memory for an offer")
+
+    async def scenario() -> None:
+        client.dial()
+        client.send_bulk(broken)
+        assert client._task is not None
+        with pytest.raises(BufferError):
+            await asyncio.wait_for(client._task, SECONDS_MAX)
+
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(scenario())
+    (reason,) = listener.reasons
+    assert "no memory for an offer" in reason
+    assert [line["event"] for line in lines] == ["stream failed"]
+
+
+def test_a_shard_without_a_session_delays_no_leaving() -> None:
+    async def scenario() -> None:
+        client = ShardClient(0, "nowhere:1", Listener(), lambda *_: None)  # type: ignore[arg-type]
+        await asyncio.wait_for(client.drained(60.0), SECONDS_MAX)
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_is_waited_for_until_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = a_client(monkeypatch, Listener())
+
+    async def scenario() -> None:
+        client.send(pb.ToShard(leave=pb.Leave(reason="r")))
+        leaving = asyncio.create_task(client.drained(60.0))
+        await asyncio.wait([leaving], timeout=0.05)
+        assert not leaving.done()
+        assert (await client._outbox.take()).leave.reason == "r"
+        assert not leaving.done()  # it is being written
+        taker = asyncio.create_task(client._outbox.take())
+        await asyncio.wait_for(leaving, SECONDS_MAX)
+        taker.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
+    """One limit for all: one after the other, 8 silent shards would outlast the time to stop."""
+    barrier, limits, hung_up = asyncio.Barrier(SHARDS), [], []
+
+    async def drained(seconds_max: float) -> None:
+        limits.append(seconds_max)
+        await barrier.wait()  # until all the others wait, too
+
+    rig = Rig()
+    silent: Any = SimpleNamespace(
+        drained=drained, hang_up=lambda: hung_up.append(1), dial=lambda: None
+    )
+    rig.transport.clients = [silent] * SHARDS
+    rig.transport.over.set()
+    asyncio.run(asyncio.wait_for(rig.transport.run(), SECONDS_MAX))
+    assert limits == [transport.LEAVE_SECONDS_MAX] * SHARDS
+    assert len(hung_up) == SHARDS
