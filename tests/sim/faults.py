@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from atoll_protos.names import REGISTRAR_SHARD
 from sim.learner_process import LearnerProcess
 from sim.scenario import Fault
 from sim.shard_process import ShardProcess
@@ -94,6 +95,37 @@ def owner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProce
         world.set_owner(learner.slot, uid)
 
 
+def late_word(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A SetOwner for the present pod is on its way while the operator names a newer one."""
+    if not learner.alive or learner.training.finished:
+        return
+    registrar = world.shards[REGISTRAR_SHARD].shard
+    owned = registrar.history.owned.get(learner.slot) if registrar is not None else None
+    shown, before = owned.word if owned else 0, learner.uid
+    owner(world, fault, learner, shard)
+    late = partial(world.set_owner, learner.slot, before, shown)
+    world.sim.after(fault.seconds * world.rng.uniform(0.0, 1.0), late)
+
+
+def old_run(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A learner of a former run of this job has survived it, and dials again.
+
+    A registrar that may have lost its store would carry on with what it says (rule 2).
+    """
+    if not world.scenario.fresh or world.scenario.loses_a_store:
+        return
+    guest = world.start_guest(learner.slot, f"{learner.slot}-old", observer=False)
+    guest.remember("run-old", tick=5000, incarnation=1 + fault.which % 7)
+
+
+def old_observer(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """An evaluator of a former run of this job has survived it, and dials again."""
+    if not world.scenario.fresh or world.scenario.loses_a_store:
+        return
+    guest = world.start_guest("", "old-evaluator", observer=True)
+    guest.remember("run-old" if fault.which % 2 else "", tick=5000, incarnation=0)
+
+
 def hiccup(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """One step takes very long, or all that follow take longer."""
     if fault.which % 2:
@@ -124,8 +156,8 @@ def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProc
 
 def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A shard dies with its store (Ephemeral)."""
-    if world.closed:
-        return
+    if world.closed or any(each.training.finished for each in world.all_learners):
+        return  # who has left the job would be missed
     number = shard.number
     for process in world.all_shards:
         if process.number == number:
@@ -158,6 +190,9 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "successor": successor,
     "zombie": zombie,
     "owner": owner,
+    "late word": late_word,
+    "old run": old_run,
+    "old observer": old_observer,
     "hiccup": hiccup,
     "store away": store_away,
     "store answers": store_answers,
@@ -174,5 +209,5 @@ def stop(world: World) -> None:
     world.damaged_share = 0.0
     for store in world.stores:
         store.away, store.lost_answers = False, 0.0
-    for process in (*world.all_shards, *world.all_learners):
+    for process in (*world.all_shards, *world.all_learners, *world.guests):
         process.wake()

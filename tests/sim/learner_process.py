@@ -12,6 +12,7 @@ from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Configure, Leaving
+from atoll_worker.rules.effects import Effect, SendMessage
 from atoll_worker.rules.exchange import Exchange
 from atoll_worker.transport.transport import Outside, Transport
 from sim.rpc import Channel
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
 class LearnerProcess(TrainingProcess):
     """One process start of a slot; both its processes live and die together here."""
 
-    def __init__(self, world: "World", slot: str, uid: str, instance: str) -> None:
+    def __init__(
+        self, world: "World", slot: str, uid: str, instance: str, *, observer: bool = False
+    ) -> None:
         keys = [
             (shard, part.fragment)
             for shard in range(world.run_file.shards)
             for part in world.layout.shard_slices(shard)
         ]
         super().__init__(world, slot, instance, keys)
-        self.uid, self.instance = uid, instance
+        self.uid, self.instance, self.observer = uid, instance, observer
         self.end = TrainingEnd(self)
         self.transport = Transport(
             Outside(
@@ -44,6 +47,20 @@ class LearnerProcess(TrainingProcess):
             )
         )
         self.exit_code: int | None = None
+        self._show_joins()
+
+    def _show_joins(self) -> None:
+        """The checkers see every Join at the moment at which it is sent."""
+        connected = self.exchange.connected
+
+        def shown(shard: int, now: float) -> list[Effect]:
+            effects = connected(shard, now)
+            for effect in effects:
+                if isinstance(effect, SendMessage):
+                    self.world.watchers.tell("learner_joins", self, shard, effect.message.join)
+            return effects
+
+        self.exchange.connected = shown  # type: ignore[method-assign]
 
     @property
     def exchange(self) -> Exchange:
@@ -63,6 +80,13 @@ class LearnerProcess(TrainingProcess):
     def time(self) -> float:
         """Virtual seconds."""
         return self.sim.now
+
+    def remember(self, run: str, tick: int, incarnation: int) -> None:
+        """Make it a process of another run, which was at this tick."""
+        state = self.exchange._state
+        state.run, state.incarnation = run, incarnation
+        for shard in state.shards:
+            shard.tick = tick
 
     # ------------------------------------------------------------ life
 
@@ -126,12 +150,12 @@ class TrainingEnd:
             run_file="",
             tensors=world.layout.tensors,
             layout_digest=world.layout.digest,
-            slot=learner.slot,
+            slot="" if learner.observer else learner.slot,
             uid=learner.uid,
             instance=learner.instance,
             endpoints=tuple(str(shard) for shard in range(world.run_file.shards)),
             telemetry_folder="",
-            observer=False,
+            observer=learner.observer,
             training_pid=0,
         )
 
@@ -208,7 +232,10 @@ class Numbers:
         """See Numbers."""
         theta = self._learner.regions[shard, fragment].theta
         assert theta is not None, "nothing was captured"
-        return (shard, fragment), Difference(base.value, theta)
+        key, formed = (shard, fragment), Difference(base.value, theta)
+        if self.counter(shard, fragment) == self._learner.transport.captures[key]:
+            self._world.watchers.tell("offered_work", self._learner, key, formed)
+        return key, formed
 
     def encode_difference(self, difference: tuple[Key, Difference]) -> tuple[pb.Encoding, bytes]:
         """See Numbers."""

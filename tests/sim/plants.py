@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import schedule
 from atoll_syncer import serving
 from atoll_syncer.driver import Driver
 from atoll_syncer.model import recovery
 from atoll_syncer.model.clock import Clock
-from atoll_syncer.model.effects import Append, Drop, Effect
+from atoll_syncer.model.effects import Append, Drop, Effect, Send
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Entry, Taken
-from atoll_syncer.model.round import Round
+from atoll_syncer.model.roster import Slot
+from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import recovery as recovery_rules
 from atoll_syncer.rules import rounds, runs, seeding, sessions
@@ -23,6 +25,7 @@ from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import takeover
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import adoption, slices
+from atoll_worker.rules import state as learner_state
 from atoll_worker.transport.transport import Transport
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
@@ -344,13 +347,151 @@ def a_tape_that_is_not_filled(patch: Patch) -> None:
     patch.setattr(Driver, "_fill_tape", nothing)
 
 
+def calls_that_outlive_their_session(patch: Patch) -> None:
+    """Rule 11: a Call that died with its session is made again."""
+    patch.setattr(rounds, "session_closed", lambda state, slot: None)
+
+
+def due_ticks_that_start_nothing_at_times(patch: Patch) -> None:
+    """Rule 9."""
+    starts = schedule.starts
+
+    def few(sync: Any, tick: int, started: Any) -> list[tuple[int, int]]:
+        return [(fragment, due) for fragment, due in starts(sync, tick, started) if tick - due > 2]
+
+    patch.setattr(schedule, "starts", few)
+
+
+def a_grace_of_many_steps(patch: Patch) -> None:
+    """Rule 11."""
+    standing = State.standing
+
+    def long(self: State, now: float) -> Standing:
+        return replace(standing(self, now), grace_seconds=9.0)
+
+    patch.setattr(State, "standing", long)
+
+
+def a_grace_that_is_cut_short(patch: Patch) -> None:
+    """Rule 11."""
+
+    def hasty(each: Round, *, awaited: Any, quorum: int, now: float) -> Any:
+        return decide(each, awaited=awaited, quorum=quorum, now=now + 0.3)
+
+    patch.setattr(rounds, "decide", hasty)
+
+
+def offers_that_never_leave(patch: Patch) -> None:
+    """Rule 11: the slice stands still while its quorum is alive."""
+    send_offer = Transport._send_offer
+
+    def some(self: Transport, shard: int, offer: pb.Offer) -> None:
+        if offer.slice > 0 or offer.base == 0:
+            send_offer(self, shard, offer)
+
+    patch.setattr(Transport, "_send_offer", some)
+
+
+def last_rounds_that_wait_for_their_deadline(patch: Patch) -> None:
+    """Rule 27."""
+
+    def patient(each: Round, *, awaited: Any, quorum: int, now: float) -> Any:
+        if each.deadline is not None and now < each.deadline:
+            return RoundDecision(False, "waits")
+        return decide(each, awaited=awaited, quorum=quorum, now=now)
+
+    patch.setattr(rounds, "decide", patient)
+
+
+def a_clock_that_counts_every_other_step(patch: Patch) -> None:
+    """Rule 8."""
+    advance = Clock.advance
+    count = 0
+
+    def half(self: Clock, slot: str, steps: int) -> None:
+        nonlocal count
+        count += 1
+        advance(self, slot, steps if count % 2 else 0)
+
+    patch.setattr(Clock, "advance", half)
+
+
+def joins_that_name_the_lowest_tick(patch: Patch) -> None:
+    """Rule 3."""
+
+    def lowest(self: learner_state.State) -> int:
+        return min((each.tick for each in self.shards), default=0)
+
+    patch.setattr(learner_state.State, "tick_seen", property(lowest))
+
+
+def tokens_that_count_again_in_each_session(patch: Patch) -> None:
+    """Rule 35."""
+    take = Slot.take
+
+    def twice(self: Slot, report: pb.Report, now: float) -> int:
+        self.tokens_before += report.tokens
+        return take(self, report, now)
+
+    patch.setattr(Slot, "take", twice)
+
+
+def runs_that_are_not_compared(patch: Patch) -> None:
+    """Rule 2: a learner of a former run is welcomed, and brings its tick."""
+    check = sessions.check
+
+    def lenient(join: pb.Join, *others: Any) -> pb.End | None:
+        join.ClearField("run")
+        return check(join, *others)
+
+    patch.setattr(sessions, "check", lenient)
+    patch.setattr(sessions, "_may_have_given", lambda join, history: True)
+
+
+def words_that_count_whatever_their_number(patch: Patch) -> None:
+    """Rule 4."""
+    requested = runs.requested
+
+    def renumbered(state: State, token: int, request: Any) -> list[Effect]:
+        if isinstance(request, pb.SetOwnerRequest):
+            owned = state.history.owned.get(request.slot)
+            request.word = owned.word if owned else 0
+        return requested(state, token, request)
+
+    patch.setattr(runs, "requested", renumbered)
+
+
+def learners_that_begin_their_data_again(patch: Patch) -> None:
+    """Rule 28."""
+    welcome = sessions.welcome
+
+    def forgetful(state: State, session: int, incarnation: int, now: float) -> list[Effect]:
+        effects = welcome(state, session, incarnation, now)
+        for effect in effects:
+            if isinstance(effect, Send) and effect.message.HasField("welcome"):
+                effect.message.welcome.cursor = 0
+        return effects
+
+    patch.setattr(sessions, "welcome", forgetful)
+
+
+def late_work_that_counts_as_overlap(patch: Patch) -> None:
+    """Rule 13's law."""
+
+    def kinder(*arguments: Any, **fields: Any) -> slices.Outcome:
+        became = slices.outcome(*arguments, **fields)
+        return replace(became, overlap=became.overlap + became.late, late=0)
+
+    patch.setattr(adoption, "outcome", kinder)
+
+
 PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
     Plant(rule="2", plant=a_registrar_that_asks_no_shard, seed=29),
     Plant(rule="4", plant=admission_beside_a_live_session),
     Plant(rule="4", plant=welcome_before_it_is_durable),
-    Plant(rule="5", plant=zombie_offers_that_stay, seed=153),
+    Plant(rule="5", plant=zombie_offers_that_stay, seed=111),
     Plant(rule="5", plant=steps_before_all_have_welcomed, seed=16),
     Plant(rule="8", plant=every_step_of_anybody_ticks),
     Plant(rule="8", plant=a_clock_that_forgets_its_log),
@@ -369,7 +510,21 @@ PLANTS = (
     Plant(rule="20", plant=a_store_that_overwrites, seed=11),
     Plant(rule="20", plant=epochs_that_stand_still),
     Plant(rule="21", plant=numbers_that_begin_again_after_a_loss, seed=101),
-    Plant(rule="22", plant=a_seed_for_what_was_lost, seed=221),
+    Plant(rule="22", plant=a_seed_for_what_was_lost, seed=233),
     Plant(rule="22", plant=a_recovery_of_who_comes_first, seed=11),
     Plant(rule="29", plant=a_tape_that_is_not_filled),
+    Plant(rule="9 and 10 (called)", plant=calls_that_outlive_their_session, seed=10),
+    Plant(rule="9 and 10 (called)", plant=due_ticks_that_start_nothing_at_times),
+    Plant(rule="11 (close)", plant=a_grace_of_many_steps),
+    Plant(rule="11 (close)", plant=a_grace_that_is_cut_short, seed=12),
+    Plant(rule="11 (progress)", plant=calls_that_outlive_their_session, seed=94),
+    Plant(rule="11 (progress)", plant=offers_that_never_leave, seed=12),
+    Plant(rule="27", plant=last_rounds_that_wait_for_their_deadline),
+    Plant(rule="8 (lower bound)", plant=a_clock_that_counts_every_other_step),
+    Plant(rule="3 (tick seen)", plant=joins_that_name_the_lowest_tick),
+    Plant(rule="35", plant=tokens_that_count_again_in_each_session, seed=7),
+    Plant(rule="2 (old run)", plant=runs_that_are_not_compared, seed=127),
+    Plant(rule="4 (word)", plant=words_that_count_whatever_their_number, seed=23),
+    Plant(rule="28", plant=learners_that_begin_their_data_again),
+    Plant(rule="13 (law)", plant=late_work_that_counts_as_overlap, seed=5),
 )

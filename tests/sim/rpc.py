@@ -32,6 +32,8 @@ RETRY_SECONDS = 0.5  # until a client tries again to connect
 NO_ANSWER_SECONDS = 5.0  # until a client gives up a machine that cannot be reached
 SLOW_WRITE_SHARE = 0.1  # of control messages
 SLOW_WRITE_SECONDS = 0.02
+LINGER_SHARE = 0.3  # of Ends that cannot be written at once: the peer reads nothing for a while
+LINGER_SECONDS = 4.0
 
 
 class CallDetails:
@@ -188,8 +190,12 @@ class Context:
     async def write(self, message: Any) -> None:
         """To the client."""
         stream, data = self._stream, (self._handler.response_serializer or same)(message)
-        assert stream.connection is not None
-        await write(stream.connection, 1, stream.kind, data, partial(stream.arrived, data))
+        connection = stream.connection
+        assert connection is not None
+        ends = stream.kind == "control" and message.HasField("end")
+        if ends and connection.rng.random() < LINGER_SHARE:  # meanwhile it goes on to be read
+            await asyncio.sleep(connection.rng.uniform(0.0, LINGER_SECONDS))
+        await write(connection, 1, stream.kind, data, partial(stream.arrived, data))
 
 
 class Stream:

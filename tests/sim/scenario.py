@@ -8,6 +8,8 @@ from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 
 FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
+LARGE_SHARE, TOKENS_SHARE, OBSERVER_SHARE = 0.06, 0.15, 0.2  # of the seeds
+MORE_FAULTS_SHARE = 0.3
 KINDS = (
     "drop",
     "drop",
@@ -26,6 +28,7 @@ KINDS = (
     "store answers",
     "damage",
 )
+MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,22 @@ class Scenario:
     tokens_per_step: int
     disk_seconds: float
     merge_seconds: float
+    examine_seconds: float
     delay_seconds: float
     slice_seconds: float
     leaves_when_finished: bool
     snapshot_entries: int  # of the log, from one snapshot to the next
+    observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def steps(self) -> int:
+        """The job's length in ticks; if it is given in tokens, those that all must train for it."""
+        if self.run_file.steps is not None:
+            return self.run_file.steps
+        assert self.run_file.tokens is not None
+        return self.run_file.tokens // self.tokens_per_step
 
     @property
     def loses_a_store(self) -> bool:
@@ -65,8 +78,12 @@ class Scenario:
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     rng = random.Random(f"{seed}/scenario")
+    more = random.Random(f"{seed}/more")  # so that the draws of `rng` stay as they are
+    large = more.random() < LARGE_SHARE
     shards = rng.choice((1, 1, 2))
     learners = rng.choice((1, 2, 2, 3, 3, 4))
+    if large:
+        shards, learners = more.choice((3, 4)), more.randint(5, 8)
     period = rng.choice((4, 6, 8, 10))
     fragments = rng.choice([n for n in (1, 2, 3, 4) if n <= period // 2])
     overlap = rng.choice((0, 1, 1, 2, 2))
@@ -81,12 +98,15 @@ def draw(seed: int) -> Scenario:
         wire_up=random.Random(f"{seed}/up").choice(tuple(Wire)),
         wire_down=random.Random(f"{seed}/down").choice(tuple(Wire)),
     )
+    steps, tokens_per_step = period * rng.randint(3, 5), rng.choice((1, 7))
+    in_tokens = not sync.lockstep and more.random() < TOKENS_SHARE
     run_file = RunFile(
         job="sim",
         regions=(Region(name="a", learners=learners),),
         shards=shards,
         seed=seed,
-        steps=period * rng.randint(3, 5),
+        steps=None if in_tokens else steps,
+        tokens=steps * tokens_per_step * learners if in_tokens else None,
         sync=sync,
     )
     tensors = [
@@ -104,20 +124,22 @@ def draw(seed: int) -> Scenario:
             slot: pace * (rng.uniform(1.0, slowest) if n else 1.0)
             for n, slot in enumerate(run_file.slots)
         },
-        tokens_per_step=rng.choice((1, 7)),
+        tokens_per_step=tokens_per_step,
         disk_seconds=rng.choice((0.002, 0.02, 0.1)),
         merge_seconds=rng.choice((0.01, 0.1, 0.4)),
+        examine_seconds=more.choice((0.02, 0.02, 0.3, 1.0)),
         delay_seconds=network,
         slice_seconds=network * rng.choice((1.0, 5.0)),
         leaves_when_finished=rng.random() < 0.5,
         snapshot_entries=random.Random(f"{seed}/snapshots").choice((2, 5, 20, 1000)),
         fresh=rng.random() < 0.9,
+        observer=more.random() < OBSERVER_SHARE,
         faults=draw_faults(rng, seed),
     )
 
 
 def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
-    """One seed in eight is quiet; some lose a store."""
+    """One seed in eight is quiet; some lose a store, some meet processes of a former run."""
     if seed % 8 == 0:
         return ()
     count = rng.choice((1, 2, 4, 6, 10))
@@ -135,6 +157,10 @@ def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
         )
         for kind in kinds
     )
+    more = random.Random(f"{seed}/more faults")
+    if more.random() < MORE_FAULTS_SHARE:
+        kind, at = more.choice(MORE_KINDS), more.uniform(FAULTS_BEGIN, FAULTS_END / 2)
+        drawn += (Fault(at=at, kind=kind, which=more.randrange(1 << 16), seconds=3.0),)
     return drawn + tuple(behind(fault) for fault in drawn if fault.kind.startswith("lose"))
 
 

@@ -91,7 +91,9 @@ class ShardProcess(Process):
         executors: Any = {
             Thread.LOG: VirtualThread(self, drawn(2 * disk), drawn(0.01)),
             Thread.MERGE: VirtualThread(self, drawn(merge), drawn(0.01)),
-            Thread.EXAMINE: VirtualThread(self, drawn(0.02), drawn(0.001)),
+            Thread.EXAMINE: VirtualThread(
+                self, drawn(world.scenario.examine_seconds), drawn(0.001)
+            ),
             Thread.TIDY: VirtualThread(self, drawn(disk), drawn(0.01)),
         }
         fresh = world.scenario.fresh and not world.restarted[self.number]

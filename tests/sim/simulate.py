@@ -30,10 +30,17 @@ Nothing looks at a real clock, and every draw comes from a generator that the se
 name. So a seed is a whole run: replaying it shows the same events in the same order, also after a
 change elsewhere in the drawing. The digest of the trace proves it (test_same_trace).
 
+What a seed may contain beside faults: up to 4 shards and 8 learners, all wires, lengths in ticks or
+in tokens, an evaluator, learners and observers of a former run that dial again, words of the
+operator that come late, examinations of offers that take a second, and Ends that cannot be written
+for seconds, so that an ended session's messages go on to arrive.
+
 Checkers (`checkers`, called by `watch`) look at what crosses an edge: entries in a store, messages,
 effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at
-least one planted bug that it must find (`plants`). An exception anywhere ends the seed, and so does
-a run that does not reach Final after the faults have stopped.
+least one planted bug that it must find (`plants`). Those in `checkers/values`, `rounds` and `start`
+say what must never happen; those in `checkers/progress` what must happen, and by when: a due slice
+calls, a round closes, a slice whose quorum is alive commits within 2H ticks. An exception anywhere
+ends the seed, and so does a run that does not reach Final after the faults have stopped.
 """
 
 import logging
@@ -138,13 +145,12 @@ def quiet_seconds_max(world: World) -> float:
         world.scenario.step_seconds[p.slot] * p.slowness for p in world.all_learners if p.alive
     )
     slowest = max(paces, default=0.0)
-    assert world.run_file.steps is not None
-    return 120.0 + 2.0 * slowest * world.run_file.steps
+    return 120.0 + 2.0 * slowest * world.scenario.steps
 
 
 def state(world: World) -> str:
     """What does not move."""
-    shards = [shard_state(p, world.run_file.steps) for p in world.shards]
+    shards = [shard_state(p, world.scenario.steps) for p in world.shards]
     learners = [
         f"{p.name} t_m {p.training.t_m}, {'finished' if p.training.finished else 'training'}"
         f"{'' if p.alive else ', dead'}"
@@ -153,7 +159,7 @@ def state(world: World) -> str:
     return "; ".join(shards + learners)
 
 
-def shard_state(process: ShardProcess, steps: int | None) -> str:
+def shard_state(process: ShardProcess, steps: int) -> str:
     """Of one shard."""
     if process.shard is None:
         return f"{process.name} not serving"

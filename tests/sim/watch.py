@@ -72,6 +72,15 @@ class Watcher:
     ) -> None:
         """A merge begins with these payloads; None: that offer is not staged."""
 
+    def owner_named(self, slot: str, uid: str, word: int) -> None:
+        """The operator calls SetOwner; `word` is the number that it read in Status."""
+
+    def learner_joins(self, learner: "LearnerProcess", shard: int, join: pb.Join) -> None:
+        """A learner sends its Join."""
+
+    def offered_work(self, learner: "LearnerProcess", key: Key, difference: Difference) -> None:
+        """A learner has formed an offer and its capture was not overwritten meanwhile."""
+
     def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
         """A control message arrives."""
 

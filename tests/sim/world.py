@@ -47,6 +47,7 @@ class World:
         self.starts = 0
         self.all_shards: list[ShardProcess] = []
         self.all_learners: list[LearnerProcess] = []
+        self.guests: list[LearnerProcess] = []  # observers, and processes of a former run
         self.watchers = Watchers([checker(self) for checker in checkers])
         self.tapes = [MemoryTape() for _ in range(count)]
         self.stores = [self.new_store(number) for number in range(count)]
@@ -54,6 +55,8 @@ class World:
         self.learners = {
             slot: self.start_learner(slot, f"{slot}-pod0") for slot in self.run_file.slots
         }
+        if scenario.observer:
+            self.start_guest("", "evaluator", observer=True)
         self.operate()
 
     # ------------------------------------------------------------ processes
@@ -97,6 +100,15 @@ class World:
         process.after(after + self.rng.uniform(0.0, 0.5), process.start)
         return process
 
+    def start_guest(self, slot: str, uid: str, *, observer: bool) -> LearnerProcess:
+        """A process that is no learner of this job: an observer, or one of a former run."""
+        self.starts += 1
+        process = LearnerProcess(self, slot, uid, f"{uid}-{self.starts}", observer=observer)
+        self.guests.append(process)
+        self.instances[process.instance] = process
+        process.after(self.rng.uniform(0.0, 0.5), process.start)
+        return process
+
     def shard_exited(self, process: ShardProcess) -> None:
         """The one that serves the shard's address is started again as a new pod."""
         number = process.number
@@ -106,7 +118,7 @@ class World:
     def learner_exited(self, process: LearnerProcess) -> None:
         """A process that ended without having finished is started again."""
         slot = process.slot
-        if self.learners[slot] is process:
+        if self.learners.get(slot) is process:
             self.learners[slot] = self.start_learner(slot, process.uid, after=1.0)
 
     def payload(self, symbol: Symbol, byte_count: int) -> bytes:
@@ -133,13 +145,16 @@ class World:
         ]
         return answering[-1] if answering else self.shards[number]
 
-    def set_owner(self, slot: str, uid: str) -> None:
-        """The operator's word, with the number that Status shows now."""
+    def set_owner(self, slot: str, uid: str, word: int | None = None) -> None:
+        """The operator's word, with the number that Status shows now, or showed earlier."""
         process = self.shards[REGISTRAR_SHARD]
         if process.alive and not process.paused and process.server.serving:
             assert process.shard is not None
             owned = process.shard.history.owned.get(slot)
-            request = pb.SetOwnerRequest(slot=slot, uid=uid, word=owned.word if owned else 0)
+            shown = owned.word if owned else 0
+            number = shown if word is None else word
+            request = pb.SetOwnerRequest(slot=slot, uid=uid, word=number)
+            self.watchers.tell("owner_named", slot, uid, number)
             handler = process.server.handler(SET_OWNER)
             process.do(partial(process.server.serve, handler.unary_unary(request, None)))
 
@@ -189,9 +204,10 @@ class World:
 
     def close(self) -> None:
         """Let go of all processes, without another event."""
-        for process in (*self.all_shards, *self.all_learners):
+        everybody = (*self.all_shards, *self.all_learners, *self.guests)
+        for process in everybody:
             process.alive = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of tasks that have not begun
-            for process in (*self.all_shards, *self.all_learners):
+            for process in everybody:
                 process.loop.close()

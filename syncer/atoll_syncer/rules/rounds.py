@@ -243,6 +243,15 @@ def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
     return effects
 
 
+def cursor_under_way(state: State, slot: str) -> int:
+    """The slot's largest data cursor in a merge whose entry is not durable yet (rule 28).
+
+    A successor may be welcomed meanwhile; it must not train on that data again.
+    """
+    merging = (each for each in state.rounds.open.values() if each.closed_at is not None)
+    return max((e.complete[slot].cursor for e in merging if slot in e.complete), default=0)
+
+
 def drop(fragment: int, offer: Participant) -> Drop:
     """Forget an offer's values."""
     return Drop(offer.slot, offer.incarnation, fragment, offer.capture)

@@ -131,7 +131,9 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         epoch=history.epoch,
         session=session,
         tick=state.clock.tick,
-        cursor=history.cursors.get(joined.slot, 0),
+        cursor=max(
+            history.cursors.get(joined.slot, 0), rounds.cursor_under_way(state, joined.slot)
+        ),
         needs_model=seeding.needs_model(state, joined),
         heads=state.heads(),
     )

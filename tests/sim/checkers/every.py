@@ -1,5 +1,19 @@
 """All checkers, each run over every seed."""
 
+from sim.checkers.kept import (
+    CursorChecker,
+    LengthChecker,
+    OldRunChecker,
+    SeenChecker,
+    WordChecker,
+)
+from sim.checkers.progress import (
+    CallChecker,
+    ClockChecker,
+    CloseChecker,
+    LastRoundChecker,
+    ProgressChecker,
+)
 from sim.checkers.rounds import CreditChecker, OfferChecker, QuorumChecker, TickChecker
 from sim.checkers.start import AdmissionChecker, IncarnationChecker, RunChecker, StartChecker
 from sim.checkers.tape import TapeChecker
@@ -29,4 +43,14 @@ ALL: tuple[type[Watcher], ...] = (
     LossChecker,
     NumberChecker,
     TapeChecker,
+    CallChecker,
+    CloseChecker,
+    ProgressChecker,
+    LastRoundChecker,
+    ClockChecker,
+    SeenChecker,
+    LengthChecker,
+    OldRunChecker,
+    WordChecker,
+    CursorChecker,
 )

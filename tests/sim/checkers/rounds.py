@@ -35,7 +35,7 @@ class TickChecker(Watcher):
             self.logged[shard] = max(entry.tick, self.logged.get(shard, 0))
 
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
-        self.seen[shard.name, session] = join.tick_seen
+        self.seen[shard.name, session] = 0 if join.observer else join.tick_seen
         if shard.name not in self.said:
             assert shard.shard is not None
             self.said[shard.name] = self.logged.get(shard.number, 0)

@@ -123,6 +123,8 @@ class AdmissionChecker(Watcher):
                 self._admits(shard, effect.entry)
 
     def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+        if learner.observer:
+            return
         if shard == 0 and message.HasField("welcome") and learner.instance in self.given:
             given = self.given[learner.instance]
             said = learner.slot, message.welcome.incarnation
@@ -172,7 +174,8 @@ class IncarnationChecker(Watcher):
                     self.require(not zombie, f"{part} is merged after {highest} was taken")
 
     def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
-        if message.HasField("welcome") and not self.world.scenario.loses_a_store:
+        lost = self.world.scenario.loses_a_store or learner.observer
+        if message.HasField("welcome") and not lost:
             number = message.welcome.incarnation
             durable = self.taken.get((shard, learner.slot), 0)
             self.require(number <= durable, f"{learner.name} is welcomed as {number} too early")

@@ -6,7 +6,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Effect, Send
 from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
-from sim.symbols import Key, Value, Work
+from sim.symbols import Difference, Key, Value, Work
 from sim.watch import Watcher
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class LawChecker(Watcher):
         super().__init__(world)
         self.since: dict[tuple[str, Key], int] = {}  # t_m at the last adoption
         self.expected: dict[tuple[str, Key, int], tuple[int, int]] = {}  # merged, all
+        self.offered: dict[tuple[str, Key, str], list[int]] = {}  # t_m of captures, by their base
+        self.spans: dict[tuple[str, Key, int], tuple[str, int, int]] = {}  # base, t_m from and to
         self.adopted_tokens: dict[tuple[str, Key], int] = {}
 
     def adopted(
@@ -83,6 +85,9 @@ class LawChecker(Watcher):
         said = len(merged) * tokens, (now - begin) * tokens
         self.expected[learner.name, key, number] = said
         self.since[learner.name, key] = now
+        before = learner.bases.get(key)
+        base = before.digest if before is not None else ""
+        self.spans[learner.name, key, number] = base, begin, now
         total = self.adopted_tokens.get((learner.name, key), 0)
         self.adopted_tokens[learner.name, key] = total + said[1]
 
@@ -93,6 +98,8 @@ class LawChecker(Watcher):
             counted = record["merged"] + record["overlap"] + record["late"]
             self.require(record["merged"] == merged, f"{learner.name}: {record}, merged {merged}")
             self.require(counted == total, f"{learner.name}: {record} of {total} tokens")
+            if not merged:
+                self._late(learner, key, record)
         if fields.get("event") == "end":
             for name, pending in fields["pending"].items():
                 shard, _, fragment = name.partition("/")
@@ -104,6 +111,20 @@ class LawChecker(Watcher):
                     known == learner.training.tokens - behind,
                     f"{learner.name} {name}: {said} + {pending} of {fields['tokens']}",
                 )
+
+    def _late(self, learner: "LearnerProcess", key: Key, record: dict[str, Any]) -> None:
+        """Late is what was offered in vain, overlap what was trained after it; else all is late."""
+        base, begin, now = self.spans.pop((learner.name, key, record["version"]))
+        offered = self.offered.pop((learner.name, key, base), [])
+        until = max((t_m for t_m in offered if t_m > begin), default=now)
+        late = (until - begin) * self.world.scenario.tokens_per_step
+        self.require(record["late"] == late, f"{learner.name}: {record}, late were {late}")
+
+    def offered_work(self, learner: "LearnerProcess", key: Key, difference: Difference) -> None:
+        """An offer of this work leaves."""
+        if difference.theta.work is not None:
+            name = learner.name, key, difference.base.digest
+            self.offered.setdefault(name, []).append(difference.theta.work.last)
 
 
 class DurableChecker(Watcher):
@@ -154,7 +175,8 @@ class DurableChecker(Watcher):
         known = value.digest in durable
         self.require(known, f"{learner.name} adopts {key} v{version.number}, which is not durable")
         before = learner.bases.get(key)
-        if before is not None:
+        unheard = learner.observer and self.world.scenario.loses_a_store  # nobody asks observers
+        if before is not None and not unheard:
             lineage = {each.digest for each in value.lineage()}
             self.require(before.digest in lineage, f"{learner.name}: {key} is rolled back")
 
@@ -194,7 +216,7 @@ class FenceChecker(Watcher):
             old_store = process.store is not self.world.stores[process.number]
             if process.number not in self.terms or old_store:
                 continue
-            begun = max(self.since[process.number], process.woke_at)
+            begun = max(self.since[process.number], process.woke_at, process.began_at)
             settled = self.world.sim.now > begun + SETTLING_SECONDS
             owns = process.alive and not process.paused and process.shard is not None
             deposed = process.instance != self.terms[process.number][1]

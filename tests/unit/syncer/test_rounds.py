@@ -291,3 +291,16 @@ def test_a_slice_that_is_due_during_its_commit_starts_right_after_it_rule_9() ->
     one.feed(one.shard.merged(1, digest(1, 1), "object", one.now))
     assert one.state.history.heads[1].number == 1
     assert one.state.rounds.open[1].due == 12
+
+
+def test_a_successor_starts_behind_the_data_of_a_merge_that_is_under_way_rule_28() -> None:
+    """Its entry is not durable when the successor is welcomed, and yet the data is merged."""
+    one, sessions = open_round("a-0")
+    one.skip_merges = True
+    one.offer(sessions[0], 1, 5, cursor=33)
+    assert len(one.take(Merge)) == 1
+    one.leave(sessions[0])
+    again = one.join("a-0", instance="new")
+    ((session, welcome),) = one.sent("welcome")
+    assert session == again
+    assert welcome.cursor == 33

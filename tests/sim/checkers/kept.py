@@ -1,0 +1,109 @@
+"""Rules 2 to 4, 28 and 35: what is said once is kept: ticks, words, cursors, tokens, the run."""
+
+from typing import TYPE_CHECKING, Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import REGISTRAR_SHARD
+from atoll_syncer.model.effects import Effect
+from atoll_syncer.model.log import Committed, Ended, Entry, Owned
+from atoll_worker.link.messages import Start
+from sim.watch import Watcher
+
+if TYPE_CHECKING:
+    from sim.learner_process import LearnerProcess
+    from sim.shard_process import ShardProcess
+    from sim.world import World
+
+
+class SeenChecker(Watcher):
+    """Rules 3 and 8: a Join names the highest tick that its learner has seen on any shard."""
+
+    rule = "3 (tick seen)"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.told: dict[str, int] = {}
+
+    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+        if message.HasField("tick") and learner.exchange._state.shards[shard].welcomed:
+            self.told[learner.name] = max(self.told.get(learner.name, 0), message.tick.tick)
+
+    def learner_joins(self, learner: "LearnerProcess", shard: int, join: pb.Join) -> None:
+        told = self.told.get(learner.name, 0)
+        self.require(join.tick_seen >= told, f"{learner.name} says {join.tick_seen}, not {told}")
+
+
+class LengthChecker(Watcher):
+    """Rules 27 and 35: a job whose length is in tokens does not end before they are trained."""
+
+    rule = "35"
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        length = self.world.run_file.tokens
+        if isinstance(entry, Ended) and length is not None:
+            trained = sum(each.training.tokens for each in self.world.all_learners)
+            self.require(trained >= length, f"shard {shard} ends at {trained} of {length} tokens")
+
+
+class OldRunChecker(Watcher):
+    """Rule 2: a process of a former run is never welcomed as a learner, and moves nothing."""
+
+    rule = "2 (old run)"
+
+    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+        if shard.shard is not None:
+            steps = sum(each.training.t_m for each in self.world.all_learners)
+            most = 2 * steps + 2 * self.world.run_file.sync.period
+            tick = shard.shard.state.clock.tick
+            self.require(tick <= most, f"{shard.name}: tick {tick} after {steps} steps in all")
+
+    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+        run = message.welcome.run
+        other = message.HasField("welcome") and learner.exchange.run not in ("", run)
+        self.require(not other or learner.observer, f"{learner.name} is welcomed to another run")
+
+
+class WordChecker(Watcher):
+    """Rule 4: a word of the operator counts only with the number of the slot's last word."""
+
+    rule = "4 (word)"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.named: dict[tuple[str, str], set[int]] = {}  # numbers read before naming this pod
+        self.last: dict[str, int] = {}
+
+    def store_lost(self, shard: int) -> None:
+        if shard == REGISTRAR_SHARD:
+            self.last.clear()
+
+    def owner_named(self, slot: str, uid: str, word: int) -> None:
+        self.named.setdefault((slot, uid), set()).add(word)
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Owned):
+            last, self.last[entry.slot] = self.last.get(entry.slot, 0), entry.word
+            read = self.named.get((entry.slot, entry.uid), set())
+            self.require(last in read, f"{entry} after word {last}, named with {sorted(read)}")
+            self.require(entry.word > last, f"{entry} after word {last}")
+
+
+class CursorChecker(Watcher):
+    """Rule 28: a learner starts behind all data of its slot that is in a version."""
+
+    rule = "28"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.cursors: dict[str, int] = {}
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Committed):
+            for part in entry.participants:
+                self.cursors[part.slot] = max(self.cursors.get(part.slot, 0), part.cursor)
+
+    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+        if isinstance(command, Start) and not self.world.scenario.loses_a_store:
+            merged = self.cursors.get(learner.slot, 0)
+            behind = command.cursor >= merged
+            self.require(behind, f"{learner.name} starts at {command.cursor}, merged is {merged}")
