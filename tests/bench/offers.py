@@ -142,7 +142,7 @@ def main() -> None:
         "Copies of a slice for one offer (P = H = 24, 10% noise), and Calls answered at once",
         (
             "ticks in a step",
-            *(f"{name}, {what}" for name in rules for what in ("copies", "at once")),
+            *(f"{name}, {what}" for name in rules for what in columns),
         ),
         [
             (step, *(value for rule in rules.values() for value in copies(sync, rule, step)))
