@@ -60,5 +60,5 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, list, watch, create, delete]   # create: only to try one in a dry run
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, watch, create, patch]     # read: why a StatefulSet's controller cannot make a pod
 {{- end }}

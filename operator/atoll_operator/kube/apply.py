@@ -41,7 +41,6 @@ from atoll_operator.kube.edges.api import (
     Api,
     ApiError,
     ConflictError,
-    jobs_path,
     path,
 )
 from atoll_operator.kube.memory import Memory
@@ -88,7 +87,7 @@ class Applier:
             await self.repair.name_owner(plan, owner, memory)
         await self._delete(plan, plan.restart, memory)
         if plan.expire is not None and not waits:
-            await self.api.delete(jobs_path(plan.namespace, plan.expire.name), plan.expire.uid)
+            await self.repair.delete(plan, plan.expire, memory)
         return Outcome(waits=waits, refused=outcome.refused)
 
     async def _apply_children(self, plan: Plan, memory: Memory) -> Outcome:
@@ -158,7 +157,7 @@ class Applier:
         for each in deletions:
             if each.key is not None:
                 memory.deleted_at[each.key] = plan.at
-            if await self.api.delete(path(each.kind, plan.namespace, each.name), each.uid):
+            if await self.repair.delete(plan, each, memory):
                 log.info(
                     "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason
                 )

@@ -41,7 +41,13 @@ UNREAD_OF_CONTAINERS = frozenset(
         "startupProbe", "volumeMounts", "volumeDevices",
     }
 )  # fmt: skip
-KEPT_METADATA = ("name", "uid", "resourceVersion", "labels")  # of Nodes and Leases
+KEPT_METADATA = (
+    "name",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "creationTimestamp",
+)  # of Nodes, Leases
 KEPT_SPEC = ("taints", "unschedulable", "renewTime", "leaseDurationSeconds")
 
 
@@ -67,6 +73,19 @@ class Sight:
             self.broken_at = now
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCreate:
+    """What a StatefulSet's controller was told when it could not make a pod: only an Event has it.
+
+    The API server keeps an Event for an hour, so it may outlive its reason by far.
+    """
+
+    uid: str  # of the StatefulSet
+    event: str  # name
+    message: str
+    at: str  # RFC 3339: when it happened last
+
+
 @dataclass(slots=True, kw_only=True)
 class Cache:
     """Jobs, their children and their pods."""
@@ -76,6 +95,8 @@ class Cache:
     by_uid: dict[str, Id] = field(default_factory=dict)
     deleted_uids: dict[str, Id] = field(default_factory=dict)  # the watch has not shown it yet
     sights: dict[str, Sight] = field(default_factory=dict)  # of each collection, by its path
+    failures: dict[str, "FailedCreate"] = field(default_factory=dict)  # by UID of a StatefulSet
+    failures_sights: dict[str, Sight] = field(default_factory=dict)  # passes go on without these
 
     # ------------------------------------------------------------ reading
 
@@ -160,6 +181,16 @@ class Cache:
                 del self.deleted_uids[uid]
         return {each for each in keys if each is not None}
 
+    def failed(self, kind: str, found: "FailedCreate") -> set[Key]:
+        """Take in an Event of a StatefulSet's controller; the job that it concerns, if any."""
+        if kind != "DELETED":
+            self.failures[found.uid] = found
+        elif found.uid in self.failures and self.failures[found.uid].event == found.event:
+            del self.failures[found.uid]
+        raw = self.objects.get(self.by_uid.get(found.uid, ("", "", "")))
+        key = key_of("StatefulSet", raw) if raw is not None else None
+        return set() if key is None else {key}
+
     # ------------------------------------------------------------ what this operator has done
 
     def written(self, raw: Object) -> None:
@@ -214,6 +245,17 @@ def slim(kind: str, raw: Object) -> Object:
                 for name in UNREAD_OF_CONTAINERS & container.keys():
                     del container[name]
     return raw
+
+
+def failed_create(raw: Object) -> FailedCreate:
+    """What is kept of an Event with the reason FailedCreate."""
+    at = (raw.get("series") or {}).get("lastObservedTime") or raw.get("lastTimestamp")
+    return FailedCreate(
+        uid=raw["involvedObject"].get("uid", ""),
+        event=raw["metadata"]["name"],
+        message=raw.get("message") or "",
+        at=at or raw.get("eventTime") or raw["metadata"]["creationTimestamp"],
+    )
 
 
 def slim_node(raw: Object) -> Object:

@@ -20,6 +20,7 @@ from atoll_operator.kube.observation import Pod, Refusal, Remembered, Replacemen
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
 MINUTE_SECONDS = 60.0
+UNDELETED_SECONDS = 90.0  # for which a refused delete is said: it is tried again once a minute
 DELETED_SECONDS = 24 * 3600.0  # for which the deletion of a pod is remembered
 REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
 REVERT_SECONDS = (2.0, 30.0)  # before a child is reverted again: after the first, and at most
@@ -85,6 +86,8 @@ class Memory:
     written_at: list[float] = field(default_factory=list)  # the status, within the last minute
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict)  # by kind and name
     deleted_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by place and cause
+    undeleted: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """By UID of an object that the API server did not let go: what it said, and when."""
     conflicts: set[tuple[str, str]] = field(default_factory=set)
     """Kind and name of children of which another object was found at the last write."""
     reverted: dict[tuple[str, str], Reverted] = field(default_factory=dict)  # by kind and name
@@ -144,6 +147,11 @@ class Memory:
         self.deleted_at = {
             key: at for key, at in self.deleted_at.items() if now - at < DELETED_SECONDS
         }
+        self.undeleted = {
+            uid: (text, at)
+            for uid, (text, at) in self.undeleted.items()
+            if now - at < UNDELETED_SECONDS
+        }
         absent = {} if not replies or replies[0] is None else self.absent_since
         return Remembered(
             replies=replies,
@@ -158,6 +166,7 @@ class Memory:
             unwritten_seconds=now - max(self.written_at, default=LONG_AGO),
             writes_a_minute=sum(now - at < MINUTE_SECONDS for at in self.written_at),
             refused=self._refusals(now),
+            undeleted=tuple(sorted(text for text, _ in self.undeleted.values())),
             deleted_seconds={key: now - at for key, at in self.deleted_at.items()},
             reverts={key: each.wait_seconds(now) for key, each in self.reverted.items()},
             settled={(*key, applied): marks for key, (applied, marks) in self.settled.items()},

@@ -11,13 +11,14 @@ forgive what is absent, because every field of a status is optional.
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Self
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
+from atoll_operator.kube.cache import FailedCreate
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
     LEARNER_ROLE,
@@ -137,7 +138,7 @@ class Workload:
     job_uid: str = ""  # the label of its pods; empty: made by an earlier version
     template: str  # hash of the role's pod template, and when `kubectl rollout restart` came
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
-    trouble: str = ""  # why its controller cannot make pods; only Deployments say so
+    trouble: str = ""  # why its controller cannot make pods
     replaced: Mapping[int, Replaced] = field(default_factory=dict)  # by ordinal
     suspects: Mapping[str, int] = field(default_factory=dict)  # since, UNIX seconds, by node
 
@@ -196,6 +197,7 @@ class Remembered:
     unwritten_seconds: float = float("inf")  # since the last write of the status
     writes_a_minute: int = 0  # of the status, within the last one
     refused: tuple[Refusal, ...] = ()  # children that the API server has not taken yet
+    undeleted: tuple[str, ...] = ()  # deletes that the API server has refused, in words
     deleted_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Since a pod was deleted, by its place (`place_of`) and the cause."""
     reverts: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -357,8 +359,12 @@ def _as_made(condition: Raw, metadata: Raw) -> bool:
     return seconds_of(changed) - seconds_of(made) <= BOOT_SECONDS
 
 
-def workload(raw: Raw) -> Workload:
-    """A Workload from the API server's StatefulSet or Deployment."""
+def workload(raw: Raw, failed: FailedCreate | None = None, pods: Iterable[Pod] = ()) -> Workload:
+    """A Workload from the API server's StatefulSet or Deployment.
+
+    `failed` is the last Event about a pod of a StatefulSet that could not be made, and `pods` are
+    those that there are.
+    """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
     annotations = metadata.get("annotations") or {}
     replaced = json.loads(annotations.get(Annotation.REPLACED) or "{}")
@@ -372,10 +378,18 @@ def workload(raw: Raw) -> Workload:
         job_uid=(template["metadata"].get("labels") or {}).get(Label.JOB_UID, ""),
         template=_template(template["metadata"]),
         excluded=excluded_nodes(template),
-        trouble=_pods_refused(status),
+        trouble=_pods_refused(status) or _failed(spec, status, failed, pods),
         replaced={int(key): _replaced(*each) for key, each in replaced.items()},
         suspects=json.loads(annotations.get(Annotation.SUSPECTS) or "{}"),
     )
+
+
+def _failed(spec: Raw, status: Raw, failed: FailedCreate | None, pods: Iterable[Pod]) -> str:
+    """Why pods of a StatefulSet are missing, unless one was made after the failure."""
+    if failed is None or status.get("replicas", 0) >= spec.get("replicas", 1):
+        return ""
+    made = [pod.made_at for pod in pods if pod.made_at is not None]
+    return "" if max(made, default=0.0) > seconds_of(failed.at) else failed.message
 
 
 def _pods_refused(status: Raw) -> str:

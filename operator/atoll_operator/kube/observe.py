@@ -13,6 +13,7 @@ A job that another controller manages, or whose manifest is invalid, is not obse
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from atoll_operator.kube import observation
@@ -20,7 +21,7 @@ from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
-from atoll_operator.kube.observation import Object, Observation
+from atoll_operator.kube.observation import Object, Observation, Pod, Workload
 from atoll_operator.kube.plan import accepted, restore
 from atoll_operator.kube.plan.planner import is_managed_here
 from atoll_operator.kube.plan.pods import container_names
@@ -88,7 +89,7 @@ class Observer:
             pods=tuple(pods),
             workloads=observation.by_name(
                 [
-                    observation.workload(each)
+                    self._workload(job.name, each, pods)
                     for each in children
                     if each["kind"] in ("StatefulSet", "Deployment")
                 ]
@@ -97,6 +98,11 @@ class Observer:
             lease_ages=self.nodes.leases.ages(at),
             remembered=memory.read(job.spec.syncer.shards, pods, at),
         )
+
+    def _workload(self, job: str, raw: Object, pods: Sequence[Pod]) -> Workload:
+        name, uid = raw["metadata"]["name"], raw["metadata"]["uid"]
+        own = [pod for pod in pods if observation.workload_name(job, pod) == name]
+        return observation.workload(raw, self.cache.failures.get(uid), own)
 
     def blind(self, key: Key, memory: Memory | None, problem: str) -> Observation | None:
         """What may be reported when observing has failed: the job, and that nothing else is known.

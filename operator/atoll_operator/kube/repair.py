@@ -20,15 +20,17 @@ docs/protocol.md). What is to be done was decided by `plan.nodes` and `plan.sess
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
-from atoll_operator.kube.edges.api import LEASES, Api, path
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.edges.api import LEASES, Api, ApiError, jobs_path, path
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observation import Replacement
-from atoll_operator.kube.plan.actions import OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
 from atoll_operator.kube.recorder import Recorder
 
 NO_OWNER = ""
@@ -53,11 +55,33 @@ class Repair:
             return True
         if each.retire_word is not None and not await self._retire(plan, each.retire_word, each):
             return False
-        where = path("Pod", plan.namespace, pod.name)
         memory.deleted_at[each.key] = plan.at
-        if await self.api.delete(where, pod.uid, at_once=True):
+        gone = Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=each.reason)
+        if await self.delete(plan, gone, memory, at_once=True):
             await self._note(plan, each, memory)
         return True
+
+    async def delete(
+        self, plan: Plan, each: Deletion, memory: Memory, *, at_once: bool = False
+    ) -> bool:
+        """Delete an object; False when it was gone, or when the API server does not let it go.
+
+        What it says then is said in the status. Raises ApiError when it is overloaded or unwell.
+        """
+        of_kind = jobs_path if each.kind == KIND else partial(path, each.kind)
+        try:
+            found = await self.api.delete(
+                of_kind(plan.namespace, each.name), each.uid, at_once=at_once
+            )
+        except ApiError as error:
+            text = f"{each.kind} {each.name} is not deleted: {error.message}"
+            memory.undeleted[each.uid] = (text, plan.at)
+            log.warning("not deleted", job=plan.job, name=each.name, error=str(error))
+            if error.may_pass:
+                raise
+            return False
+        memory.undeleted.pop(each.uid, None)
+        return found
 
     async def _still_silent(self, each: PodReplacement) -> bool:
         """Whether a silent Lease is unchanged at the API server; other signs need no last look."""

@@ -77,8 +77,12 @@ def reflectors(server: api.Api, nodes: Nodes, settings: Settings, queue: Queue) 
     found, now = [], time.monotonic()
     for source in watches.sources(server.cache, nodes, settings.namespaces, queue.add):
         sight = Sight(tried_at=now)
-        sights = nodes.sights if source.path in (api.NODES, api.LEASES) else server.cache.sights
-        sights[source.path] = sight
+        if source.path in (api.NODES, api.LEASES):
+            nodes.sights[source.path] = sight
+        elif source.path.endswith("/events"):
+            server.cache.failures_sights[source.path] = sight
+        else:
+            server.cache.sights[source.path] = sight
         found.append(Reflector(api=server, source=source, sight=sight))
     return found
 
@@ -123,7 +127,7 @@ async def serve(settings: Settings) -> None:
     )
     server.cache.sights.update(jobs.sights)
     follow: list[Reflector | Jobs] = [jobs, *reflectors(server, nodes, settings, queue)]
-    sights = server.cache.sights | nodes.sights
+    sights = server.cache.sights | server.cache.failures_sights | nodes.sights
 
     def live() -> health.Health:
         return health.live(ages(passes, queue, sights))

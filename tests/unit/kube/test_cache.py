@@ -128,13 +128,24 @@ def test_of_a_pod_only_what_is_read_is_kept() -> None:
 def test_of_a_node_its_conditions_and_taints_are_kept_and_not_its_images() -> None:
     kept = slim_node(
         {
-            "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "annotations": {"a": ""}},
+            "metadata": {
+                "name": "n",
+                "uid": "u",
+                "resourceVersion": "1",
+                "annotations": {"a": ""},
+                "creationTimestamp": "then",
+            },
             "spec": {"taints": [{"key": "k"}], "podCIDR": "10.0.0.0/24"},
             "status": {"conditions": [{"type": "Ready"}], "images": [{"names": ["x"]}]},
         }
     )
     assert kept == {
-        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
+        "metadata": {
+            "name": "n",
+            "uid": "u",
+            "resourceVersion": "1",
+            "creationTimestamp": "then",
+        },
         "spec": {"taints": [{"key": "k"}]},
         "status": {"conditions": [{"type": "Ready"}]},
     }

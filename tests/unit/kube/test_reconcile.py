@@ -15,7 +15,7 @@ from atoll_operator.api.reasons import TYPES
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.cache import Cache, Sight
+from atoll_operator.kube.cache import Cache, FailedCreate, Sight
 from atoll_operator.kube.edges.api import (
     KINDS,
     LEASES,
@@ -631,3 +631,45 @@ def test_the_shards_of_a_job_that_is_gone_or_run_elsewhere_are_not_asked() -> No
     world.server.job = None
     world.run()
     assert KEY not in world.shards.followed
+
+
+def test_a_pod_that_a_statefulset_cannot_make_is_said_with_the_controllers_words() -> None:
+    world = lost_learner()
+    made = world.server.children[path("StatefulSet", "demo", "tiny-us-east")]
+    made["status"] = {"observedGeneration": 1, "replicas": 1}
+    uid = made["metadata"]["uid"]
+    said = FailedCreate(uid=uid, event="e", message="exceeded quota", at="2026-01-02T00:00:00Z")
+    world.server.cache.failed("ADDED", said)
+    world.run()
+    assert (
+        "StatefulSet tiny-us-east cannot make a pod: exceeded quota"
+        in (world.said("Degraded")["message"])
+    )
+    pod = world.server.children[path("Pod", "demo", "tiny-us-east-0")]
+    pod["metadata"]["creationTimestamp"] = "2026-01-03T00:00:00Z"  # it could make one since
+    memory = world.reconciler.memories[KEY]
+    memory.written_at.clear()
+    world.run()
+    assert "exceeded quota" not in world.said("Degraded")["message"]
+
+
+def test_a_delete_that_is_refused_is_said_and_stops_no_other() -> None:
+    world = lost_learner()
+    world.run()
+
+    async def refuse(where: str, uid: str, *, at_once: bool = False) -> bool:
+        raise ApiError(403, "denied by policy keep")
+
+    whole = world.server.delete
+    world.server.delete = refuse  # type: ignore[method-assign]
+    world.run()
+    world.run()
+    accepted = world.said("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "ChildrenRefused")
+    assert "Pod tiny-us-east-0 is not deleted: denied by policy keep" in accepted["message"]
+    world.server.delete = whole  # type: ignore[method-assign]
+    memory = world.reconciler.memories[KEY]
+    memory.deleted_at.clear()  # a minute later
+    assert "delete tiny-us-east-0 at once" in world.run()
+    world.run()
+    assert world.condition("Accepted") == "True"

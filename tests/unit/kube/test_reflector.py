@@ -28,7 +28,7 @@ class World:
         self.lists: list[list[str]] = []
         self.resumes = 0
         source = Source(
-            path=POD_PATH, selector="of", keep=self._keep, listed=self._listed,
+            path=POD_PATH, query=[("labelSelector", "of")], keep=self._keep, listed=self._listed,
             changed=self._changed, resumed=self._resumed,
             silent_seconds_max=lambda: silent_seconds_max,
         )  # fmt: skip

@@ -176,4 +176,4 @@ def test_pods_that_a_controller_cannot_make_are_named() -> None:
     )
     found = said(replace(seen(), workloads={live.name: live}))
     degraded = next(each for each in found.status["conditions"] if each["type"] == "Degraded")
-    assert degraded["message"] == "tiny-syncer-0 cannot make its pod: exceeded quota: pods"
+    assert degraded["message"] == "Deployment tiny-syncer-0 cannot make a pod: exceeded quota: pods"

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from atoll_operator.kube.cache import Cache, Sight
+from atoll_operator.kube.cache import Cache, FailedCreate, Sight
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES
 from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
 from atoll_operator.kube.edges.watches import UNSEEN_SECONDS_MAX, Nodes, sources
 from atoll_protos.names import Label
 
-PODS = "/api/v1/pods"
+PODS, EVENTS = "/api/v1/pods", "/api/v1/events"
 
 
 class World:
@@ -47,9 +47,10 @@ def lease(renewed: str) -> dict[str, Any]:
 
 def test_all_kinds_of_children_are_followed_once_for_the_cluster() -> None:
     world = World()
-    assert len(world.sources) == len(KINDS) + 2
+    assert len(world.sources) == len(KINDS) + 3
     for path, source in world.sources.items():
-        assert source.selector == ("" if path in (NODES, LEASES) else Label.JOB)
+        if path not in (NODES, LEASES, EVENTS):
+            assert list(source.query) == [("labelSelector", Label.JOB)]
 
 
 def test_an_install_for_some_namespaces_follows_these_alone() -> None:
@@ -75,6 +76,26 @@ def test_a_list_asks_for_passes_of_all_jobs_that_it_shows_or_no_longer_shows() -
     world.fed.clear()
     world.sources[PODS].listed([pod(2, job="new")], 3)
     assert sorted(world.fed) == [("demo", "new"), ("demo", "old")]
+
+
+def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gone() -> None:
+    world = World()
+    sets = "/apis/apps/v1/statefulsets"
+    world.event(sets, "ADDED", {**pod(1), "kind": "StatefulSet"})
+    said = {
+        "metadata": {"name": "e1", "resourceVersion": "2", "creationTimestamp": "then"},
+        "involvedObject": {"uid": "tiny"}, "message": "exceeded quota", "lastTimestamp": "now",
+    }  # fmt: skip
+    assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
+    kept = FailedCreate(uid="tiny", event="e1", message="exceeded quota", at="now")
+    assert world.cache.failures == {"tiny": kept}
+    other = {**said, "metadata": {**said["metadata"], "name": "e0"}}  # type: ignore[dict-item]
+    world.event(EVENTS, "DELETED", other)
+    assert world.cache.failures == {"tiny": kept}
+    world.event(EVENTS, "DELETED", said)
+    assert not world.cache.failures
+    elsewhere = {**said, "involvedObject": {"uid": "somebody's"}}
+    assert world.event(EVENTS, "ADDED", elsewhere) == []
 
 
 def test_a_node_asks_for_passes_of_the_jobs_on_it_when_what_matters_has_changed() -> None:

@@ -100,6 +100,11 @@ def path(kind: str, namespace: str, name: str = "") -> str:
     return _path(root, namespace, (plural, name))
 
 
+def events_path(namespace: str, name: str = "") -> str:
+    """The URL path of one Event, or of all of a namespace or (empty) of the cluster."""
+    return _path(("api", "v1"), namespace, ("events", name))
+
+
 def _path(root: Sequence[str], namespace: str, rest: Sequence[str]) -> str:
     words = (*root, *(("namespaces", namespace) if namespace else ()), *rest)
     return "/" + "/".join(word for word in words if word)
@@ -172,7 +177,7 @@ class Api:
         except NotFoundError:
             return None
 
-    async def pages(self, where: str, selector: str, objects_max: int) -> AsyncIterator[Page]:
+    async def pages(self, where: str, which: Query, objects_max: int) -> AsyncIterator[Page]:
         """Yield a collection in pages.
 
         Items carry their kind and apiVersion, as single objects do. ApiError 410 when the reading
@@ -180,8 +185,7 @@ class Api:
         """
         rest = ""
         while True:
-            query = [("limit", str(objects_max))]
-            query += [("labelSelector", selector)] if selector else []
+            query = [("limit", str(objects_max)), *which]
             query += [("continue", rest)] if rest else []
             page = await self.call("get", where, query=query)
             kind, version = page["kind"].removesuffix("List"), page["apiVersion"]
@@ -270,12 +274,12 @@ class Api:
     async def apply_event(self, event: Mapping[str, Any]) -> None:
         """Server-side apply of a core/v1 Event."""
         metadata = event["metadata"]
-        where = f"/api/v1/namespaces/{metadata['namespace']}/events/{metadata['name']}"
+        where = events_path(metadata["namespace"], metadata["name"])
         query = [("fieldManager", EVENTS_MANAGER), ("force", "true")]
         await self.call("patch", where, body=event, query=query, content_type=APPLY)
 
     async def watch(
-        self, where: str, selector: str, version: str, seconds: int
+        self, where: str, which: Query, version: str, seconds: int
     ) -> AsyncGenerator[Object]:
         """Yield a collection's events from a resource version on, until the server ends the stream.
 
@@ -288,7 +292,7 @@ class Api:
             ("allowWatchBookmarks", "true"),
             ("timeoutSeconds", str(seconds)),
         ]
-        query += [("labelSelector", selector)] if selector else []
+        query += which
         response = await self._send("get", where, None, query, "application/json", seconds + 30.0)
         rest = b""
         try:

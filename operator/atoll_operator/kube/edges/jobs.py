@@ -110,7 +110,7 @@ class Jobs:
     async def _list(self) -> None:
         for namespace in self.namespaces or [""]:
             where, items, version = jobs_path(namespace), [], ""
-            async for page in self.api.pages(where, "", PAGE_OBJECTS):
+            async for page in self.api.pages(where, (), PAGE_OBJECTS):
                 items += [slim(KIND, each) for each in page.items]
                 version = page.version
             for key in self.cache.listed(KIND, namespace, items, int(version)):

@@ -41,7 +41,7 @@ import aiohttp
 import structlog
 
 from atoll_operator.kube.cache import Object, Sight
-from atoll_operator.kube.edges.api import BEGUN, Api, ApiError
+from atoll_operator.kube.edges.api import BEGUN, Api, ApiError, Query
 
 WATCH_SECONDS = (240, 360)  # after which the API server ends a watch; spread at random
 SILENT_SECONDS_MAX = 75.0  # bookmarks come each minute
@@ -68,7 +68,7 @@ class Source:
     listed: Callable[[list[Any], int], None]  # everything that exists, at this version
     changed: Callable[[str, Any], None]  # ADDED, MODIFIED or DELETED, and what is kept
     resumed: Callable[[], None] = lambda: None  # the watch works again: changes may come late
-    selector: str = ""
+    query: Query = ()  # which objects of the collection: a selector by labels or fields
     silent_seconds_max: Callable[[], float] = lambda: SILENT_SECONDS_MAX
 
 
@@ -97,7 +97,7 @@ class Reflector:
     async def _list(self) -> None:
         found: list[Any] = []
         version = ""
-        async for page in self.api.pages(self.source.path, self.source.selector, PAGE_OBJECTS):
+        async for page in self.api.pages(self.source.path, self.source.query, PAGE_OBJECTS):
             found += [self.source.keep(each) for each in page.items]
             version = page.version
             self.sight.tried_at = time.monotonic()
@@ -110,7 +110,7 @@ class Reflector:
         """One watch, from its begin until the API server ends it."""
         source, begun_at, begun = self.source, time.monotonic(), False
         events = self.api.watch(
-            source.path, source.selector, self.version, random.randint(*WATCH_SECONDS)
+            source.path, source.query, self.version, random.randint(*WATCH_SECONDS)
         )
         async with contextlib.aclosing(events):
             while True:

@@ -25,8 +25,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from atoll_operator.kube.cache import Cache, Key, Object, Sight, slim, slim_node
-from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, path
+from atoll_operator.kube.cache import (
+    Cache,
+    FailedCreate,
+    Key,
+    Object,
+    Sight,
+    failed_create,
+    slim,
+    slim_node,
+)
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, events_path, path
 from atoll_operator.kube.edges.reflector import (
     LEASE_SILENT_SECONDS_MAX,
     SILENT_SECONDS_MAX,
@@ -36,6 +45,7 @@ from atoll_operator.kube.observation import Node, node
 from atoll_operator.kube.plan.nodes import Leases
 from atoll_protos.names import Label
 
+FAILED_CREATE = "involvedObject.kind=StatefulSet,reason=FailedCreate"
 UNSEEN_SECONDS_MAX = 12.0  # after which nodes that cannot be watched are not judged
 
 Feed = Callable[[Key], None]
@@ -105,6 +115,7 @@ def sources(cache: Cache, nodes: Nodes, namespaces: Sequence[str], feed: Feed) -
     found = []
     for namespace in namespaces or [""]:
         found += [_cached(cache, kind, namespace, feed) for kind in KINDS]
+        found.append(_failures(cache, namespace, feed))
     return [*found, _nodes(cache, nodes, feed), _leases(nodes)]
 
 
@@ -119,8 +130,27 @@ def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
 
     return Source(
         path=path(kind, namespace),
-        selector=Label.JOB,
+        query=[("labelSelector", Label.JOB)],
         keep=partial(slim, kind),
+        listed=listed,
+        changed=changed,
+    )
+
+
+def _failures(cache: Cache, namespace: str, feed: Feed) -> Source:
+    """Events of StatefulSets' controllers that could not make a pod: nothing else says why."""
+
+    def changed(event: str, kept: FailedCreate) -> None:
+        _feed(feed, cache.failed(event, kept))
+
+    def listed(items: list[FailedCreate], _: int) -> None:
+        for each in items:
+            changed("ADDED", each)
+
+    return Source(
+        path=events_path(namespace),
+        query=[("fieldSelector", FAILED_CREATE)],
+        keep=failed_create,
         listed=listed,
         changed=changed,
     )

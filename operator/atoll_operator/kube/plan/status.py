@@ -92,7 +92,7 @@ def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | No
     """
     facts = replace(
         _facts(case),
-        refused=tuple(each.text for each in refused),
+        refused=(*(each.text for each in refused), *case.seen.remembered.undeleted),
         template_refused=any(each.of_template for each in refused),
     )
     found = conditions.decide(facts)
@@ -153,7 +153,7 @@ def _facts(case: Situation) -> conditions.Facts:
     for each in seen.workloads.values():
         if each.trouble:
             where = shard_problems if each.name in shard_names(job) else losses
-            where.append(f"{each.name} cannot make its pod: {each.trouble}")
+            where.append(f"{each.kind} {each.name} cannot make a pod: {each.trouble}")
     steps = job.spec.steps or 0
     behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
     return conditions.Facts(
