@@ -170,12 +170,24 @@ def test_a_claim_of_an_earlier_version_says_its_jobs_uid_by_its_label() -> None:
     assert taken(claims, uid="other-uid").folder == "other-uid"
     for each in claims:
         del each["metadata"]["labels"]
-    assert refusal(claims).startswith("spec.restore.fromJob.uid: the claim old-syncer-0 does not")
+    text = refusal(claims)
+    assert text.startswith("spec.restore.fromJob.uid: the claim old-syncer-0 tells of no state")
 
 
-def test_a_uid_names_another_folder_of_the_volume() -> None:
-    job = taken(claims_of("old", "second-uid", seed=9), uid="first-uid")
-    assert (job.folder, job.run_name) == ("first-uid", "old")  # its shards compare the run hash
+def test_a_volume_that_several_jobs_have_used_tells_of_each() -> None:
+    first, second = claims_of("old", "first-uid"), claims_of("old", "second-uid", seed=9)
+    claims = [restore.with_former(new, old) for new, old in zip(second, first, strict=True)]
+    assert [restore.with_former(new, old) for new, old in zip(second, claims, strict=True)] == (
+        claims
+    )  # in every pass
+    assert taken(claims, seed=9).folder == "second-uid"
+    assert taken(claims, uid="first-uid").folder == "first-uid"
+    assert "has the run hash" in refusal(claims, uid="first-uid", seed=9)
+    text = refusal(claims, uid="no-uid")
+    assert text.startswith(
+        "spec.restore.fromJob.uid: the claim old-syncer-0 tells of no state of a"
+    )
+    assert "give one of second-uid, first-uid" in text
 
 
 def test_a_manifest_that_is_wrong_names_nobody() -> None:
@@ -225,3 +237,16 @@ def test_local_mode_names_its_own_way(tmp_path: Any) -> None:
     done = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, SpecError)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_that_does_not_restore_keeps_what_its_claims_told_of_a_former_one() -> None:
+    world = World(("syncer", VOLUMES), ("export", {"url": "file:///models"}))
+    for each in claims_of("tiny", "old-uid"):
+        world.server.children[path(each["kind"], "demo", each["metadata"]["name"])] = each
+    world.run()
+    world.run()
+    where = path("PersistentVolumeClaim", "demo", "tiny-syncer-0")
+    note = json.loads(world.server.children[where]["metadata"]["annotations"][Annotation.STATE])
+    assert note["folder"] == "job-uid"
+    assert [each["folder"] for each in note["former"]] == ["old-uid"]
+    assert world.run() == []

@@ -33,7 +33,7 @@ from atoll_operator.kube.observation import (
     rfc3339,
     workload_name,
 )
-from atoll_operator.kube.plan import events, rendering, restarts
+from atoll_operator.kube.plan import events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren, Owner
@@ -171,7 +171,7 @@ def _change(
     if live is None:
         return wanted, None
     seen, key = case.seen, key_of(wanted)
-    wanted = _as_grown(wanted, live)
+    wanted = restore.with_former(_as_grown(wanted, live), live)
     settled = seen.remembered.settled.get((*key, _applied(wanted) or ""), frozenset())
     found = drift(wanted, live, settled)
     if not found:

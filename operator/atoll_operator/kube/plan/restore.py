@@ -3,7 +3,9 @@
 The state of a run lies in the volumes of its shards, in a folder that is named by the UID of the
 job that began the run. The claims of these volumes outlive their job (`reclaim: Retain`), and each
 carries an annotation (`Annotation.STATE`) that says in which folder the state lies, under which
-job's name the run began (the name is part of the run hash), and the run hash.
+job's name the run began (the name is part of the run hash), and the run hash. A job that uses the
+volume of a former one without restoring has a folder of its own beside it; the annotation keeps
+what it said before, the latest first.
 
 A job that restores gets these claims, this folder and this name in its run file, and has no claims
 of its own; for everything else it is a job like any other. What it restores must fit: the run hash
@@ -27,6 +29,9 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
 FIELD = "spec.restore.fromJob"
+FORMER_MAX = 20  # states of former jobs that an annotation keeps
+
+State = Mapping[str, str]  # folder, job and hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +86,31 @@ def of_claim(job: Job, uid: str) -> str:
     return json.dumps(state, sort_keys=True)
 
 
-def _noted(claim: Object) -> Mapping[str, str]:
-    """What a claim's annotation says; empty: an earlier version has made it."""
+def with_former(wanted: Object, live: Object) -> Object:
+    """A claim as it is applied, with the states that its annotation has told of until now."""
+    if wanted["kind"] != "PersistentVolumeClaim":
+        return wanted
+    annotations = wanted["metadata"]["annotations"]
+    new = json.loads(annotations[Annotation.STATE])
+    former = [each for each in _noted(live) if each["folder"] != new["folder"]]
+    if not former:
+        return wanted
+    text = json.dumps({**new, "former": former[:FORMER_MAX]}, sort_keys=True)
+    metadata = {**wanted["metadata"], "annotations": {**annotations, Annotation.STATE: text}}
+    return {**wanted, "metadata": metadata}
+
+
+def _noted(claim: Object) -> list[State]:
+    """The states of which a claim's annotation tells, the latest first.
+
+    Empty: an earlier version has made the claim.
+    """
     annotations = claim["metadata"].get("annotations") or {}
-    found: Mapping[str, str] = json.loads(annotations.get(Annotation.STATE) or "{}")
-    return found
+    text = annotations.get(Annotation.STATE)
+    if not text:
+        return []
+    found = json.loads(text)
+    return [{key: found[key] for key in ("folder", "job", "hash")}, *found.get("former", [])]
 
 
 def _must_be_over(name: str, former: Object) -> None:
@@ -101,30 +126,31 @@ def _must_be_over(name: str, former: Object) -> None:
 def _state(job: Job, claim: Object) -> Restored:
     """Where the state lies, as the first shard's claim says."""
     assert job.spec.restore is not None
-    given, noted = job.spec.restore.from_job, _noted(claim)
-    known = noted if given.uid in ("", noted.get("folder")) else {}
-    of_label = (claim["metadata"].get("labels") or {}).get(Label.JOB_UID, "")
-    folder = known.get("folder") or given.uid or ("" if of_label == job.uid else of_label)
-    if not folder or folder == job.uid:
+    given, noted, name = job.spec.restore.from_job, _noted(claim), claim["metadata"]["name"]
+    uids = [each["folder"] for each in noted]
+    if not noted:  # made by an earlier version, which has told the last job's UID in a label
+        label = (claim["metadata"].get("labels") or {}).get(Label.JOB_UID, "")
+        uids = [given.uid or label]
+    uids = [each for each in uids if each and each != job.uid]
+    folder = given.uid or next(iter(uids), "")
+    if folder not in uids:
         raise SpecError(
             f"{FIELD}.uid",
-            f"the claim {claim['metadata']['name']} does not say which job's state it holds",
-            "give the UID of that job, which is in its status.exportURL and names a folder of the"
-            " volume",
+            f"the claim {name} tells of no state of a job with this UID",
+            f"give one of {', '.join(uids)}" if uids else "name a job that has trained",
         )
-    return Restored(folder=folder, run_name=known.get("job") or given.name, claims_of=given.name)
+    run_name = next((each["job"] for each in noted if each["folder"] == folder), given.name)
+    return Restored(folder=folder, run_name=run_name, claims_of=given.name)
 
 
 def _must_fit(job: Job, claims: Sequence[Object]) -> None:
-    """Compare the run hash with those of the claims, where they say one for this folder."""
+    """Compare the run hash with those of the claims, where they tell of this folder."""
     file = run_file(job)
     assert job.restored is not None
-    for claim in claims:
-        noted = _noted(claim)
-        kept = noted.get("hash", "") if noted.get("folder") == job.restored.folder else ""
-        if kept and not file.accepts(kept):
+    for state in (each for claim in claims for each in _noted(claim)):
+        if state["folder"] == job.restored.folder and not file.accepts(state["hash"]):
             raise SpecError(
                 FIELD,
-                f"the run that was kept has the run hash {kept}, this job has {file.hash}",
+                f"the run that was kept has the run hash {state['hash']}, this job has {file.hash}",
                 "give spec.sync, spec.seed and spec.syncer.shards the values of that job",
             )
