@@ -81,7 +81,7 @@ class Tidying:
         """Try each thing that there is to do now."""
         for kind, job in list(self._jobs.items()):
             try:
-                await self._background.run(Thread.TIDY, job)
+                result = await self._background.run(Thread.TIDY, job)
             except StoreError as error:
                 self._machine.metrics.store_troubles.labels(error.kind).inc()
                 self._note_trouble(kind, str(error))
@@ -89,6 +89,12 @@ class Tidying:
                 self._note_trouble(kind, "")
                 if self._jobs[kind] is job:
                     del self._jobs[kind]
+                self._follow(kind, result)
+
+    def _follow(self, kind: str, result: object) -> None:
+        """Entries go after a snapshot, some at a time: a very long log holds nothing else up."""
+        if kind == "snapshot" or (kind == "entries" and result):
+            self._begin("entries", partial(snapshots.collect, self._machine.store))
 
     async def look_for_leftovers(self) -> None:
         """Temporary files of writers that were killed since the last look."""
@@ -121,4 +127,3 @@ class Tidying:
         """In the thread. The tape goes to the disk first: entries that it lacks must stay."""
         self._machine.tape.sync()
         snapshots.write(self._machine.store, taken, self._machine.journal.clock())
-        snapshots.collect(self._machine.store)

@@ -1,11 +1,12 @@
 """Single runs with a fault at a chosen moment: how a shard's process starts and stops."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from atoll_protos.exits import ExitCode
-from atoll_syncer.storage.store import OBJECTS, StoreUnavailable
+from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim.checkers.every import ALL
 from sim.memory_store import MemoryStore
 from sim.scenario import draw
@@ -68,6 +69,19 @@ def test_a_shard_that_is_told_to_stop_ends_its_sessions_and_another_goes_on(worl
     assert first.exit_code is ExitCode.TRY_AGAIN
     assert not first.peers
     assert world.shards[0] is not first
+
+
+def test_a_store_holds_no_more_than_a_start_needs() -> None:
+    with logs_into(None):
+        world = World(replace(draw(QUIET), snapshot_entries=5), ALL)
+        assert run(world).result == "Complete"
+    for store, process in zip(world.stores, world.shards, strict=True):
+        assert process.shard is not None
+        history, every = process.shard.history, world.scenario.snapshot_entries
+        assert set(store.names(OBJECTS)) == history.live_objects()
+        assert history.commits > len(history.live_objects())
+        assert len(store.names(LOG)) <= 3 * every + 1
+    world.close()
 
 
 def test_a_store_that_deletes_nothing_delays_no_entry(

@@ -47,6 +47,7 @@ from atoll_syncer.storage.store import LOG, SNAPSHOTS, Store, StoreMissing
 
 SNAPSHOT_ENTRIES = 1000
 KEPT = 2  # snapshots
+COLLECTED_MAX = 5000  # at once; a log of an earlier version may have millions of entries
 STUB = {"seq": 1, "run": "", "epoch": 0, "time": 0.0, "kind": "Collected"}
 
 log = structlog.get_logger()
@@ -107,10 +108,11 @@ def write(store: Store, taken: Snapshot, time: float) -> None:
     store.create(snapshot_name(taken.position), seal(document))
 
 
-def collect(store: Store) -> int:
+def collect(store: Store, most: int = COLLECTED_MAX) -> int:
     """Remove what the newest two snapshots make unneeded; returns how many entries went.
 
-    May be called again after an error. Raises StoreFull and StoreUnavailable.
+    At most so many entries, oldest first: call again until none goes. Raises StoreFull and
+    StoreUnavailable.
     """
     known = positions(store, SNAPSHOTS)
     if len(known) < KEPT:
@@ -118,8 +120,8 @@ def collect(store: Store) -> int:
     entries = [each for each in positions(store, LOG) if 1 < each <= known[-KEPT]]
     if entries:
         store.replace(entry_name(1), seal(STUB))
-    for position in entries:
+    for position in entries[:most]:
         store.delete(entry_name(position))
     for position in known[:-KEPT]:
         store.delete(snapshot_name(position))
-    return len(entries)
+    return min(len(entries), most)

@@ -22,6 +22,8 @@ from atoll_protos.frames import (
     encode_frame,
     transfer_frames,
 )
+from atoll_protos.names import slot_name
+from atoll_protos.run import LEARNERS_MAX
 
 
 def head(byte_count: int) -> pb.Transfer:
@@ -230,3 +232,19 @@ def test_a_payload_is_sent_from_any_view_without_being_copied_first() -> None:
     assert decode_frame(first).kind is Kind.HEAD
     (whole,) = assemble(list(transfer_frames(1, head(64), payload)), 64)
     assert whole.payload == bytes(range(64))
+
+
+def test_a_head_names_what_a_version_holds_of_every_slot_of_the_largest_region() -> None:
+    """Rule 13's lineage; a learner gives it back with the version that it holds (rule 22)."""
+    most = (1 << 28) - 1  # steps and versions: longer than a year of steps of 100 ms
+    lineage = [
+        pb.SlotMerged(
+            slot=slot_name("r" * 40, ordinal), incarnation=99, base=most, capture=most, cursor=most
+        )
+        for ordinal in range(LEARNERS_MAX)
+    ]
+    name = pb.Version(run="r" * 16, number=most, epoch=99, digest="d" * 64)
+    head = pb.Transfer(publish=pb.Publish(version=pb.SliceVersion(version=name), lineage=lineage))
+    payload = head.SerializeToString()
+    assert len(payload) > HEAD_BYTES_MAX // 2
+    assert decode_frame(encode_frame(Kind.HEAD, 1, 0, payload)).payload == payload

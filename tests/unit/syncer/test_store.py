@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from atoll_syncer.storage.store import (
     FileStore,
+    StoreError,
     StoreFull,
     StoreMissing,
     StoreUnavailable,
@@ -86,6 +88,78 @@ def test_open_removes_old_temporary_files_and_no_fresh_ones(store: FileStore) ->
     os.utime(folder / "old", (1.0, 1.0))
     store.open()
     assert store.names("tmp/") == ["tmp/fresh"]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from atoll_syncer.storage.store import FileStore
+store = FileStore(Path(sys.argv[1]))
+with store._temporary([b"half a version"]) as path:
+    print(path.name, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_temporary_file_goes_with_its_writer_and_not_before(store: FileStore) -> None:
+    command = [sys.executable, "-c", HOLDER, str(store.root)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        path = store.root / "tmp" / writer.stdout.readline().strip()
+        os.utime(path, (1.0, 1.0))  # an fsync may take long
+        store.tidy()
+        assert path.exists(), "its writer lives"
+        writer.kill()
+        writer.wait()
+        store.tidy()
+        assert not path.exists()
+
+
+def test_a_fresh_temporary_file_may_not_be_locked_yet(store: FileStore) -> None:
+    path = store.root / "tmp" / "new"
+    path.write_bytes(b"")
+    store.tidy()
+    assert path.exists()
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    store.tidy()
+    assert not path.exists()
+
+
+def test_without_locks_only_very_old_temporary_files_go(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    for name, age_seconds in (("young", 600), ("old", 7200)):
+        (store.root / "tmp" / name).write_bytes(b"")
+        at = time.time() - age_seconds
+        os.utime(store.root / "tmp" / name, (at, at))
+    store.tidy()
+    assert store.names("tmp/") == ["tmp/young"]
+
+
+def test_a_file_system_without_hard_links_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*arguments: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", unsupported)
+    with pytest.raises(StoreUnavailable, match="on a file system with hard links") as caught:
+        FileStore(tmp_path / "store").open()
+    assert caught.value.is_permanent
+    assert list(tmp_path.glob("store/*/*")) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_trouble_that_time_may_heal_is_not_permanent(number: int) -> None:
+    with pytest.raises(StoreError) as caught, storage_errors(Path("/data/x")):
+        raise OSError(number, os.strerror(number))
+    assert not caught.value.is_permanent
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -1,6 +1,7 @@
 """What keeps a store small is done beside a shard's work, each thing for itself."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,13 +151,32 @@ def test_a_snapshot_is_taken_every_so_many_entries_and_old_ones_go(store: FileSt
     side = Side(store, every=10)
     for _ in range(35):
         side.take_slots(1)
-        side.tidy()
+        side.tidy(times=2)
     assert positions(store, SNAPSHOTS) == [20, 30]
     assert positions(store, LOG) == [1, *range(21, 37)]
     assert side.tape.synced == 3
     again = Journal(store, lambda: 8.0)
     assert again.read() == side.history
     assert again.snapshot_position == 30
+
+
+def test_a_very_long_log_of_an_earlier_version_goes_some_entries_at_a_time(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "collect", partial(snapshots.collect, most=10))
+    side = Side(store)
+    side.take_slots(50)
+    side.tidying._machine.snapshot_entries = 5  # type: ignore[misc]
+    side.take_slots(1)
+    side.tidy()
+    side.take_slots(5)
+    side.tidy()
+    assert len(positions(store, LOG)) == 57
+    for left in (47, 37, 27, 17, 7, 6):
+        side.tidy()
+        assert len(positions(store, LOG)) == left
+    side.tidy()
+    assert side.tidying._jobs == {}
 
 
 def test_a_start_that_found_damage_takes_a_snapshot_at_once(store: FileStore) -> None:
