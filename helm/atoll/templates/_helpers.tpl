@@ -25,13 +25,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
 
-{{- /* The release that has installed the CRD, if it is another one: an uninstall keeps the CRD. */ -}}
+{{- /*
+Who has made the CRD, if not this release: another release, whose uninstall has kept it, or somebody
+with kubectl ("/"). Empty: this release has it, or makes it. In an upgrade a CRD that Helm would
+delete, because it is not marked to be kept, is rendered whoever has made it.
+*/ -}}
 {{- define "atoll.crdOwner" -}}
 {{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "decoupledtrainingjobs.atoll.dev" }}
 {{- if $crd }}
 {{- $notes := default dict $crd.metadata.annotations }}
 {{- $owner := printf "%s/%s" (default "" (get $notes "meta.helm.sh/release-namespace")) (default "" (get $notes "meta.helm.sh/release-name")) }}
-{{- if ne $owner (printf "%s/%s" .Release.Namespace .Release.Name) }}{{ $owner }}{{ end }}
+{{- $own := printf "%s/%s" .Release.Namespace .Release.Name }}
+{{- $kept := eq "keep" (default "" (get $notes "helm.sh/resource-policy")) }}
+{{- if and (ne $owner $own) (or .Release.IsInstall $kept) }}{{ $owner }}{{ end }}
 {{- end }}
 {{- end }}
 
