@@ -123,8 +123,7 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
             remedy="give every learner the same model",
         ),
         Refusal(
-            code=pb.OTHER_PROTOCOL,
-            exit_code=ExitCode.OTHER_JOB,
+            code=pb.OTHER_PROTOCOL,  # one of the two may be about to get another image
             remedy="run one version of Atoll everywhere",
         ),
         Refusal(

@@ -258,11 +258,11 @@ def exited_for_good(
 def last_words(pod: Pod) -> str:
     """What a pod that has ended for good said, and what to do."""
     row = EXITS[pod.exit_code or 0]
-    said = f": {_last_lines(pod.exit_message)}" if pod.exit_message else ""
+    said = f": {last_lines(pod.exit_message)}" if pod.exit_message else ""
     return f"{pod.name} ended with exit code {pod.exit_code}{said}; {row.remedy}"
 
 
-def _last_lines(text: str) -> str:
+def last_lines(text: str) -> str:
     """The end of a pod's message, which may be the end of its log, in one line."""
     said = " | ".join(text.splitlines()[-LAST_LINES:])
     return said if len(said) <= LAST_CHARACTERS else f"...{said[-LAST_CHARACTERS:]}"

@@ -45,7 +45,7 @@ from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.nodes import Placement
-from atoll_operator.kube.plan.phase import export_url, last_words
+from atoll_operator.kube.plan.phase import export_url, last_lines, last_words
 from atoll_operator.kube.plan.situation import Situation, retry_of
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
@@ -198,7 +198,8 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
         elif pod.waiting not in STARTING_WAITS:
             own = pod.exit_code is not None and "container " not in pod.waiting
             code = f", last exit code {pod.exit_code}" if own else ""
-            said = f"{pod.name} waits: {pod.waiting}{code}"
+            words = f": {last_lines(pod.exit_message)}" if own and pod.exit_message else ""
+            said = f"{pod.name} waits: {pod.waiting}{code}{words}"
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
     learners += [
