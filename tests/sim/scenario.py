@@ -1,9 +1,11 @@
 """What one seed means: a job, its machines' speeds, and the faults that apply it."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atoll_protos.codecs import Wire
+from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 
@@ -60,6 +62,8 @@ class Scenario:
     observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
+    expected: Expected = NOBODY  # the job's learners, as far as the shards are told
+    late_seconds: Mapping[str, float] = field(default_factory=dict)  # slots whose start takes long
 
     @property
     def steps(self) -> int:

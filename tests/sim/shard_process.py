@@ -105,6 +105,7 @@ class ShardProcess(Process):
             instance=self.instance,
             new_run=f"run-{self.instance}",
             fresh=fresh,
+            expected=world.scenario.expected,
             store=self.store,
             journal=Journal(self.store, self.time),
             tape=world.tapes[self.number],

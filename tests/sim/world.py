@@ -53,7 +53,8 @@ class World:
         self.stores = [self.new_store(number) for number in range(count)]
         self.shards = [self.start_shard(number, new_pod=True) for number in range(count)]
         self.learners = {
-            slot: self.start_learner(slot, f"{slot}-pod0") for slot in self.run_file.slots
+            slot: self.start_learner(slot, f"{slot}-pod0", scenario.late_seconds.get(slot, 0.0))
+            for slot in self.run_file.slots
         }
         if scenario.observer:
             self.start_guest("", "evaluator", observer=True)
