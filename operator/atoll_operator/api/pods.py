@@ -81,7 +81,10 @@ class PodOverrides(Model):
     labels: dict[str, str] = Field(
         default={},
         max_length=64,
-        description="Labels of the learners' pods, over those of the template.",
+        description=(
+            "Labels of the learners' pods, over those of the template; their StatefulSet has them"
+            " too, where queues look for them."
+        ),
     )
     annotations: dict[str, AnnotationValue] = Field(
         default={},

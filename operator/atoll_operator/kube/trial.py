@@ -6,7 +6,8 @@ only when its controller makes a pod. By then the old pods are gone. So a pod is
 controller would make it.
 
 What is no mistake in the template is left to the controller: a quota that is used up is free again
-when an old pod ends, and an operator of which the role was not renewed may try no pods.
+when an old pod ends, a webhook may not know dry runs, of which the API server then refuses every
+one, and an operator of which the role was not renewed may try no pods.
 """
 
 import copy
@@ -18,7 +19,11 @@ from atoll_operator.kube.observation import Object
 from atoll_protos.names import Label
 
 REFUSED: Final = 422  # HTTP: the object is wrong
-NO_MISTAKE: Final = ("exceeded quota", 'cannot create resource "pods"')
+NO_MISTAKE: Final = (
+    "exceeded quota",
+    "does not support dry run",
+    'cannot create resource "pods"',
+)
 
 
 async def refusal(api: Api, workload: Object) -> ApiError | None:
@@ -34,14 +39,18 @@ async def refusal(api: Api, workload: Object) -> ApiError | None:
     try:
         await api.dry_run(workload)
     except ApiError as error:
-        return error
+        if not _is_no_mistake(error):
+            return error
     try:
         await api.dry_run_pod(pod_of(workload))
     except ApiError as error:
-        if any(each in error.message for each in NO_MISTAKE):
-            return None
-        return ApiError(REFUSED, f"its pods would be refused: {error.message}")
+        if not _is_no_mistake(error):
+            return ApiError(REFUSED, f"its pods would be refused: {error.message}")
     return None
+
+
+def _is_no_mistake(error: ApiError) -> bool:
+    return any(each in error.message for each in NO_MISTAKE)
 
 
 def pod_of(workload: Object) -> Object:

@@ -170,6 +170,14 @@ def test_what_atoll_adds_comes_after_what_the_region_says() -> None:
     assert own["spec"]["securityContext"]["runAsNonRoot"] is True
     assert own["metadata"]["labels"]["atoll.dev/job"] == "tiny"
     assert own["metadata"]["labels"]["queue"] == "eu"
+    workloads = {
+        each["metadata"]["name"]: each["metadata"]["labels"]
+        for each in children(change).objects()
+        if each["kind"] == "StatefulSet"
+    }
+    assert workloads["tiny-eu-west"]["queue"] == "eu"  # such as that of Kueue
+    assert workloads["tiny-eu-west"]["atoll.dev/job"] == "tiny"
+    assert "queue" not in workloads["tiny-us-east"]
     hashes = {each["metadata"]["annotations"][Annotation.TEMPLATE] for each in (own, other)}
     assert len(hashes) == 2
     assert "queue" not in other["metadata"]["labels"]

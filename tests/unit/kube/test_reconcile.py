@@ -79,7 +79,7 @@ class Server:
         self.log.append(f"apply {child['kind']} {name}")
         if name in self.refuses:
             raise ApiError(403, self.refuses[name])
-        await self.dry_run(child)
+        self.look_for_mistakes(child)
         where = path(child["kind"], "demo", name)
         uid = child["metadata"].get("uid")
         if uid is not None and self.children.get(where, {}).get("metadata", {}).get("uid") != uid:
@@ -91,6 +91,9 @@ class Server:
         return copy.deepcopy(live)
 
     async def dry_run(self, child: Mapping[str, Any]) -> None:
+        self.look_for_mistakes(child)
+
+    def look_for_mistakes(self, child: Mapping[str, Any]) -> None:
         for text, message in self.wrong.items():
             if text in str(child.get("spec", {}).get("template", "")):
                 raise ApiError(500, message)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.edges.api import path
+from atoll_operator.kube.edges.api import ApiError, path
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS
 from atoll_operator.kube.trial import pod_of
 from unit.kube.cluster_values import children
@@ -152,6 +152,7 @@ def test_of_a_new_job_a_pod_is_tried_too() -> None:
     "message",
     [
         'pods "x" is forbidden: exceeded quota: gpus, requested: 8, used: 8, limited: 8',
+        'admission webhook "pods.example.com" does not support dry run',
         'pods is forbidden: User "operator" cannot create resource "pods" in API group ""',
     ],
 )
@@ -159,6 +160,17 @@ def test_what_is_no_mistake_in_the_template_is_left_to_the_controller(message: s
     full = world(NOPE)
     full.server.wrong_pods = dict.fromkeys(CLASS, message)
     assert "apply StatefulSet tiny-us-east" in full.run()
+
+
+def test_a_webhook_that_knows_no_dry_run_stops_no_job() -> None:
+    found = world(NOPE)
+
+    async def no_dry_run(child: Any) -> None:
+        raise ApiError(400, 'admission webhook "x" does not support dry run')
+
+    server: Any = found.server
+    server.dry_run = server.dry_run_pod = no_dry_run
+    assert "apply StatefulSet tiny-us-east" in found.run()
 
 
 def test_the_others_take_their_edits_while_one_template_is_refused() -> None:

@@ -294,7 +294,7 @@ class JobChildren:
             "StatefulSet",
             "apps/v1",
             name,
-            labels,
+            {**template["metadata"]["labels"], **labels},  # queues look at the workload's, too
             spec={
                 "replicas": region.learners * job.spec.learner.hosts
                 if self.running.learners
