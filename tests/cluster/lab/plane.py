@@ -24,9 +24,23 @@ COREFILE = """\
 """
 
 
+# The requests of pods' accounts but for the system's, such as the operator's: who, what, when.
+AUDIT = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: None
+    userGroups: ["system:serviceaccounts:kube-system", "system:nodes", "system:masters"]
+  - {level: Metadata, userGroups: ["system:serviceaccounts"]}
+  - {level: None}
+"""
+
+
 def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
     """Start all processes of a control plane and wait until its API server is ready."""
     _start(cluster, _etcd(cluster))
+    _audit_policy(cluster).write_text(AUDIT)
     _start(cluster, [programs / "kube-apiserver", *_apiserver(cluster)])
     _wait(cluster, "API server", "/readyz", "kube-apiserver")
     manager = _controller_manager(cluster) + (list(FAST) if timing == "fast" else [])
@@ -112,7 +126,18 @@ def _apiserver(cluster: Cluster) -> list[str | Path]:
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--proxy-client-cert-file={pki}/front-proxy.crt",
         f"--proxy-client-key-file={pki}/front-proxy.key",
+        f"--audit-policy-file={_audit_policy(cluster)}",
+        f"--audit-log-path={audit_log(cluster)}",
     ]
+
+
+def _audit_policy(cluster: Cluster) -> Path:
+    return cluster.folder / "audit.yaml"
+
+
+def audit_log(cluster: Cluster) -> Path:
+    """Where the API server notes the requests that AUDIT names, one JSON object a line."""
+    return cluster.folder / "log" / "audit.log"
 
 
 def _with_kubeconfig(cluster: Cluster, program: str, port: int) -> list[str | Path]:

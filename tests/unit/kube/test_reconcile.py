@@ -676,3 +676,33 @@ def test_a_delete_that_is_refused_is_said_and_stops_no_other() -> None:
     assert "delete tiny-us-east-0 at once" in world.run()
     world.run()
     assert world.condition("Accepted") == "True"
+
+
+def test_a_quiet_training_job_is_written_at_most_seven_times_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two minutes of passes, one a second, while the step moves and the message of a slot too."""
+    world = World()
+    for _ in range(3):
+        world.run()
+    now = time.monotonic()
+    clock = [now]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    world.server.add_pod("tiny-syncer-0-x", "shard", "n2", **{Label.SHARD: "0"})
+    slots = [
+        pb.SlotStatus(slot=slot, state=pb.SLOT_TRAINING, uid=f"uid-tiny-{slot}", loss=2.0)
+        for slot in ("us-east-0", "us-east-1", "eu-west-0")
+    ]
+    reply = pb.StatusReply(run="r", state=pb.SHARD_SERVING, steps=600, slots=slots)
+    world.shards.replies = [reply]
+    writes = []
+    for second in range(180):
+        clock[0] = now + second
+        reply.tick = second
+        reply.ticks_per_second = 1.0 + second % 7 / 10
+        wrote = world.run()
+        writes += wrote if second >= 60 else []  # the first minute is the start
+    assert len(writes) <= 14
+    assert set(writes) == {"status"}
+    assert world.server.job is not None
+    assert world.server.job["status"]["progress"]["step"] >= 165
