@@ -182,6 +182,7 @@ class World:
         before = len(self.server.log)
         self._count_edits()
         self.server.show()
+        self.nodes.last_look = None  # what tests change by hand
         asyncio.run(self._pass())
         return self.server.log[before:]
 

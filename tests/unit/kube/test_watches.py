@@ -5,7 +5,7 @@ from typing import Any
 from atoll_operator.kube.cache import Cache, FailedCreate, Sight
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES
 from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
-from atoll_operator.kube.edges.watches import UNSEEN_SECONDS_MAX, Nodes, sources
+from atoll_operator.kube.edges.watches import LOOK_SECONDS, UNSEEN_SECONDS_MAX, Nodes, sources
 from atoll_protos.names import Label
 
 PODS, EVENTS = "/api/v1/pods", "/api/v1/events"
@@ -155,3 +155,28 @@ def test_nodes_are_judged_once_both_collections_are_listed_and_not_long_broken()
     assert not nodes.usable(10.0 + UNSEEN_SECONDS_MAX)
     nodes.sights[LEASES].works(30.0)
     assert nodes.usable(31.0)
+
+
+def test_all_passes_of_a_moment_share_one_look_at_the_nodes() -> None:
+    nodes = Nodes(region_label="region")
+    nodes.take(NODES, "ADDED", node())
+    nodes.take(LEASES, "ADDED", lease("10:00"))
+    first = nodes.look(100.0)
+    nodes.take(LEASES, "MODIFIED", lease("10:01"))
+    assert nodes.look(100.0 + LOOK_SECONDS - 0.1) is first
+    later = nodes.look(100.0 + LOOK_SECONDS)
+    assert later["n1"].renewed == "10:01"
+    nodes.take(NODES, "MODIFIED", node("False"))
+    assert not nodes.look(100.0 + LOOK_SECONDS)["n1"].ready
+
+
+def test_what_follows_from_thousands_of_nodes_is_worked_out_once() -> None:
+    nodes = Nodes(region_label="region")
+    for number in range(5000):
+        nodes.take(NODES, "ADDED", node(name=f"n{number}"))
+    look = nodes.look(100.0)
+    states, every = look.states(20.0), look.every()
+    assert look.states(20.0) is states
+    assert look.states(30.0) is not states
+    assert look.tally(every, 20.0) is look.tally(every, 20.0)
+    assert look.lost(20.0) is look.lost(20.0)

@@ -32,6 +32,7 @@ from atoll_operator.kube.cache import Cache, Object
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import (
     CHILDREN_MANAGER,
+    COMPONENT,
     EVENTS_MANAGER,
     GROUP,
     PLURAL,
@@ -342,4 +343,5 @@ async def connect(limiter: Limiter, kubeconfig: str | None = None) -> Api:
         await config.load_kube_config(kubeconfig, client_configuration=settings)
     settings.connection_pool_maxsize = 0  # no limit: each watch holds a connection
     connection = client.ApiClient(settings)
+    connection.user_agent = COMPONENT  # in the API server's audit log and metrics
     return Api(client=connection, dynamic=DynamicClient(connection), limiter=limiter)

@@ -42,10 +42,11 @@ from atoll_operator.kube.edges.reflector import (
     Source,
 )
 from atoll_operator.kube.observation import Node, node
-from atoll_operator.kube.plan.nodes import Leases
+from atoll_operator.kube.plan.nodes import Census, Leases
 from atoll_protos.names import Label
 
 FAILED_CREATE = "involvedObject.kind=StatefulSet,reason=FailedCreate"
+LOOK_SECONDS = 0.5  # for which what nodes and Leases show is taken for all passes
 UNSEEN_SECONDS_MAX = 12.0  # after which nodes that cannot be watched are not judged
 
 Feed = Callable[[Key], None]
@@ -59,6 +60,7 @@ class Nodes:
     nodes: dict[str, Node] = field(default_factory=dict)  # by name, without their Leases
     leases: Leases = field(default_factory=Leases)
     sights: dict[str, Sight] = field(default_factory=dict)  # of the two collections, by path
+    last_look: tuple[float, Census] | None = None
 
     def usable(self, now: float) -> bool:
         """Whether both collections have been listed, and neither is out of sight for long."""
@@ -67,9 +69,18 @@ class Nodes:
             for each in self.sights.values()
         )
 
-    def look(self, now: float) -> dict[str, Node]:
-        """Every node with what its Lease shows at `now`, by name."""
-        return {name: self.leases.look(each, now) for name, each in self.nodes.items()}
+    def look(self, now: float) -> Census:
+        """Every node with what its Lease shows at `now`, by name, or LOOK_SECONDS before.
+
+        All passes of that time share one look: with thousands of nodes each costs milliseconds.
+        A change of a node, or a gap in watching Leases, makes a new one; a renewal does not, and
+        what it ends, a Lease's silence, is asked once more before a pod is deleted.
+        """
+        kept = self.last_look
+        if kept is None or not 0 <= now - kept[0] < LOOK_SECONDS:
+            found = {name: self.leases.look(each, now) for name, each in self.nodes.items()}
+            kept = self.last_look = (now, Census(found))
+        return kept[1]
 
     def take(self, where: str, kind: str, raw: dict[str, Any]) -> bool:
         """Take in an event; whether what is kept of a node has changed."""
@@ -80,7 +91,9 @@ class Nodes:
                 self.nodes.pop(name, None)
             else:
                 self.nodes[name] = node(raw, self.region_label)
-            return self.nodes.get(name) != before
+            changed = self.nodes.get(name) != before
+            self.last_look = None if changed else self.last_look
+            return changed
         if kind == "DELETED":
             self.leases.gone(name)
         else:
@@ -92,6 +105,7 @@ class Nodes:
     def listed(self, where: str, items: list[dict[str, Any]]) -> set[str]:
         """Take in a whole list: what is not in it has been deleted. Names of changed nodes."""
         names = {each["metadata"]["name"] for each in items}
+        self.last_look = None
         known = self.nodes if where == NODES else self.leases.leases
         changed = known.keys() - names if where == NODES else set()
         for name in known.keys() - names:
@@ -103,6 +117,7 @@ class Nodes:
 
     def resumed(self) -> None:
         """Note that the watch of Leases works again after a gap."""
+        self.last_look = None
         self.leases.resumed(time.monotonic())
 
     def lease_silent_seconds_max(self) -> float:

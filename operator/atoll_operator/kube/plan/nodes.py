@@ -189,22 +189,85 @@ class Storm:
         )
 
 
+class Census(dict[str, Node]):
+    """All nodes at one moment, by name, with what follows from them alone.
+
+    Every job's pass asks the same of the same nodes: that is worked out once for all of them.
+    """
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        super().__init__(nodes)
+        self._states: dict[float, Mapping[str, NodeState]] = {}
+        self._lost: dict[float, Mapping[str, NodeState]] = {}
+        self._tallies: dict[tuple[int, float], Tally] = {}
+        self._regions: dict[str, list[Node]] | None = None
+        self._every: Sequence[Node] = list(nodes.values())
+
+    def states(self, loss_seconds: float) -> Mapping[str, NodeState]:
+        """Every node's state, by name."""
+        found = self._states.get(loss_seconds)
+        if found is None:
+            found = {name: state_of(node, loss_seconds) for name, node in self.items()}
+            self._states[loss_seconds] = found
+        return found
+
+    def lost(self, loss_seconds: float) -> Mapping[str, NodeState]:
+        """The states of lost nodes, by name."""
+        found = self._lost.get(loss_seconds)
+        if found is None:
+            states = self.states(loss_seconds)
+            found = {name: state for name, state in states.items() if state.lost}
+            self._lost[loss_seconds] = found
+        return found
+
+    def tally(self, nodes: Sequence[Node], loss_seconds: float) -> "Tally":
+        """`tally` of nodes that `regions` or `every` has given."""
+        key = (id(nodes), loss_seconds)
+        if key not in self._tallies:
+            self._tallies[key] = tally(nodes, self.states(loss_seconds))
+        return self._tallies[key]
+
+    def every(self) -> Sequence[Node]:
+        """All of them."""
+        return self._every
+
+    def regions(self) -> Mapping[str, Sequence[Node]]:
+        """The nodes by the region that their label names."""
+        if self._regions is None:
+            self._regions = {}
+            for node in self.values():
+                self._regions.setdefault(node.region, []).append(node)
+        return self._regions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many nodes count for a storm, and how many of them are lost or overdue."""
+
+    nodes: int
+    lost: int
+
+
+def tally(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> Tally:
+    """Count a region's nodes. Nodes declared out-of-service are well, new ones do not count."""
+    known = [each for each in nodes if not each.never_ready]
+    lost = sum(not n.out_of_service and states[n.name] is not NodeState.WELL for n in known)
+    return Tally(nodes=len(known), lost=lost)
+
+
 def storm(
-    region: str, nodes: Iterable[Node], failure: Failure, *, released: bool, settling: bool = False
+    region: str, found: Tally, failure: Failure, *, released: bool, settling: bool = False
 ) -> Storm | None:
     """A region's storm: more than stormPercent of its nodes, and at least STORM_NODES_MIN.
 
     `settling`: the region had a storm within nodeLossSeconds, so any lost node still counts.
-    `released`: the user has lifted the hold. Nodes declared out-of-service never count.
+    `released`: the user has lifted the hold.
     """
-    known = [each for each in nodes if not each.never_ready]
-    seconds = failure.node_loss_seconds
-    states = [NodeState.WELL if n.out_of_service else state_of(n, seconds) for n in known]
-    lost = sum(state is not NodeState.WELL for state in states)
-    many = lost >= STORM_NODES_MIN and lost * 100 > failure.storm_percent * len(known)
+    lost, percent = found.lost, failure.storm_percent
+    many = lost >= STORM_NODES_MIN and lost * 100 > percent * found.nodes
     if released or not (many or (settling and lost)):
         return None
-    return Storm(region=region, lost=lost, nodes=len(known))
+    return Storm(region=region, lost=lost, nodes=found.nodes)
 
 
 # ---------------------------------------------------------------- placement
@@ -249,9 +312,11 @@ class PlacementInput:
 def decide(seen: PlacementInput) -> Placement:
     """Replace each pod whose session is dead and whose node is lost, unless a storm holds it."""
     seconds = seen.failure.node_loss_seconds
-    states = {name: state_of(node, seconds) for name, node in seen.nodes.items()}
-    lost = {name: state for name, state in states.items() if state.lost}
-    storms = _storms(seen, settling=True)
+    census = seen.nodes if isinstance(seen.nodes, Census) else Census(seen.nodes)
+    states = census.states(seconds)
+    tallies = {region: census.tally(each, seconds) for region, each in seen.region_nodes.items()}
+    lost = dict(census.lost(seconds))
+    storms = _storms(seen, tallies, settling=True)
     replaced: list[ToReplace] = []
     exhausted: list[str] = []
     held: dict[str, Storm] = {}
@@ -276,16 +341,18 @@ def decide(seen: PlacementInput) -> Placement:
         held=tuple(held.values()),
         exhausted=tuple(exhausted),
         lost=lost,
-        storms=tuple(_storms(seen, settling=False)),
+        storms=tuple(_storms(seen, tallies, settling=False)),
     )
 
 
-def _storms(seen: PlacementInput, *, settling: bool) -> dict[str, Storm]:
+def _storms(
+    seen: PlacementInput, tallies: Mapping[str, Tally], *, settling: bool
+) -> dict[str, Storm]:
     """Storms by region; `settling`: with the regions that had one a moment ago."""
     found = {}
-    for region, nodes in seen.region_nodes.items():
+    for region, counted in tallies.items():
         lasts = settling and region in seen.settling
-        one = storm(region, nodes, seen.failure, released=seen.released, settling=lasts)
+        one = storm(region, counted, seen.failure, released=seen.released, settling=lasts)
         if one is not None:
             found[region] = one
     return found
@@ -306,12 +373,13 @@ def _is_lost(pod: Pod, state: NodeState, seen: PlacementInput) -> bool:
 
 def region_nodes(
     regions: Iterable[str], nodes: Mapping[str, Node], *, spans_regions: bool
-) -> dict[str, list[Node]]:
+) -> dict[str, Sequence[Node]]:
     """Nodes by region: by their label where one cluster spans regions, else all of them."""
-    return {
-        region: [node for node in nodes.values() if not spans_regions or node.region == region]
-        for region in regions
-    }
+    census = nodes if isinstance(nodes, Census) else Census(nodes)
+    if not spans_regions:
+        return dict.fromkeys(regions, census.every())
+    found = census.regions()
+    return {region: found.get(region, ()) for region in regions}
 
 
 def counts(
