@@ -117,7 +117,7 @@ class Applier:
             memory.refused.pop((kind, name), None)
             memory.conflicts.discard((kind, name))
             marks = frozenset(each.mark for each in differences(child, answer))
-            memory.settled[kind, name] = (applied, marks)
+            memory.settle((kind, name), applied, marks)
             self.metrics.writes.labels(kind).inc()
             log.info("applied", job=plan.job, kind=kind, name=name)
             revert = reverts.get((kind, name))

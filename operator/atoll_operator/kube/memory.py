@@ -131,6 +131,12 @@ class Memory:
         )
         return known is None or not same or known.message != message
 
+    def settle(self, key: tuple[str, str], applied: str, marks: frozenset[tuple[str, str]]) -> None:
+        """Note what the API server has written in its own way of a child that it has taken."""
+        self.settled.pop(key, None)
+        if marks:
+            self.settled[key] = (applied, marks)
+
     def revert(self, key: tuple[str, str], now: float) -> bool:
         """Note that a child was reverted; whether it is the first time in a while."""
         known = self.reverted.get(key)

@@ -175,10 +175,13 @@ class Refusal:
         """Whether a pod template is wrong, which no time can heal."""
         return self.kind in WORKLOADS and self.status in WRONG
 
-    @property
-    def text(self) -> str:
-        """The text of the condition Accepted."""
-        return f"{self.kind} {self.name}: {self.message}"
+
+def texts_of(refused: Sequence[Refusal]) -> tuple[str, ...]:
+    """Refusals in words, for the condition Accepted; children with one message share a sentence."""
+    names: dict[str, list[str]] = {}
+    for each in refused:
+        names.setdefault(each.message, []).append(f"{each.kind} {each.name}")
+    return tuple(f"{', '.join(found)}: {message}" for message, found in names.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

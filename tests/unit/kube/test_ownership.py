@@ -56,7 +56,14 @@ def test_a_retained_claim_is_taken_up_and_a_user_s_is_not() -> None:
         (owner("Deployment", "api"), "belongs to Deployment api"),
         (owner(KIND, "a-b"), f"belongs to {KIND} a-b"),
         (owner(KIND, "tiny"), "a former job of this name made it, and Kubernetes removes it soon"),
-        ({"labels": {Label.JOB: "tiny", Label.JOB_UID: "former"}}, "`kubectl delete service x -n"),
+        (
+            {"labels": {Label.JOB: "tiny", Label.JOB_UID: "former"}},
+            f"serviceaccount,poddisruptionbudget -n demo -l {Label.JOB_UID}=former`",
+        ),
+        (
+            {"labels": {Label.JOB: "tiny"}},
+            "has left it, and it is not taken over; `kubectl delete s",
+        ),
         ({"deletionTimestamp": "now"}, "is being deleted"),
     ],
 )

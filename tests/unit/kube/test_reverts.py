@@ -170,7 +170,7 @@ ORPHAN = {"labels": OF_FORMER["labels"]}
         ("StatefulSet", "tiny-us-east", OF_A_B, f"belongs to {KIND} tiny-us"),
         ("ServiceAccount", "tiny-learner", {}, "serviceAccountName"),
         ("Deployment", "tiny-syncer-0", OF_FORMER, "a former job of this name"),
-        ("Deployment", "tiny-syncer-0", ORPHAN, "kubectl delete deployment tiny-syncer-0 -n demo"),
+        ("Deployment", "tiny-syncer-0", ORPHAN, "kubectl delete statefulset,deployment,"),
     ],
 )
 def test_an_object_of_another_is_never_written_and_told_with_its_owner(
@@ -281,3 +281,16 @@ def test_a_change_of_a_kept_template_is_reverted_to_what_was_rendered() -> None:
     spec["containers"][0]["image"] = "edited"
     assert world.run() == ["apply StatefulSet tiny-us-east", "event ChildReverted"]
     assert world.server.children[SCALED] == before
+
+
+def test_what_a_former_job_has_left_is_told_once_with_one_command_for_all_of_it() -> None:
+    world = World()
+    for kind, name in (("Service", "tiny-us-east"), ("ConfigMap", "tiny-slots")):
+        about = {"name": name, "namespace": "demo", "uid": f"theirs-{name}", **ORPHAN}
+        world.server.children[path(kind, "demo", name)] = {"metadata": about}
+    world.run()
+    world.run()
+    said = world.said("Accepted")["message"]
+    assert said.startswith("ConfigMap tiny-slots, Service tiny-us-east: a former job")
+    assert said.count("kubectl delete") == 1
+    assert f"-n demo -l {Label.JOB_UID}=former" in said

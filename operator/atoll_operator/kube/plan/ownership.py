@@ -22,6 +22,8 @@ from atoll_operator.api.spec import KIND
 from atoll_operator.kube.observation import Raw, controller, is_of
 from atoll_protos.names import Label
 
+KINDS = "statefulset,deployment,service,configmap,serviceaccount,poddisruptionbudget"
+
 
 def obstacle(found: Raw, child: Raw) -> str:
     """Why a child cannot be made while `found` has its name, and the remedy; empty: it is ours.
@@ -45,6 +47,9 @@ def obstacle(found: Raw, child: Raw) -> str:
     if owner is not None:
         whose = f"belongs to {owner.get('kind')} {owner.get('name')}"
     elif (metadata.get("labels") or {}).get(Label.JOB) == job:
+        left = (metadata.get("labels") or {}).get(Label.JOB_UID)
+        if left is not None:  # everything that it has left, by one command
+            delete = f"kubectl delete {KINDS} -n {namespace} -l {Label.JOB_UID}={left}"
         return f"a former job of this name has left it, and it is not taken over; `{delete}`"
     else:
         whose = "was not made by this job"

@@ -39,6 +39,7 @@ from atoll_operator.kube.observation import (
     Refusal,
     Workload,
     rfc3339,
+    texts_of,
 )
 from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan import phase as phases
@@ -92,7 +93,7 @@ def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | No
     """
     facts = replace(
         _facts(case),
-        refused=(*(each.text for each in refused), *case.seen.remembered.undeleted),
+        refused=(*texts_of(refused), *case.seen.remembered.undeleted),
         template_refused=any(each.of_template for each in refused),
     )
     found = conditions.decide(facts)
