@@ -280,11 +280,13 @@ def test_one_that_was_away_hands_over_by_what_its_join_says_rule_15() -> None:
 
 
 def test_in_lock_step_nobody_waits_for_a_learner_whose_offer_is_not_finite() -> None:
-    one, sessions = lockstep("a-0", "a-1")
+    one, sessions = lockstep("a-0", "a-1", "b-0")
     one.offer(sessions[0], 1, 4, t_m=4)
     refuse(one, sessions[1], 4, t_m=4)
     again = one.join("a-1", incarnation=1, t_m=4)
     one.report(again, 4, waiting=True)
+    assert one.take(Merge) == []
+    one.offer(sessions[2], 1, 4, t_m=4)
     (merge,) = one.take(Merge)
-    assert [part.slot for part in merge.participants] == ["a-0"]
+    assert [part.slot for part in merge.participants] == ["a-0", "b-0"]
     assert one.state.clock.tick == 4

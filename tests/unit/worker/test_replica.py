@@ -3,19 +3,22 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import nn
 
+from atoll_protos.codecs import Wire
 from atoll_protos.layout import build_layout
+from atoll_protos.run import Sync
 from atoll_protos.tensors import FLOATS, from_bytes
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Tick
 from atoll_worker.link.socket import Link
-from atoll_worker.training.parameters import travelling
+from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
 from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
 from unit.worker.fake_transport import RUN_FILE, FakeProcess
@@ -58,12 +61,12 @@ class SlowStaging(DirectStaging):
         return self.tickets[-1]
 
 
-@pytest.fixture
-def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
-    """A replica, the transport's end of its link, and its staging."""
-    places = travelling(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)))
+@contextmanager
+def replica_of(model: nn.Module, sync: Sync) -> Iterator[tuple[Replica, Link, SlowStaging]]:
+    """A replica on two shards, the transport's end of its link, and its staging."""
+    places = travelling(model)
     layout = build_layout([place.spec for place in places], 2, 2)
-    plan = links.memory_plan(layout, RUN_FILE.sync, observer=False)
+    plan = links.memory_plan(layout, sync, observer=False)
     descriptor = memory.create()
     memory.resize(descriptor, plan)
     shared = memory.attach(plan, descriptor)
@@ -82,6 +85,14 @@ def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
     yield replica, other, staging
     replica.link.close()
     other.close()
+
+
+@pytest.fixture
+def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
+    """See `replica_of`."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2))
+    with replica_of(model, RUN_FILE.sync) as made:
+        yield made
 
 
 def step(replica: Replica, own_steps: int) -> None:
@@ -182,3 +193,22 @@ def test_a_finished_model_has_the_final_values_though_it_was_trained_on(
     assert replica.finished
     for place in replica.places:
         assert torch.equal(place.tensor, final[place.spec.name])
+
+
+def test_parameters_take_the_base_bit_for_bit_and_constants_keep_their_own_bits_rule_18() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    constant = torch.tensor([0.1, 0.2, 0.3])
+    model.register_buffer("constant", constant.clone())
+    sync = dataclasses.replace(RUN_FILE.sync, wire_down=Wire.BF16)
+    with replica_of(model, sync) as (replica, other, _):
+        own = {place.spec.name: place.tensor.clone() for place in replica.places}
+        for key in replica.slices:
+            region = from_bytes(replica.memory.adopt(*key), torch.bfloat16)
+            for theta, part in pairs(replica.places, replica.slices[key], region):
+                part.copy_(theta)
+            other.send(Adopt(shard=key[0], fragment=key[1], number=1, blend=0.0))
+        step(replica, 1)
+        for place in replica.places:
+            name, found = place.spec.name, place.tensor
+            kept = own[name] if name == "constant" else own[name].bfloat16().float()
+            assert torch.equal(found, kept), name

@@ -177,10 +177,12 @@ def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
     rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
     rig.captured(2.0)
 
-    def adopt() -> None:
+    async def scenario() -> Outgoing | None:
+        rig.transport.feed([SendOffer(0, OFFER)])
         rig.transport.bases[KEY] = np.full(COUNT, 9.0, np.float32)
+        return await rig.client.payloads[0]()
 
-    outgoing = rig.sent(adopt)
+    outgoing = asyncio.run(scenario())
     assert outgoing is not None
     assert arrays.from_bytes(outgoing[1], pb.F32).tolist() == [3.0] * COUNT
 
