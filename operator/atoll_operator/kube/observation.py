@@ -41,6 +41,14 @@ WORKLOADS = frozenset({"StatefulSet", "Deployment"})
 # a wrong type in a server-side apply is 500.
 WRONG = frozenset({400, 422, 500})
 STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
+TELLING_WAITS = frozenset(
+    {
+        "CreateContainerConfigError", "CreateContainerError", "ErrImageNeverPull", "ErrImagePull",
+        "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "RunContainerError",
+    }
+)  # fmt: skip
+DETAILS_CHARACTERS_MAX = 300
+PLAIN_ENDS = frozenset({"", "Completed", "Error"})  # these say no more than the exit code
 
 Raw = Mapping[str, Any]
 Object = dict[str, Any]
@@ -64,10 +72,12 @@ class Pod:
     template: str = ""  # hash of the role's template that it was made from, and of its restart
     made_at: float | None = None  # UNIX seconds
     exit_code: int | None = None  # of the container's last end
+    exit_reason: str = ""  # such as OOMKilled, where it says more than the code
     exit_message: str = ""
     restarts: int = 0  # of the container, on this node
     runs: bool = False  # the container runs now, perhaps after an end
     waiting: str = ""  # why its container, or one that it needs, does not run
+    details: str = ""  # the kubelet's words for that, where they name what is wrong
     unschedulable: str = ""  # the scheduler's message
     excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
     unlabelled: bool = False  # made by an earlier version, without the job's UID as a label
@@ -264,7 +274,8 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
     own = _container(raw, (containers or {}).get(labels.get(Label.ROLE, ""), ""))
     now, last = own.get("state") or {}, own.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
-    waiting = (now.get("waiting") or {}).get("reason", "")
+    waits = now.get("waiting") or {}
+    waiting, details = waits.get("reason", ""), _details(waits)
     if waiting in STARTING_WAITS:
         waiting = _other_waits(raw.get("status", {}), own) or waiting
     scheduled = conditions.get("PodScheduled", {})
@@ -283,10 +294,12 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         template=_template(metadata),
         made_at=_time(metadata.get("creationTimestamp")),
         exit_code=ended.get("exitCode"),
+        exit_reason="" if ended.get("reason", "") in PLAIN_ENDS else ended["reason"],
         exit_message=(ended.get("message") or "").strip(),
         restarts=own.get("restartCount", 0),
         runs="running" in now,
         waiting=waiting,
+        details=details,
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         excluded=excluded_nodes(raw),
         unlabelled=Label.JOB_UID not in labels,
@@ -330,8 +343,23 @@ def _other_waits(status: Raw, own: Raw) -> str:
                 continue
             last = (each.get("lastState") or {}).get("terminated") or {}
             code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
-            return f"{title} {each.get('name', '')} is in {waits}{code}"
+            if last.get("reason", "") not in PLAIN_ENDS:
+                code += f" ({last['reason']})"
+            details = _details((each.get("state") or {}).get("waiting") or {})
+            said = f": {details}" if details else ""
+            return f"{title} {each.get('name', '')} is in {waits}{code}{said}"
     return ""
+
+
+def _details(waits: Raw) -> str:
+    """The kubelet's words for a container that waits; empty where they name nothing new.
+
+    Those of CrashLoopBackOff only count the seconds until the next start, so they are left out:
+    each change of a message is a write of the status.
+    """
+    if waits.get("reason", "") not in TELLING_WAITS:
+        return ""
+    return str(waits.get("message") or "")[:DETAILS_CHARACTERS_MAX]
 
 
 def node(raw: Raw, region_label: str) -> Node:

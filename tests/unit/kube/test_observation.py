@@ -102,3 +102,30 @@ def test_a_node_that_has_not_been_ready_since_it_was_made_is_booting() -> None:
     assert not never_ready("False", "2027-01-01T10:09:00Z")
     assert not never_ready("Unknown", "2027-01-01T10:09:00Z")
     assert observation.node({"metadata": made}, "region").never_ready
+
+
+def test_an_image_that_cannot_be_pulled_is_named_with_the_kubelets_words() -> None:
+    words = 'Back-off pulling image "worker:2": not found'
+    waits = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": words}}}
+    said = f"tiny-us-east-0 waits: ImagePullBackOff: {words}"
+    assert problems([read({"learner": waits})], Placement())[1] == [said]
+    init = problems([read({"learner": {}}, init={"fetch": waits})], Placement())[1]
+    assert init == [f"tiny-us-east-0 waits: init container fetch is in ImagePullBackOff: {words}"]
+
+
+def test_a_message_that_counts_seconds_is_left_out() -> None:
+    waits = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+    pod = read({"learner": {"state": {"waiting": waits}}})
+    assert problems([pod], Placement())[1] == ["tiny-us-east-0 waits: CrashLoopBackOff"]
+
+
+def test_a_container_that_was_killed_for_its_memory_is_said_so() -> None:
+    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    waits = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": killed}
+    assert problems([read({"learner": waits})], Placement())[1] == [
+        "tiny-us-east-0 waits: CrashLoopBackOff, last exit code 137 (OOMKilled)"
+    ]
+    assert problems([read({"agent": waits, "learner": {}})], Placement())[1] == [
+        "tiny-us-east-0 waits: container agent is in CrashLoopBackOff,"
+        " last exit code 137 (OOMKilled)"
+    ]

@@ -198,8 +198,10 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
             said = f"{pod.name} waits for a node: {pod.unschedulable}"
         elif pod.waiting not in STARTING_WAITS:
             own = pod.exit_code is not None and "container " not in pod.waiting
-            code = f", last exit code {pod.exit_code}" if own else ""
+            reason = f" ({pod.exit_reason})" if pod.exit_reason else ""
+            code = f", last exit code {pod.exit_code}{reason}" if own else ""
             words = f": {last_lines(pod.exit_message)}" if own and pod.exit_message else ""
+            words = words or (f": {pod.details}" if pod.details else "")
             said = f"{pod.name} waits: {pod.waiting}{code}{words}"
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
