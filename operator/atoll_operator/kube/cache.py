@@ -104,6 +104,10 @@ class Cache:
         """A job's object; not to be changed."""
         return self.objects.get((KIND, *key))
 
+    def jobs(self, namespace: str) -> list[Object]:
+        """All jobs of a namespace; not to be changed."""
+        return [raw for _, raw in self._of(KIND, namespace)]
+
     def children(self, key: Key) -> list[Object]:
         """All objects that carry the job's label, in the order of their kinds and names."""
         found = self.by_job.get(key, {})

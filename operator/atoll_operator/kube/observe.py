@@ -140,6 +140,12 @@ class Observer:
         return Former(
             job=self.cache.job((namespace, other)) if other != name else None,
             claims=[each for each in children if each["kind"] == "PersistentVolumeClaim"],
+            heirs=[
+                each
+                for each in (self.cache.jobs(namespace) if other else ())
+                if restore.named(each) == other
+                and each["metadata"]["uid"] != raw["metadata"]["uid"]
+            ],
         )
 
     def _children(self, key: Key, job: Object) -> list[Object]:

@@ -154,6 +154,24 @@ def test_a_job_that_could_still_write_is_not_restored() -> None:
     assert taken(claims, BEGUN, former=former()).folder == "old-uid"  # it has it already
 
 
+def test_two_jobs_do_not_carry_on_one_run() -> None:
+    def heir(**status: Any) -> dict[str, Any]:
+        return raw("heir", "heir-uid") | {"status": status}
+
+    def both(other: dict[str, Any], status: Status = NEW) -> Any:
+        job = from_object(raw(restore={"fromJob": {"name": "old"}}))
+        former = Former(claims=claims_of("old", "old-uid"), heirs=[other])
+        return restore.restored(job, status, former)
+
+    began = {"startTime": "2026-01-01T00:00:00Z"}
+    with pytest.raises(SpecError, match="the job heir carries on the run of old already; delete"):
+        both(heir(**began))
+    failed = [{"type": "Failed", "status": "True", "reason": "x"}]
+    for other in (heir(), heir(**began, conditions=failed)):
+        assert both(other).folder == "old-uid"
+    assert both(heir(**began), BEGUN).folder == "old-uid"
+
+
 def test_claims_that_are_missing_or_going_are_named() -> None:
     claims = claims_of("old", "old-uid")
     assert "old-syncer-1 of the job old are not there" in refusal(claims[:1])

@@ -12,8 +12,8 @@ of its own; for everything else it is a job like any other. What it restores mus
 is compared before anything is made, and once more by each shard, which compares it with its log.
 
 As long as the former job could still write to its volumes, it is not restored: it must be deleted
-or Failed. That is asked only of a job that has not begun, so that what becomes of the former job
-later is no reason to stop.
+or Failed, and no other job may carry its run on. That is asked only of a job that has not begun, so
+that what becomes of the former job later is no reason to stop.
 """
 
 import json
@@ -36,10 +36,14 @@ State = Mapping[str, str]  # folder, job and hash
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """What is there of the job that is named: its object, None when it is deleted; its claims."""
+    """What is there of the job that is named.
+
+    Its object, None when it is deleted; its claims; and other jobs that restore it, too.
+    """
 
     job: Object | None = None
     claims: Sequence[Object] = ()
+    heirs: Sequence[Object] = ()
 
 
 def named(raw: Object) -> str:
@@ -61,6 +65,8 @@ def restored(job: Job, status: Status, former: Former) -> Job:
     begun = status.start_time is not None
     if former.job is not None and not begun:
         _must_be_over(name, former.job)
+    if not begun:
+        _must_be_first(name, former.heirs)
     names = [shard_name(name, number) for number in range(job.spec.syncer.shards)]
     there = {
         each["metadata"]["name"]: each
@@ -121,6 +127,17 @@ def _must_be_over(name: str, former: Object) -> None:
     if status.true_condition("Failed") is None:
         problem = f"the job {name} still exists and has not failed"
         raise SpecError(FIELD, problem, f"delete it (kubectl delete dtj {name}); its claims stay")
+
+
+def _must_be_first(name: str, heirs: Sequence[Object]) -> None:
+    """Of several jobs that restore one, that which has begun keeps it until it is over."""
+    for each in heirs:
+        status = Status.read(each.get("status"))
+        over = status.true_condition("Complete") or status.true_condition("Failed")
+        if status.start_time is not None and over is None:
+            other = each["metadata"]["name"]
+            problem = f"the job {other} carries on the run of {name} already"
+            raise SpecError(FIELD, problem, f"delete it (kubectl delete dtj {other})")
 
 
 def _state(job: Job, claim: Object) -> Restored:
