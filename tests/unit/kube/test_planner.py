@@ -295,6 +295,36 @@ def test_the_only_copy_of_a_run_is_not_restarted_while_no_learner_could_restore_
     assert applied_names(shard_edit(ready, registrar=nothing_yet)) == ["tiny-syncer-0"]
 
 
+def test_an_edit_while_suspended_or_finishing_takes_no_shard_that_holds_the_only_copy() -> None:
+    holds = raw(generation=2) | {"status": {"run": "r1"}}
+    template = "spec.syncer.template={spec: {containers: [{image: fixed}]}}"
+
+    def edited(registrar: pb.StatusReply, *changes: str, **more: Any) -> list[str]:
+        pods = (shard(0, "n1"), replace(learner("us-east-0", "n2"), role="evaluator"))
+        found = seen(*changes, pods=pods, raw=holds, remembered=answers(registrar, **more))
+        return applied_names(planned(replace(found, job=job(*CHANGES, *changes, template))))
+
+    assert "tiny-syncer-0" not in edited(reply(), "spec.suspend=true")
+    claim = "spec.syncer.storage={type: PersistentVolumeClaim}"
+    assert "tiny-syncer-0" in edited(reply(), "spec.suspend=true", claim)
+    final = reply()
+    final.state = pb.SHARD_COMPLETE
+    assert "tiny-syncer-0" not in edited(final, final_seconds=1.0)
+    assert "tiny-syncer-0" not in edited(final, claim, final_seconds=1.0)
+
+
+def test_what_else_has_the_name_of_a_shard_that_waits_does_not_wait() -> None:
+    live = [each for each in applied() if each["metadata"]["name"] != "tiny-syncer-0"]
+    live += [each for each in applied() if each["kind"] == "Deployment"][:1]
+    holds = raw(generation=2) | {"status": {"run": "r1"}}
+    found = seen(children=live, pods=(shard(0, "n1"),), raw=holds, remembered=answers(reply()))
+    template = "spec.syncer.template={spec: {containers: [{image: fixed}]}}"
+    again = planned(replace(found, job=job(*CHANGES, template)))
+    names = [(each["kind"], each["metadata"]["name"]) for each in again.apply]
+    assert ("Service", "tiny-syncer-0") in names
+    assert ("Deployment", "tiny-syncer-0") not in names
+
+
 def test_a_restart_that_kubectl_asked_for_reaches_the_learners() -> None:
     live = applied()
     (east,) = [each for each in live if each["metadata"]["name"] == "tiny-us-east"][-1:]

@@ -72,7 +72,7 @@ def of_children(case: Situation) -> Changes:
     own = {key_of(each): each for each in seen.children if is_of(each, case.job.name, seen.uid)}
     changed, reverts = [], []
     for each in objects:
-        if each["metadata"]["name"] not in held:
+        if each["kind"] != "Deployment" or each["metadata"]["name"] not in held:
             child, revert = _change(case, each, own.get(key_of(each)))
             changed += [child] if child else []
             reverts += [revert] if revert else []

@@ -135,7 +135,10 @@ def is_done(case: Situation, key: tuple[str, str], seconds: float = SAME_CAUSE_S
 def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
     """Names of shards' children whose change must wait; never of a shard on a lost node."""
     seen = case.seen
-    if case.phase.kind is not Kind.RUNNING:
+    kind, restorable = case.phase.kind, _is_restorable(case)
+    if kind is Kind.SUSPENDED and restorable:
+        return frozenset()  # they are scaled to nothing
+    if kind not in (Kind.RUNNING, Kind.SUSPENDED, Kind.FINISHING):
         return frozenset()
     lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
     ready = {
@@ -151,12 +154,17 @@ def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
             shards.append(
                 (seen.workloads.get(name), annotations[Annotation.TEMPLATE], name in ready)
             )
-    return rollout.shards_to_hold(shards, restorable=_is_restorable(case)) - lost
+    return rollout.shards_to_hold(shards, restorable=restorable) - lost
 
 
 def _is_restorable(case: Situation) -> bool:
-    """Whether a shard that restarts now gets its state again: from its volume, or from learners."""
+    """Whether a shard that restarts now gets its state again: from its volume, or from learners.
+
+    While the last evaluation runs the shards alone know that the job is complete.
+    """
     seen = case.seen
+    if case.phase.kind is Kind.FINISHING:
+        return False
     if case.job.spec.syncer.storage.type is not StorageType.EPHEMERAL or not has_run(seen):
         return True
     if seen.registrar is None:
