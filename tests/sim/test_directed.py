@@ -1,5 +1,6 @@
 """Single runs with a fault at a chosen moment: how a shard's process starts and stops."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -69,6 +70,27 @@ def test_a_shard_that_is_told_to_stop_ends_its_sessions_and_another_goes_on(worl
     assert first.exit_code is ExitCode.TRY_AGAIN
     assert not first.peers
     assert world.shards[0] is not first
+
+
+def test_a_commit_whose_process_dies_before_it_writes_a_line_is_on_the_tape(world: World) -> None:
+    """Rule 29, from the moment after the entry is there; the next process fills its tape."""
+    owed = list[tuple[int, int, int]]()
+
+    def kill(name: str, data: bytes) -> None:
+        if owed or world.sim.now < DURING or b'"Committed"' not in data or LOG not in name:
+            return
+        entry = json.loads(data)
+        owed.append((entry["slice"], entry["number"], entry["epoch"]))
+        world.sim.after(0.0, restart)
+
+    def restart() -> None:
+        world.shards[0].kill("between entry and line")
+        assert owed[0] not in world.tapes[0].lines
+        world.shards[0] = world.start_shard(0, new_pod=False, after=1.0)
+
+    world.stores[0].on_create.append(kill)
+    assert run(world).result == "Complete"
+    assert owed[0] in world.tapes[0].lines
 
 
 def test_a_store_holds_no_more_than_a_start_needs() -> None:
