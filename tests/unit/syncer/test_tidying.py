@@ -138,9 +138,13 @@ def test_a_new_process_removes_what_no_entry_names(store: FileStore) -> None:
 def test_a_second_term_of_a_process_keeps_the_object_of_a_merge_under_way(store: FileStore) -> None:
     side = Side(store)
     side.seed()
+    side.tidy(times=2)
     under_way = side.object(1)
     side.begin()  # a learner had seen a higher epoch
+    side.tidy(times=2)
     side.commit(under_way)
+    side.tidy()
+    assert under_way in objects(side)
     side.commit()
     side.commit()
     side.tidy()
