@@ -40,7 +40,9 @@ OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 class Annotation:
     """Annotations of children, and RETRY and RELEASE_HOLD of a job."""
 
-    APPLIED: Final = f"{GROUP}/applied"  # hash of what was applied: no PATCH while it is equal
+    APPLIED: Final = (
+        f"{GROUP}/applied"  # hash of what was applied: tells an edit of the job from a revert
+    )
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
     RENDERED: Final = f"{GROUP}/rendered"  # a workload's template as it was rendered, and for what
     RUN_HASH: Final = f"{GROUP}/run-hash"

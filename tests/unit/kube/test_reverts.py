@@ -1,5 +1,6 @@
 """A pass reverts what others change in a job's children, and leaves alone what is not the job's."""
 
+import asyncio
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,8 @@ import pytest
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.memory import REVERT_FORGET_SECONDS, REVERT_SECONDS
-from atoll_operator.kube.plan import pods
+from atoll_operator.kube.plan import changes, pods
+from atoll_operator.kube.plan.drift import drift
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, POLL_SECONDS
 from atoll_protos.names import Label
 from unit.kube.cluster_values import SETTINGS
@@ -294,3 +296,21 @@ def test_what_a_former_job_has_left_is_told_once_with_one_command_for_all_of_it(
     assert said.startswith("ConfigMap tiny-slots, Service tiny-us-east: a former job")
     assert said.count("kubectl delete") == 1
     assert f"-n demo -l {Label.JOB_UID}=former" in said
+
+
+def test_an_object_of_one_version_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = quiet()
+    compared = []
+
+    def counted(*values: Any) -> Any:
+        compared.append(values)
+        return drift(*values)
+
+    monkeypatch.setattr(changes, "drift", counted)
+    children = world.server.cache.children(KEY)
+    asyncio.run(world.reconciler.reconcile(KEY))
+    assert world.server.cache.children(KEY) == children
+    assert compared == []
+    world.server.children[SCALED]["spec"]["replicas"] = 0
+    assert "apply StatefulSet tiny-us-east" in world.run()
+    assert compared

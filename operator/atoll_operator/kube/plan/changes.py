@@ -37,7 +37,7 @@ from atoll_operator.kube.plan import events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren, Owner
-from atoll_operator.kube.plan.drift import Difference, drift, quantity
+from atoll_operator.kube.plan.drift import Difference, Settled, drift, quantity
 from atoll_operator.kube.plan.exclusions import exclusions
 from atoll_operator.kube.plan.situation import Situation
 from atoll_protos.names import Label
@@ -45,6 +45,7 @@ from atoll_protos.names import Label
 NOT_WANTED = "the job no longer asks for it"
 DIFFERENCES_MAX = 3  # that an Event names
 VALUE_CHARACTERS_MAX = 60
+CLEAN_MAX = 20_000  # children of all jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,7 @@ def _change(
     seen, key = case.seen, key_of(wanted)
     wanted = restore.with_former(_as_grown(wanted, live), live)
     settled = seen.remembered.settled.get((*key, _applied(wanted) or ""), frozenset())
-    found = drift(wanted, live, settled)
+    found = _drift(wanted, live, settled)
     if not found:
         return None, None
     revert = None
@@ -183,6 +184,28 @@ def _change(
         revert = Revert(key=key, text=text, event=event)
     metadata = {**wanted["metadata"], "uid": live["metadata"]["uid"]}
     return {**wanted, "metadata": metadata}, revert
+
+
+_CLEAN: dict[tuple[str, str, Settled], str] = {}
+"""What was found equal: by UID, hash of what is applied and what is settled, the live version."""
+
+
+def _drift(wanted: Object, live: Object, settled: Settled) -> tuple[Difference, ...]:
+    """`drift`, but two objects that were equal a moment ago are not compared again.
+
+    An object of one resourceVersion never changes, and neither does what has one hash.
+    """
+    metadata = live["metadata"]
+    key = (metadata["uid"], _applied(wanted) or "", settled)
+    version = metadata.get("resourceVersion")
+    if version is not None and _CLEAN.get(key) == version:
+        return ()
+    found = drift(wanted, live, settled)
+    if not found and version is not None:
+        if len(_CLEAN) >= CLEAN_MAX:
+            _CLEAN.clear()
+        _CLEAN[key] = version
+    return found
 
 
 def _in_words(found: Sequence[Difference]) -> str:

@@ -307,7 +307,7 @@ class JobChildren:
                 "template": self._placed(name, template),
             },
         )
-        workload["metadata"]["annotations"] |= self._note(name, template, inputs(job, region.name))
+        workload["metadata"]["annotations"] |= self._note(name, template, region.name)
         replaced = self.exclusions.replaced.get(name)
         if replaced:
             workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
@@ -401,7 +401,7 @@ class JobChildren:
             "template": self._placed(name, template),
         }
         found = self._object("Deployment", "apps/v1", name, labels, spec=spec)
-        found["metadata"]["annotations"] |= self._note(name, template, inputs(self.job))
+        found["metadata"]["annotations"] |= self._note(name, template)
         return found
 
     def _template(
@@ -414,14 +414,15 @@ class JobChildren:
         """A workload's template without lost nodes: the kept one, or rendered and hashed now."""
         kept = self.renderings.kept.get(name)
         if kept is not None:
-            return pods.with_run_config(kept, context.run_config)
+            return pods.with_run_config(kept.template, context.run_config)
         template = render(context)
         template["metadata"]["annotations"][Annotation.TEMPLATE] = digest(render(bare))[:16]
         return template
 
-    def _note(self, name: str, template: Object, hashed: str) -> dict[str, str]:
+    def _note(self, name: str, template: Object, region: str = "") -> dict[str, str]:
         """The annotation with what a workload was rendered from."""
-        text = self.renderings.note(template, hashed, self.settings).to_text()
+        hashed = self.renderings.inputs.get(name) or inputs(self.job)[region]
+        text = self.renderings.note(name, template, hashed, self.settings).to_text()
         return {} if text is None else {Annotation.RENDERED: text}
 
     def _placed(self, name: str, template: Object) -> Object:

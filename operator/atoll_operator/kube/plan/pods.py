@@ -257,11 +257,11 @@ def _place(context: RoleContext, spec: dict[str, Any]) -> None:
 # The functions below work on templates that are rendered already, by this version or another.
 
 
-def excluding(template: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
-    """The template, kept off these nodes."""
-    found: dict[str, Any] = copy.deepcopy(dict(template))
+def excluding(template: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+    """The template, kept off these nodes; itself, if there are none."""
     if not nodes:
-        return found
+        return template
+    found: dict[str, Any] = copy.deepcopy(template)
     fields = [{"key": HOSTNAME_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
     affinity = found["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault(REQUIRED, {})
@@ -296,9 +296,11 @@ def run_config_of(template: Mapping[str, Any]) -> str:
     return str(named[0]) if named else ""
 
 
-def with_run_config(template: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The template with another run file of the same run."""
-    found: dict[str, Any] = copy.deepcopy(dict(template))
+def with_run_config(template: dict[str, Any], name: str) -> dict[str, Any]:
+    """The template with another run file of the same run; itself, if it has this one."""
+    if run_config_of(template) in ("", name):
+        return template
+    found: dict[str, Any] = copy.deepcopy(template)
     for volume in found["spec"].get("volumes") or []:
         if volume["name"] == RUN_VOLUME:
             volume["configMap"]["name"] = name

@@ -41,6 +41,7 @@ Workloads of a version that wrote no notes: their live template is the note, if 
 edited since that version's last pass.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -66,6 +67,7 @@ RESTARTS_NOBODY = {"regions", "suspend", "managedBy", "failure", "ttlSecondsAfte
                    "activeDeadlineSeconds"}  # fmt: skip
 OF_A_REGION = {"podOverrides", "nodes"}
 NOTE_BYTES_MAX = 100_000  # of the 262,144 that all annotations of an object may have
+NOTES_MAX = 2_000  # that are kept as they were parsed, of some 10 kB each
 NEVER = 0  # `rendered` of a template that a version without notes has made
 
 
@@ -78,9 +80,12 @@ class Note:
     inputs: str
     images: Mapping[str, str]  # by program: worker, syncer
     template: Object
+    text: str | None = field(default=None, compare=False)  # that it was read from
 
     def to_text(self) -> str | None:
         """The annotation; None: it is too long, and the template is rendered in each pass."""
+        if self.text is not None:
+            return self.text
         document = {name: getattr(self, name) for name in NOTED}
         text = json.dumps({**document, "sum": digest(document)[:16]}, separators=(",", ":"))
         return text if len(text) <= NOTE_BYTES_MAX else None
@@ -104,7 +109,8 @@ class Renderings:
     generation: int = 1  # of the job, now
     rendered: int = 1  # of the job, that all templates are to be rendered for
     images: Mapping[str, str] = field(default_factory=dict)  # in place of the install's
-    kept: Mapping[str, Object] = field(default_factory=dict)  # templates by workload
+    kept: Mapping[str, Note] = field(default_factory=dict)  # by workload
+    inputs: Mapping[str, str] = field(default_factory=dict)  # by workload: hash of the job's
     learners_file: RunConfig | None = None  # None: made from the job
     shards_file: RunConfig | None = None
 
@@ -114,16 +120,18 @@ class Renderings:
         syncer = self.images.get("syncer") or install.syncer_image
         return replace(install, worker_image=worker, syncer_image=syncer)
 
-    def note(self, template: Object, hashed: str, install: Settings) -> Note:
+    def note(self, name: str, template: Object, hashed: str, install: Settings) -> Note:
         """What a workload notes of a template, which excludes no nodes; `hashed`: its `inputs`."""
         images = self.settings(install)
-        return Note(
+        found = Note(
             generation=self.generation,
             rendered=self.rendered,
             inputs=hashed,
             images={"worker": images.worker_image, "syncer": images.syncer_image},
             template=template,
         )
+        kept = self.kept.get(name)
+        return kept if kept is not None and kept == found else found
 
 
 def decide(
@@ -137,9 +145,10 @@ def decide(
     live = {each["metadata"]["name"]: each for each in workloads}
     regions = {learner_set(job.name, region.name): region.name for region in job.spec.regions}
     shards = [shard_name(job.name, number) for number in range(job.spec.syncer.shards)]
-    hashes = {name: inputs(job, region) for name, region in regions.items()}
-    hashes |= dict.fromkeys([*shards, evaluator_name(job.name)], inputs(job))
-    fresh = Renderings(generation=generation, rendered=generation)
+    of_regions = inputs(job)
+    hashes = {name: of_regions[region] for name, region in regions.items()}
+    hashes |= dict.fromkeys([*shards, evaluator_name(job.name)], of_regions[""])
+    fresh = Renderings(generation=generation, rendered=generation, inputs=hashes)
     at_rest = not any((each.get("spec") or {}).get("replicas") for each in live.values())
     if at_rest and (running.learners or running.shards):
         return fresh
@@ -168,30 +177,39 @@ def decide(
         generation=generation,
         rendered=rendered,
         images=images,
-        kept=templates,
+        kept=kept,
+        inputs=hashes,
         learners_file=of_learners,
         shards_file=_file([templates[name] for name in shards if name in templates], configs),
     )
 
 
-def inputs(job: Job, region: str = "") -> str:
-    """Hash of what the user wrote that a region's learners, or shards and evaluator, depend on."""
+def inputs(job: Job) -> dict[str, str]:
+    """Hash of what the user wrote that templates depend on: of learners by region.
+
+    Under an empty name: of shards and evaluator.
+    """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    found = {name: value for name, value in spec.items() if name not in RESTARTS_NOBODY}
-    own = [each for each in spec["regions"] if each["name"] == region]
-    found["region"] = [
-        {name: value for name, value in each.items() if name in OF_A_REGION} for each in own
-    ]
-    return digest(found)[:16]
+    shared = digest({name: value for name, value in spec.items() if name not in RESTARTS_NOBODY})
+    found = {"": shared[:16]}
+    for each in spec["regions"]:
+        own = {name: value for name, value in each.items() if name in OF_A_REGION}
+        found[each["name"]] = digest([shared, own])[:16]
+    return found
 
 
 def read(workload: Raw) -> Note | None:
     """The note of a live workload; None: there is none, or somebody has changed it."""
     text = (workload["metadata"].get("annotations") or {}).get(Annotation.RENDERED)
+    return _parsed(text) if text else None
+
+
+@functools.lru_cache(maxsize=NOTES_MAX)  # each is read in every pass
+def _parsed(text: str) -> Note | None:
     try:
-        document = json.loads(text or "{}")
+        document = json.loads(text)
         values = {name: document[name] for name in NOTED}
-        return Note(**values) if document["sum"] == digest(values)[:16] else None
+        return Note(**values, text=text) if document["sum"] == digest(values)[:16] else None
     except (ValueError, KeyError, TypeError):
         return None
 
