@@ -133,7 +133,11 @@ class Applier:
         for child in plan.check:
             kind, name = key_of(child)
             error = await refusal(self.api, child)
-            if error is not None:
+            if (
+                error is None and not plan.apply
+            ):  # else what comes of it is known when it is applied
+                memory.refused.pop((kind, name), None)
+            elif error is not None:
                 applied = child["metadata"]["annotations"][Annotation.APPLIED]
                 wrong[kind, name] = memory.refuse(
                     (kind, name), applied, error.message, plan.at, error.status

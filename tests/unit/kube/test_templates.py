@@ -206,3 +206,40 @@ def test_the_pod_that_is_tried_is_the_controllers_under_a_name_that_nobody_has()
     own = "spec.learner.template.spec.serviceAccountName=mine"
     (named, *_) = [each for each in children(own).objects() if each["kind"] == "StatefulSet"]
     assert pod_of(named)["spec"]["serviceAccountName"] == "mine"
+
+
+def test_a_job_that_is_created_suspended_is_told_of_its_mistake_before_it_starts() -> None:
+    waits = World(("suspend", True), ("learner", TYPO))
+    waits.server.wrong = WRONG
+    waits.run()
+    waits.run()
+    assert not waits.server.children
+    assert waits.said("Accepted")["reason"] == "TemplateRefused"
+    edit(waits, RIGHT)
+    waits.run()
+    waits.run()
+    assert waits.said("Accepted")["reason"] == "Valid"
+    assert not waits.server.children
+    tried = []
+
+    async def note(child: Any) -> None:
+        tried.append(child)
+
+    server: Any = waits.server
+    server.dry_run = note
+    assert waits.run() == []
+    assert not tried
+
+
+def test_what_is_no_longer_refused_to_a_suspended_job_is_forgotten() -> None:
+    waits = World(("suspend", True), ("learner", TYPO))
+    waits.server.wrong = WRONG
+    waits.run()
+    waits.run()
+    waits.server.wrong = {}  # such as a webhook that was wrong
+    memory = waits.reconciler.memories[KEY]
+    for key, each in memory.refused.items():
+        memory.refused[key] = replace(each, again_at=0.0)
+    waits.run()
+    waits.run()
+    assert waits.said("Accepted")["reason"] == "Valid"

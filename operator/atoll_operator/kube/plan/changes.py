@@ -67,7 +67,7 @@ def of_children(case: Situation) -> Changes:
     if phase.kind is Kind.REJECTED:
         return Changes()
     if phase.kind is Kind.SUSPENDED and not seen.workloads:
-        return Changes()  # created suspended: not even an empty StatefulSet
+        return _of_suspended(case)
     objects = _builder(case).objects()
     held = restarts.held_shards(case, objects)
     own = {key_of(each): each for each in seen.children if is_of(each, case.job.name, seen.uid)}
@@ -92,6 +92,21 @@ def of_children(case: Situation) -> Changes:
         refused=refused,
         wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
     )
+
+
+def _of_suspended(case: Situation) -> Changes:
+    """Of a job that was created suspended nothing is made, not even an empty StatefulSet.
+
+    Its templates are tried all the same, once for each edit, so that a mistake shows before a queue
+    lets the job go.
+    """
+    seen = case.seen
+    workloads = [each for each in _builder(case).objects() if each["kind"] in WORKLOADS]
+    refused = _refused(seen, workloads)
+    edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
+    due = {(each.kind, each.name) for each in refused if each.wait_seconds <= 0}
+    check = tuple(each for each in workloads if edited or key_of(each) in due)
+    return Changes(check=check, partly=False, refused=refused)
 
 
 def _of_new(changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
