@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from unit.kube.cluster_values import MANIFEST
 
 WRITES = "atoll_operator_api_writes_total"
 REST_SECONDS = 300.0
+RUN_BEGINS_SECONDS_MAX = 25.0  # after the registrar's start; its wait for the silent is 30 s
 
 
 def apply(kube: Kubectl, namespace: str, name: str, regions: dict[str, int], **spec: object) -> Job:
@@ -120,6 +122,20 @@ def test_more_and_fewer_learners_restart_nobody(
     until("merges go on with two", lambda: len(job.commits()) > commits + 2, 90)
     assert job.uids() == before
     until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2", 30)
+
+
+@pytest.mark.timeout(900)
+def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(
+    train: Callable[..., Job],
+) -> None:
+    """All have dialled, so nobody can hold a run: the registrar does not ask for 30 s."""
+    job = train("begins", {"us-east": 2})
+    (shard,) = job.pods("shard").values()
+    (container,) = shard["status"]["containerStatuses"]
+    started = datetime.fromisoformat(container["state"]["running"]["startedAt"]).timestamp()
+    events = {line["event"]: line for line in reversed(job.tape())}
+    assert events["run"]["time"] - started < RUN_BEGINS_SECONDS_MAX
+    assert events["start"]["missing"] == []
 
 
 @pytest.mark.long
