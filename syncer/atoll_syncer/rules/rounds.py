@@ -148,7 +148,8 @@ def unanswered(state: State, now: float) -> list[Effect]:
 
     A learner answers at its next step boundary, and its transfers come one after the other. So a
     Call is given up only when the learner has made more steps since, and nothing has come on its
-    bulk stream meanwhile. Without this a round of K = M would wait for ever.
+    bulk stream meanwhile. Without this a round of K = M would wait for ever. A round that closed
+    without the learner leaves its Call behind; that one need not be answered any more.
     """
     effects: list[Effect] = []
     for number, session in sorted(state.sessions.open.items()):
@@ -156,6 +157,9 @@ def unanswered(state: State, now: float) -> list[Effect]:
             continue
         position = state.sessions.slots[session.slot].report.t_m
         for fragment, credit in sorted(session.credits.items()):
+            each = state.rounds.open.get(fragment)
+            if each is None or each.closed_at is not None or each.base != credit.base:
+                continue
             silent_seconds = now - max(session.heard_at, credit.called_at)
             if silent_seconds > ANSWER_SECONDS_MAX and position >= credit.t_m + ANSWER_STEPS:
                 reason = f"slice {fragment}: {NO_ANSWER}"

@@ -228,6 +228,20 @@ def test_a_call_that_is_never_answered_ends_the_session_and_the_wait_for_it() ->
     ]
 
 
+def test_a_call_whose_round_closed_without_the_learner_need_not_be_answered() -> None:
+    """It adopts the new version, and is called for that one when it is due again."""
+    one, sessions = begun("a-0", "a-1", steps=1000, period=200, grace=False)
+    step_all(one, sessions, range(1, 102))  # slice 1 is due at 100
+    one.offer(sessions[0], 1, 101)
+    assert one.state.history.heads[1].number == 1
+    assert 1 in one.state.sessions.open[sessions[1]].credits
+    for t_m in range(102, 190):
+        for session in sessions:
+            one.report(session, t_m, steps=t_m - 101)
+        one.wait(1.0)
+    assert one.ends() == []
+
+
 @pytest.mark.parametrize("reason", ["no step since", "another transfer"])
 def test_who_could_not_answer_yet_keeps_its_call(reason: str) -> None:
     one, sessions = open_round("a-0", "a-1", quorum=2)
