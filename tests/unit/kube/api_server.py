@@ -65,7 +65,9 @@ class ApiServer:
         }  # fmt: skip
         kind = self.kinds.get(path, "Thing")
         raw = {"kind": kind, **more, "metadata": more.get("metadata", {}) | metadata}
-        self.items[path] = [each for each in self.items[path] if each not in known] + [raw]
+        if known:
+            self.items[path].remove(known[0])
+        self.items[path].append(raw)
         self.tell(path, "MODIFIED" if known else "ADDED", raw)
         return raw
 
