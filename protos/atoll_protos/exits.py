@@ -33,6 +33,11 @@ class ExitCode(IntEnum):
     SUPERSEDED = 77
 
 
+# What a learner that has finished says last (Kubernetes' termination message): a script that ends
+# its loop early exits with 0 as well.
+FINISHED: Final = "finished: the model has the final values of every shard"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """What an exit code means.

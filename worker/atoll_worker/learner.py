@@ -1,5 +1,6 @@
 """The public Learner: a few lines in any PyTorch training loop make it one learner of a job."""
 
+import contextlib
 import math
 import operator
 import time
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import FINISHED
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary
 from atoll_worker.settings import Settings, read_settings
@@ -22,6 +24,7 @@ from atoll_worker.training.replica import BoundaryWork, Replica, open_replica
 from atoll_worker.training.staging import Scalar
 from atoll_worker.training.termination import Termination
 
+TERMINATION_LOG = Path("/dev/termination-log")  # a container's last words, in Kubernetes
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 
 log = structlog.get_logger()
@@ -209,7 +212,10 @@ class Learner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the job, telling it why."""
+        """Leave the job, telling it why; in a pod, the kubelet too once training is over."""
+        if error is None and self.finished and TERMINATION_LOG.exists():
+            with contextlib.suppress(OSError):
+                TERMINATION_LOG.write_text(FINISHED)
         self._leave(reason_of(error) if error else "finished" if self.finished else "loop ended")
 
     def _estimated_ticks(self) -> int | None:

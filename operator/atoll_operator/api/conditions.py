@@ -71,6 +71,7 @@ MESSAGE_CHARACTERS_MAX: Final = 2000
 NAMES_MAX: Final = 8  # that a message lists
 BEGUN: Final = frozenset(  # status and reason of Ready, of a job that has trained
     {(TRUE, "Training"), (TRUE, "Degraded"), (TRUE, "Exporting"), (TRUE, "Evaluating")}
+    | {(TRUE, "LearnersFinished")}
     | {(FALSE, "Waiting"), (FALSE, "Stalled"), (UNKNOWN, "SyncerSilent")}
 )
 OF_WHAT_RUNS: Final = frozenset({"SyncerReady", "LearnersAvailable", "Progressing", "Degraded"})
@@ -164,6 +165,7 @@ class Facts:
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     stalled_seconds: float = 0.0
+    unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
     ephemeral: bool = False
     pods_left: int = 0
     refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
@@ -284,7 +286,7 @@ def _syncer_ready(facts: Facts) -> Condition:
     if facts.shard_problems:
         return _of(kind, "PodsNotReady", "; ".join(facts.shard_problems))
     if any(state is None for state in states):
-        return _of(kind, "NoAnswer", each_state)
+        return _of(kind, "NoAnswer", "; ".join((each_state, *facts.unreachable)))
     return _of(kind, "Starting", each_state)
 
 

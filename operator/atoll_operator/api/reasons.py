@@ -93,7 +93,12 @@ REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "SyncerReady",
         UNKNOWN,
-        ("NoAnswer", "a shard does not answer", "see the pod and the log of that shard"),
+        (
+            "NoAnswer",
+            "a shard does not answer",
+            "see the pod and the log of that shard; if its pod is Ready, let the operator's"
+            " namespace reach port 7700 through NetworkPolicies and the service mesh",
+        ),
         _NOT_READ,
     ),
     *_reasons(
@@ -123,6 +128,12 @@ REASONS: Final[tuple[Reason, ...]] = (
         ("Training", "the job's step moves", ""),
         ("Exporting", "the training is over and the model is being written", ""),
         ("Evaluating", "the model is written and the last evaluation runs", ""),
+        (
+            "LearnersFinished",
+            "every learner has the final values and has ended, and shard 0 cannot be asked whether"
+            " the model is written",
+            "let the operator reach the shards (see SyncerReady); Complete follows",
+        ),
     ),
     *_reasons(
         "Progressing",
@@ -239,6 +250,12 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         ("Exporting", "the training is over and the model is being written", ""),
         ("Evaluating", "the model is written and the last evaluation runs", ""),
+        (
+            "LearnersFinished",
+            "every learner has the final values and has ended, and shard 0 cannot be asked whether"
+            " the model is written",
+            "let the operator reach the shards (see SyncerReady); Complete follows",
+        ),
         ("Complete", "the training is over and the model is written", ""),
     ),
     *_reasons(

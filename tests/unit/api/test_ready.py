@@ -48,6 +48,7 @@ CASES = [
     ("Refused", replace(TRAINS, refused=("Service x: no",)), "InProgress", "Degraded"),
     ("Exporting", replace(TRAINS, shard_states=(pb.SHARD_FINAL,)), "Current", "Healthy"),
     ("Evaluating", of_kind(Kind.FINISHING, "Evaluating"), "Current", "Healthy"),
+    ("LearnersFinished", of_kind(Kind.FINISHING, "LearnersFinished"), "Current", "Healthy"),
     ("Complete", of_kind(Kind.COMPLETE, "Trained"), "Current", "Healthy"),
     ("Suspended", of_kind(Kind.SUSPENDED, "Suspended"), "InProgress", "Suspended"),
     ("Failed", of_kind(Kind.FAILED, "StoreLost"), "Failed", "Degraded"),

@@ -8,10 +8,11 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import Condition, Kind, Phase
 from atoll_operator.api.spec import Job
+from atoll_operator.api.status import Status
 from atoll_operator.kube.observation import Workload
 from atoll_operator.kube.plan import phase, sessions
 from atoll_operator.kube.plan.phase import Before
-from atoll_protos.exits import ExitCode
+from atoll_protos.exits import FINISHED, ExitCode
 from unit.kube.cluster_values import job, learner, reply, shard
 
 
@@ -152,3 +153,34 @@ def test_what_this_version_cannot_do_is_not_accepted(change: str, field: str) ->
     found = decided(of=one_shard(change))
     assert found.kind is Kind.REJECTED
     assert found.message.startswith(field)
+
+
+FINAL: dict[str, Any] = {"exit_code": 0, "exit_message": f"{FINISHED}\n"}
+
+
+def test_learners_that_have_finished_hold_nothing_though_no_shard_can_be_asked() -> None:
+    pods = [learner(slot, "n", **FINAL) for slot in SLOTS]
+    found = decided(pods=pods)
+    assert (found.kind, found.reason) == (Kind.FINISHING, "LearnersFinished")
+    assert not phase.running(found, Before(), keeps_shards=False).learners
+    assert phase.running(found, Before(), keeps_shards=False).shards
+    assert decided(Before(finished=True)).kind is Kind.FINISHING  # their pods are gone now
+    assert decided(Before(finished=True), registrar=reply()).kind is Kind.RUNNING
+    complete = pb.StatusReply(state=pb.SHARD_COMPLETE, tick=600)
+    assert decided(Before(finished=True), registrar=complete, pods=pods).kind is Kind.COMPLETE
+
+
+def test_a_loop_that_ends_early_or_a_learner_that_still_trains_is_no_end_of_the_job() -> None:
+    first, *others = (learner(slot, "n", **FINAL) for slot in SLOTS)
+    early = replace(first, exit_message="")
+    trains = replace(first, exit_code=None, exit_message="")
+    for one in (early, trains):
+        assert decided(pods=[one, *others]).kind is Kind.RUNNING
+    assert decided(pods=[]).kind is Kind.RUNNING
+    assert decided(pods=[first, *others], registrar=reply()).kind is Kind.RUNNING
+
+
+def test_that_the_learners_have_finished_is_read_from_the_status() -> None:
+    said = Condition(type="Progressing", status="True", reason="LearnersFinished", message="")
+    assert phase.before(Status(conditions=[said]), 0.0).finished
+    assert not phase.before(Status(), 0.0).finished

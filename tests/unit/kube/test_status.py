@@ -179,3 +179,15 @@ def test_pods_that_a_controller_cannot_make_are_named() -> None:
     found = said(replace(seen(), workloads={live.name: live}))
     degraded = next(each for each in found.status["conditions"] if each["type"] == "Degraded")
     assert degraded["message"] == "Deployment tiny-syncer-0 cannot make a pod: exceeded quota: pods"
+
+
+def test_a_shard_whose_pod_is_ready_and_that_cannot_be_reached_names_the_remedy() -> None:
+    silent: dict[str, Any] = {"replies": (None, None), "silent_seconds": {0: 30.0, 1: 30.0}}
+    pods = (shard(0, "n"), shard(1, "n", ready=False))
+    blocked = replace(seen(**silent), pods=pods)
+    found = {each["type"]: each["message"] for each in said(blocked).status["conditions"]}
+    message = found["SyncerReady"]
+    assert "the pod of shard 0 is Ready, but the operator gets no answer from it" in message
+    assert "NetworkPolicies" in message
+    soon = replace(seen(**silent | {"silent_seconds": {0: 1.0}}), pods=pods)
+    assert "NetworkPolicies" not in str(said(soon).status["conditions"])

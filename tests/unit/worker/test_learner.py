@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import FINISHED
 from atoll_worker.errors import TransportLostError
 from atoll_worker.learner import Learner
 from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
@@ -215,6 +216,28 @@ def test_in_lockstep_finished_ends_the_wait() -> None:
         assert learner.finished
         assert learner.progress == 1.0
     assert learner.finished
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_only_a_learner_with_the_final_values_tells_the_kubelet_that_it_has_finished(
+    early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    monkeypatch.setattr("atoll_worker.learner.TERMINATION_LOG", log)
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.boundary()
+        fake.send(Tick(tick=100), Proceed() if early else Finished())
+        fake.until_leaving()
+
+    for exists in (False, True):  # outside of a pod there is no such file, and none is made
+        if exists:
+            log.touch()
+        with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
+            learner.step(tokens=1)
+        assert log.exists() == exists
+    assert log.read_text() == ("" if early else FINISHED)
 
 
 def test_the_clock_never_goes_back() -> None:

@@ -43,7 +43,7 @@ from atoll_operator.kube.names import (
     shard_name,
 )
 from atoll_operator.kube.observation import Pod, Workload, seconds_of, workload_name
-from atoll_protos.exits import EXITS, ExitCode, is_permanent
+from atoll_protos.exits import EXITS, FINISHED, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
 MESSAGE_CHARACTERS = 1500  # of what failed, in the condition Failed
@@ -52,6 +52,7 @@ LAST_LINES, LAST_CHARACTERS = 3, 300  # of a pod's last words in a condition
 # Reasons of phases; those of exit codes stand in `atoll_protos.exits`.
 NOT_SUPPORTED = "NotSupported"
 EVALUATING = "Evaluating"
+LEARNERS_FINISHED = "LearnersFinished"
 TRAINED = "Trained"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 
@@ -64,6 +65,7 @@ class Before:
     failed: Condition | None = None  # the same; None when it is retried
     retried: bool = False  # Failed is lifted in this pass
     running_seconds: float | None = None  # since startTime
+    finished: bool = False  # every learner has said that it has the final values
 
     @property
     def over(self) -> bool:
@@ -85,6 +87,8 @@ def before(status: Status, now: float, *, generation: int | None = None, retry: 
         failed=None if retried else failed,
         retried=retried,
         running_seconds=now - seconds_of(started) if started and timed else None,
+        finished=(progressing := status.true_condition("Progressing")) is not None
+        and progressing.reason == LEARNERS_FINISHED,
     )
 
 
@@ -138,6 +142,9 @@ def decide(
         return failure
     if job.spec.suspend:
         return Phase(kind=Kind.SUSPENDED, reason="Suspended", message="spec.suspend is true")
+    if registrar is None and (before.finished or _all_finished(job, pods)):
+        message = "the learners have ended; Complete follows when shard 0 can be asked"
+        return Phase(kind=Kind.FINISHING, reason=LEARNERS_FINISHED, message=message)
     return Phase(kind=Kind.RUNNING, reason="Running", message="")
 
 
@@ -171,6 +178,18 @@ def running(phase: Phase, before: Before, *, keeps_shards: bool) -> Running:
 
 def _kept(kind: Kind, condition: Condition) -> Phase:
     return Phase(kind=kind, reason=condition.reason, message=condition.message)
+
+
+def _all_finished(job: Job, pods: Sequence[Pod]) -> bool:
+    """Whether every learner that is here has ended with the final values.
+
+    Only the registrar knows that a job is complete, but when the operator cannot reach it the
+    learners' pods need not run, and hold their accelerators, for ever.
+    """
+    learners = [pod for pod in pods if pod.role == LEARNER_ROLE]
+    return len({pod.slot for pod in learners}) >= job.spec.learners_needed and all(
+        pod.exit_code == ExitCode.FINAL and FINISHED in pod.exit_message for pod in learners
+    )
 
 
 def _complete(

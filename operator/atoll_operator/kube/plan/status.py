@@ -30,7 +30,7 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition, Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, learner_set, shard_name
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
 from atoll_operator.kube.observation import (
     STARTING_WAITS,
     Object,
@@ -50,6 +50,7 @@ from atoll_operator.kube.plan.phase import export_url, last_lines, last_words
 from atoll_operator.kube.plan.situation import Situation, retry_of
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
+UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot be reached
 BUSY_WRITES = 10  # within a minute: then even changes of conditions are written more seldom
 BUSY_SECONDS = 5.0
 
@@ -174,7 +175,28 @@ def _facts(case: Situation) -> conditions.Facts:
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=conditions.troubles(seen.replies),
+        unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
+    )
+
+
+def _unreachable(case: Situation) -> tuple[str, ...]:
+    """What to do about silent shards whose own kubelet finds them ready: the way is blocked."""
+    seen = case.seen
+    ready = {pod.shard for pod in seen.pods if pod.role == SHARD_ROLE and pod.ready}
+    silent = [
+        str(number)
+        for number, reply in enumerate(seen.replies)
+        if reply is None
+        and number in ready
+        and seen.remembered.silent_seconds.get(number, 0.0) >= UNREACHABLE_SECONDS
+    ]
+    if not silent:
+        return ()
+    return (
+        f"the pod of shard {', '.join(silent)} is Ready, but the operator gets no answer from it:"
+        f" let the operator's namespace reach port {SHARD_PORT} through NetworkPolicies and the"
+        " service mesh",
     )
 
 
