@@ -16,12 +16,16 @@ from atoll_operator.api.status import Status
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.plan import restore
+from atoll_operator.kube.plan.children import shards_file
 from atoll_operator.kube.plan.phase import export_url
 from atoll_operator.kube.plan.planner import RESTORE_SECONDS
 from atoll_operator.kube.plan.restore import Former
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import RunStarted
+from atoll_syncer.rules.runs import of_another_job
 from unit.kube.cluster_values import MANIFEST, children
 from unit.kube.test_reconcile import World
 
@@ -81,6 +85,14 @@ def test_the_new_job_has_the_old_ones_folder_claims_and_run_hash() -> None:
     assert run_file(job).hash == run_file(from_object(raw("old"))).hash
     assert run_file(job).steps == 900
     assert export_url(job) == "pvc://old-syncer-0/old-uid/export"
+
+
+def test_a_shard_takes_the_old_log_for_its_own_only_in_a_job_that_restores_it() -> None:
+    started = RunStarted(run="r1", run_hash=run_file(from_object(raw("old"))).hash)
+    history = History.of([started])
+    restoring = shards_file(taken(claims_of("old", "old-uid"), steps=900))
+    assert of_another_job(history, restoring) == ""
+    assert "its run hash is" in of_another_job(history, shards_file(from_object(raw())))
 
 
 def test_its_shards_mount_the_old_claims_and_it_makes_none() -> None:
