@@ -244,3 +244,29 @@ def test_a_run_file_that_was_deleted_is_made_again() -> None:
     before = begun()
     gone = {key: each for key, each in before.items() if key[0] != "ConfigMap"}
     assert next_pass(gone, generation=1) == before
+
+
+def test_a_default_that_is_written_down_or_taken_away_is_no_edit() -> None:
+    stored = """spec.regions=[{name: us-east, learners: 2, nodes: Region, podOverrides:
+      {nodeSelector: {}, tolerations: [], resources: {}, env: [], args: [], priorityClassName: ''}},
+      {name: eu-west, learners: 1, podOverrides: {}}]"""
+    given = ("spec.seed=0", "spec.syncer={shards: 2, storage: {type: Ephemeral}, endpoints: []}")
+    live = next_pass({}, stored, *given, generation=1)
+    for generation, changes in ((2, ()), (3, (stored, *given)), (4, (MORE,))):
+        live = next_pass(live, *changes, generation=generation, settings=NEW)
+        assert set(images(live).values()) == {"worker:1", "syncer:1"}
+
+
+def test_an_edit_of_any_part_of_a_template_is_one() -> None:
+    learner = "spec.learner.template.spec"
+    for change in (
+        f"{learner}.nodeSelector={{a: b}}",
+        f"{learner}.securityContext={{runAsUser: null}}",
+        f"{learner}.containers=[{{args: ['']}}]",
+        "spec.syncer.template.spec.priorityClassName=high",
+        "spec.evaluator={everySteps: 50, template: {metadata: {labels: {a: b}}}}",
+        "spec.steps=700",
+        "spec.regions=[{name: us-east, learners: 2, nodes: Any}, {name: eu-west}]",
+    ):
+        after = next_pass(begun(), change, generation=2, settings=NEW)
+        assert set(images(after).values()) == {"worker:2", "syncer:2"}, change

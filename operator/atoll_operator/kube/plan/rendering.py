@@ -187,9 +187,10 @@ def decide(
 def inputs(job: Job) -> dict[str, str]:
     """Hash of what the user wrote that templates depend on: of learners by region.
 
-    Under an empty name: of shards and evaluator.
+    Under an empty name: of shards and evaluator. A field that has its default is as good as absent:
+    the CRD of another version may have stored it, and the next patch takes it away.
     """
-    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     shared = digest({name: value for name, value in spec.items() if name not in RESTARTS_NOBODY})
     found = {"": shared[:16]}
     for each in spec["regions"]:
