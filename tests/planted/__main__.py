@@ -11,6 +11,7 @@ and a run that ends by its time limit is none either. Ends with 1 when a bug sur
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -48,6 +49,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._changes = 0
+        self._server: subprocess.Popen[str] | None = None
         listed = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
         names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, names.split("\0")):
@@ -55,18 +57,34 @@ class Copy:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
 
-    def pytest(self, tests: list[str], seconds_max: float) -> subprocess.CompletedProcess[str]:
-        """Run tests here, with this folder's packages in every process that they start."""
+    def pytest(self, tests: list[str], seconds_max: float) -> tuple[int, str]:
+        """Run tests here: pytest's exit status (-1: it took too long), and what it wrote."""
+        output = self.folder / "pytest.txt"
+        words = ["-x", "-q", "-rf", "--no-header", "-p", "no:cacheprovider", "-m", ""]
+        words += [f"--timeout={TEST_SECONDS_MAX}", *tests]
+        job = {"words": words, "output": str(output), "seconds_max": seconds_max}
+        server = self._server = self._server or self._start()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        return int(server.stdout.readline()), output.read_text(errors="replace")
+
+    def close(self) -> None:
+        """End the process that runs pytest."""
+        if self._server is not None:
+            self._server.communicate()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        """It has this folder's packages, as have all processes that tests start."""
         paths = os.pathsep.join(str(self.folder / name) for name in PACKAGES)
-        words = ["-m", "pytest", "-x", "-q", "-rf", "--no-header", "-p", "no:cacheprovider"]
-        return subprocess.run(
-            [sys.executable, *words, f"--timeout={TEST_SECONDS_MAX}", "-m", "", *tests],
+        return subprocess.Popen(
+            [sys.executable, str(FOLDER / "server.py")],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=seconds_max,
         )
 
     def write(self, name: str, text: str) -> None:
@@ -82,14 +100,11 @@ class Copy:
         began, right = time.monotonic(), (self.folder / bug.file).read_text()
         self.write(bug.file, bug.planted_in(right))
         try:
-            done = self.pytest(list(bug.tests), SECONDS_MAX)
-            failed = FAILED.search(done.stdout)
-            caught_by = failed.group(1) if done.returncode == 1 and failed else ""
-            said = done.stdout + done.stderr
-        except subprocess.TimeoutExpired:
-            caught_by, said = "", f"the tests did not end within {SECONDS_MAX:.0f} s"
+            status, said = self.pytest(list(bug.tests), SECONDS_MAX)
         finally:
             self.write(bug.file, right)
+        failed = FAILED.search(said)
+        caught_by = failed.group(1) if status == 1 and failed else ""
         seconds = time.monotonic() - began
         return Outcome(bug=bug, caught_by=caught_by, said=said, seconds=seconds)
 
@@ -110,18 +125,20 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(bugs: list[Bug], workers: int, temporary: Path, *, show: bool) -> list[Outcome]:
+def run(
+    bugs: list[Bug], workers: int, temporary: Path, *, clean: bool, show: bool
+) -> list[Outcome]:
     """Every bug in some worker's copy."""
     copies: SimpleQueue[Copy] = SimpleQueue()
     for number in range(workers):
         copies.put(Copy(temporary / f"copy{number}"))
     first = copies.get()
     tests = sorted({test for bug in bugs for test in bug.tests})
-    clean = first.pytest(tests, ALL_SECONDS_MAX)
-    if clean.returncode != 0:
-        say(clean.stdout + clean.stderr)
-        raise SystemExit("the tests must pass before a bug is planted")
+    status, said = first.pytest(tests, ALL_SECONDS_MAX) if clean else (0, "")
     copies.put(first)
+    if status != 0:
+        say(said)
+        raise SystemExit("the tests must pass before a bug is planted")
 
     def attempt(bug: Bug) -> Outcome:
         copy = copies.get()
@@ -135,8 +152,12 @@ def run(bugs: list[Bug], workers: int, temporary: Path, *, show: bool) -> list[O
             say(outcome.said)
         return outcome
 
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(attempt, bugs))
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(attempt, bugs))
+    finally:
+        while not copies.empty():
+            copies.get().close()
 
 
 def main() -> int:
@@ -144,11 +165,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m planted")
     parser.add_argument("ids", nargs="*", help="bugs to plant; all without words")
     parser.add_argument("--list", action="append", default=[], help="a file of the list, no suffix")
+    parser.add_argument("--only-bugs", action="store_true", help="the tests are known to pass")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     words = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="atoll-planted-") as folder:
-        outcomes = run(chosen(words), words.workers, Path(folder), show=bool(words.ids))
+        bugs, show = chosen(words), bool(words.ids)
+        outcomes = run(bugs, words.workers, Path(folder), clean=not words.only_bugs, show=show)
     survivors = [each.bug for each in outcomes if not each.caught_by]
     for bug in survivors:
         say(f"SURVIVES {bug.id} ({bug.file}): {bug.breaks}")
