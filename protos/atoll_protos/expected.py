@@ -8,6 +8,7 @@ when its process starts. Two decisions of the registrar need it, both at the beg
 """
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class Expected:
     @property
     def slots(self) -> frozenset[str]:
         """All slots of the job."""
-        return frozenset(slot_name(r.name, i) for r in self.regions for i in range(r.learners))
+        return _slots(self.regions)
 
     def to_json(self) -> str:
         """The file's text; `from_json` reads it back to an equal value."""
@@ -49,6 +50,11 @@ class Expected:
         """Parse the file; raises SpecError that names the field and the remedy."""
         value: Expected = parse(cls, text, "slots file")
         return value
+
+
+@functools.lru_cache(maxsize=2)  # a registrar asks at every Join of a start
+def _slots(regions: tuple[Region, ...]) -> frozenset[str]:
+    return frozenset(slot_name(r.name, i) for r in regions for i in range(r.learners))
 
 
 NOBODY = Expected()
