@@ -19,8 +19,8 @@ from atoll_syncer.model.log import Committed, Entry, Taken
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import Standing, State
+from atoll_syncer.rules import offers, rounds, runs, seeding, sessions
 from atoll_syncer.rules import recovery as recovery_rules
-from atoll_syncer.rules import rounds, runs, seeding, sessions
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import takeover
 from atoll_worker.link.messages import Adopt, Start
@@ -152,12 +152,12 @@ def offers_without_a_call(patch: Patch) -> None:
         send_offer(self, shard, offer)
 
     patch.setattr(Transport, "_send_offer", twice)
-    patch.setattr(rounds, "objection", lambda state, sender, offer: "")
+    patch.setattr(offers, "objection", lambda state, sender, offer: "")
 
 
 def calls_to_every_slot_with_a_session(patch: Patch) -> None:
     """Rule 10."""
-    patch.setattr(rounds, "usable", lambda state, slot, each, now: slot.session is not None)
+    patch.setattr(offers, "usable", lambda state, slot, each, now: slot.session is not None)
 
 
 def a_quorum_of_one_less(patch: Patch) -> None:
