@@ -205,6 +205,13 @@ def test_pods_that_cannot_go_on_are_deleted_each_with_its_reason() -> None:
     ]
 
 
+def test_a_learner_that_was_superseded_once_and_has_joined_since_is_left_alone() -> None:
+    pods = (learner("us-east-0", "n1", exit_code=int(ExitCode.SUPERSEDED), runs=True),)
+    assert not planned(seen(pods=pods, remembered=answers(reply(us_east_0="Training")))).delete
+    assert not planned(seen(pods=pods)).delete
+    assert planned(seen(pods=pods, remembered=answers(reply(us_east_0="Lost")))).delete
+
+
 def test_pods_of_an_old_template_are_restarted_only_while_the_registrar_answers() -> None:
     pods = (learner("us-east-0", "n1", template="old"),)
     training = answers(reply(us_east_0="Training"))

@@ -2,11 +2,11 @@
 
 The causes: a pod waits and excludes a node for no reason, a shard has refused it for good, it
 crashes again and again where it is or hangs (`suspects`), or its template is old (`rollout`
-decides the pace). Pods on lost nodes are not among them
-(`planner`). None of a place, which is a learner's slot or a Deployment, is deleted twice for one
-cause within SAME_CAUSE_SECONDS: what does not help the first time needs another answer, and a pod
-that must wait for capacity must be left alone. One that hangs is restarted at most once a day. A
-template that has changed again is another cause.
+decides the pace). Pods on lost nodes are not among them (`planner`). None of a place, which is a
+learner's slot or a Deployment, is deleted twice for one cause within SAME_CAUSE_SECONDS: what does
+not help the first time needs another answer, and a pod that must wait for capacity must be left
+alone. One that hangs is restarted at most once a day. A template that has changed again is another
+cause.
 """
 
 from collections.abc import Sequence
@@ -44,12 +44,15 @@ HUNG = "it has made no step for very long while other learners train"
 def deletions(case: Situation) -> tuple[Deletion, ...]:
     """Pods that cannot go on as they are; their controllers make them again."""
     seen, name = case.seen, case.job.name
+    joined = sessions.joined(seen.registrar)
     found = []
     for pod in seen.pods:
         live = seen.workloads.get(workload_name(name, pod))
         if stranded(pod, live):
             found.append(_of_pod(case, pod, STRANDED))
-        elif pod.exit_code == ExitCode.SUPERSEDED and not pod.terminating:
+        elif pod.exit_code == ExitCode.SUPERSEDED and not (
+            pod.terminating or _is_back(pod, joined)
+        ):
             found.append(_of_pod(case, pod, SUPERSEDED))
     for pod in case.placement.suspected:
         if keeps_off(pod.node, seen.workloads.get(workload_name(name, pod))):
@@ -61,6 +64,11 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
             if each.key is None or not is_done(case, each.key, DAY_SECONDS):
                 found.append(each)
     return _not_again(case, found)
+
+
+def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:
+    """Whether a container that has ended has started again, and has a session or may have one."""
+    return pod.runs and (joined is None or pod.uid in joined)
 
 
 def of_templates(case: Situation) -> tuple[Deletion, ...]:
