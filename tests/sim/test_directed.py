@@ -93,6 +93,33 @@ def test_a_commit_whose_process_dies_before_it_writes_a_line_is_on_the_tape(worl
     assert owed[0] in world.tapes[0].lines
 
 
+# Other checkers remember what the damaged entry said: its epoch, incarnation, version or objects.
+STILL_HOLD = {"11 (progress)", "13 (law)", "21", "22"}
+
+
+@pytest.mark.parametrize("seed", [0, 56, 88])
+@pytest.mark.parametrize("back", range(0, 12, 3))
+def test_a_shard_goes_on_after_damage_to_an_entry_of_its_log(seed: int, back: int) -> None:
+    """Rule 22: nothing that a learner holds is lost, no tokens either, and commits go on."""
+    with logs_into(None):
+        checkers = tuple(each for each in ALL if each.rule in STILL_HOLD)
+        assert len(checkers) == len(STILL_HOLD)
+        world = World(replace(draw(seed), snapshot_entries=1000), checkers)
+
+        def damage() -> None:
+            world.shards[0].kill("damage")
+            data, names = world.stores[0].data, world.stores[0].names(LOG)
+            name = names[-1 - back % len(names)]
+            damaged = bytearray(data[name])
+            damaged[len(damaged) // 2] ^= 1
+            data[name] = bytes(damaged)
+            world.shards[0] = world.start_shard(0, new_pod=False, after=1.0)
+
+        world.sim.at(DURING + 2.0, damage)
+        assert run(world).result == "Complete"
+    world.close()
+
+
 def test_a_store_holds_no_more_than_a_start_needs() -> None:
     with logs_into(None):
         world = World(replace(draw(QUIET), snapshot_entries=5), ALL)

@@ -102,6 +102,16 @@ def all_to(state: State, session: int) -> list[Effect]:
     return [PublishHead(session, fragment) for fragment in sorted(state.history.heads)]
 
 
+def to_lacking(state: State, fragment: int) -> list[Effect]:
+    """One slice's head to the sessions that do not hold it."""
+    number = state.history.heads[fragment].number
+    return [
+        PublishHead(session, fragment)
+        for session in state.sessions.welcomed
+        if state.sessions.open[session].held.get(fragment) != number
+    ]
+
+
 def to_all(state: State, fragment: int) -> list[Effect]:
     """One slice's head to every session."""
     return [PublishHead(number, fragment) for number in state.sessions.welcomed]

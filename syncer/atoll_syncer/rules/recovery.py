@@ -205,9 +205,10 @@ def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Ef
     """The best holder, one slice at a time from each learner; without one, the head serves."""
     holder = choose(holders(state, fragment), recovery.failures, fragment)
     if holder is None:
-        if fragment not in recovery.gone:
-            recovery.lost.discard(fragment)
-        return []
+        if fragment in recovery.gone:
+            return []
+        recovery.lost.discard(fragment)
+        return publishing.to_lacking(state, fragment)  # who joined meanwhile has not got it
     if any(asked.holder.session == holder.session for asked in recovery.asked.values()):
         return []
     new_layout = _lay_out(state, recovery, holder)

@@ -453,6 +453,19 @@ def test_where_no_learner_holds_more_the_heads_serve_on() -> None:
     assert one.state.history.heads == heads
 
 
+def test_a_head_that_serves_on_goes_to_who_joined_meanwhile_without_it() -> None:
+    """The process was killed after the entry, before the Publish."""
+    one = after_lost_entries()
+    behind, holder = comes_back(one, "a-0", -1, 0), comes_back(one, "b-0", 0, 0)
+    assert one.take(PublishHead) == []
+    one.wait(1.0)
+    assert one.state.serving
+    assert one.take(PublishHead) == [PublishHead(behind, 0)]
+    assert one.state.sessions.open[holder].held == {
+        fragment: head.number for fragment, head in one.state.history.heads.items()
+    }
+
+
 def test_a_torn_slice_is_taken_back_from_who_holds_its_head_and_knows_its_lineage() -> None:
     one = after_lost_entries(1)
     head = one.state.history.heads[1]
