@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import RUN_FILE, Annotation
 from atoll_operator.kube.observation import RESTARTED_AT, excluded_nodes, key_of
 from atoll_operator.kube.plan import pods, rendering
@@ -145,12 +146,16 @@ def test_a_shard_that_gets_an_edit_later_gets_the_version_of_the_others() -> Non
 
 def test_another_hash_of_the_same_generation_is_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     before = begun()
-    whole = rendering.digest
-    monkeypatch.setattr(rendering, "RESTARTS_NOBODY", {"regions"})
+    whole = rendering.inputs
+
+    def otherwise(of: Job) -> dict[str, str]:
+        return {name: f"{found}, in another way" for name, found in whole(of).items()}
+
+    monkeypatch.setattr(rendering, "inputs", otherwise)
     after = next_pass(before, generation=1, settings=NEW)
     assert templates(after) == templates(before)
-    assert whole("x") == rendering.digest("x")
-    later = next_pass(after, MORE, generation=2, settings=NEW)  # compared with the new hash
+    assert after != before  # the note has the new hash
+    later = next_pass(after, MORE, generation=2, settings=NEW)
     assert images(later) == images(before)
 
 
