@@ -81,6 +81,7 @@ class FailedCreate:
     """
 
     uid: str  # of the StatefulSet
+    namespace: str
     event: str  # name
     message: str
     at: str  # RFC 3339: when it happened last
@@ -195,6 +196,16 @@ class Cache:
         key = key_of("StatefulSet", raw) if raw is not None else None
         return set() if key is None else {key}
 
+    def failures_listed(self, namespace: str, items: Iterable["FailedCreate"]) -> set[Key]:
+        """Take in all such Events of one namespace or (empty) of all."""
+        kept = {
+            uid: each
+            for uid, each in self.failures.items()
+            if namespace not in ("", each.namespace)
+        }
+        self.failures = kept
+        return {key for each in items for key in self.failed("ADDED", each)}
+
     # ------------------------------------------------------------ what this operator has done
 
     def written(self, raw: Object) -> None:
@@ -256,6 +267,7 @@ def failed_create(raw: Object) -> FailedCreate:
     at = (raw.get("series") or {}).get("lastObservedTime") or raw.get("lastTimestamp")
     return FailedCreate(
         uid=raw["involvedObject"].get("uid", ""),
+        namespace=raw["metadata"]["namespace"],
         event=raw["metadata"]["name"],
         message=raw.get("message") or "",
         at=at or raw.get("eventTime") or raw["metadata"]["creationTimestamp"],

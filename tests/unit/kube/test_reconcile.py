@@ -642,7 +642,9 @@ def test_a_pod_that_a_statefulset_cannot_make_is_said_with_the_controllers_words
     made = world.server.children[path("StatefulSet", "demo", "tiny-us-east")]
     made["status"] = {"observedGeneration": 1, "replicas": 1}
     uid = made["metadata"]["uid"]
-    said = FailedCreate(uid=uid, event="e", message="exceeded quota", at="2026-01-02T00:00:00Z")
+    said = FailedCreate(
+        uid=uid, namespace="demo", event="e", message="exceeded quota", at="2026-01-02T00:00:00Z"
+    )
     world.server.cache.failed("ADDED", said)
     world.run()
     assert (

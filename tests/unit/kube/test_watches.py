@@ -83,16 +83,26 @@ def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gon
     sets = "/apis/apps/v1/statefulsets"
     world.event(sets, "ADDED", {**pod(1), "kind": "StatefulSet"})
     said = {
-        "metadata": {"name": "e1", "resourceVersion": "2", "creationTimestamp": "then"},
+        "metadata": {
+            "name": "e1", "namespace": "demo", "resourceVersion": "2", "creationTimestamp": "then",
+        },
         "involvedObject": {"uid": "tiny"}, "message": "exceeded quota", "lastTimestamp": "now",
     }  # fmt: skip
     assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
-    kept = FailedCreate(uid="tiny", event="e1", message="exceeded quota", at="now")
+    kept = FailedCreate(
+        uid="tiny", namespace="demo", event="e1", message="exceeded quota", at="now"
+    )
     assert world.cache.failures == {"tiny": kept}
     other = {**said, "metadata": {**said["metadata"], "name": "e0"}}  # type: ignore[dict-item]
     world.event(EVENTS, "DELETED", other)
     assert world.cache.failures == {"tiny": kept}
     world.event(EVENTS, "DELETED", said)
+    assert not world.cache.failures
+    world.fed.clear()
+    world.sources[EVENTS].listed([kept], 3)
+    assert world.fed == [("demo", "tiny")]
+    assert world.cache.failures
+    world.sources[EVENTS].listed([], 4)
     assert not world.cache.failures
     elsewhere = {**said, "involvedObject": {"uid": "somebody's"}}
     assert world.event(EVENTS, "ADDED", elsewhere) == []

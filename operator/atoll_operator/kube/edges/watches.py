@@ -159,8 +159,7 @@ def _failures(cache: Cache, namespace: str, feed: Feed) -> Source:
         _feed(feed, cache.failed(event, kept))
 
     def listed(items: list[FailedCreate], _: int) -> None:
-        for each in items:
-            changed("ADDED", each)
+        _feed(feed, cache.failures_listed(namespace, items))
 
     return Source(
         path=events_path(namespace),
