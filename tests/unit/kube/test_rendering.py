@@ -145,17 +145,17 @@ def test_a_shard_that_gets_an_edit_later_gets_the_version_of_the_others() -> Non
 
 
 def test_another_hash_of_the_same_generation_is_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = begun()
+    before = next_pass(begun(), MORE, generation=2)
     whole = rendering.inputs
 
     def otherwise(of: Job) -> dict[str, str]:
         return {name: f"{found}, in another way" for name, found in whole(of).items()}
 
     monkeypatch.setattr(rendering, "inputs", otherwise)
-    after = next_pass(before, generation=1, settings=NEW)
+    after = next_pass(before, MORE, generation=2, settings=NEW)
     assert templates(after) == templates(before)
     assert after != before  # the note has the new hash
-    later = next_pass(after, MORE, generation=2, settings=NEW)
+    later = next_pass(after, generation=3, settings=NEW)
     assert images(later) == images(before)
 
 
