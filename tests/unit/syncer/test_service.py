@@ -290,3 +290,26 @@ def test_a_difference_names_the_base_that_it_is_to_rule_17(
     head = pb.Transfer.FromString(bytes(decode_frame(frames[0]).payload))
     assert asked == [(2, 7, held)]
     assert (head.publish.difference, head.publish.base) == (difference, named)
+
+
+def test_of_unsent_ticks_only_the_newest_waits_rule_24() -> None:
+    port = SessionPort("secret")
+    port.send(pb.ToLearner(call=pb.Call(slice=1)))
+    for tick in (1, 2, 3):
+        port.send(pb.ToLearner(tick=pb.Tick(tick=tick)))
+    kinds = [each.WhichOneof("kind") for each in port.control]
+    assert kinds == ["call", "tick"]
+    assert port.control[-1].tick.tick == 3
+
+
+async def ended_in_time(port: SessionPort) -> None:
+    service = SyncerService(SimpleNamespace())  # type: ignore[arg-type]
+    await asyncio.wait_for(service._write(port, Context()), 5.0)
+
+
+def test_an_end_is_the_last_word_of_a_session_rule_5() -> None:
+    port = SessionPort("secret")
+    port.end(pb.End(code=pb.SUPERSEDED))
+    port.send(pb.ToLearner(tick=pb.Tick(tick=1)))
+    asyncio.run(ended_in_time(port))
+    assert [each.WhichOneof("kind") for each in port.control] == ["tick"]

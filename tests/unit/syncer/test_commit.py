@@ -1,0 +1,61 @@
+"""Which rule of merging each tensor of a slice takes, and what a value taken back begins with."""
+
+from pathlib import Path
+
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import tensors
+from atoll_protos.codecs import Wire
+from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.run import Merge as MergeKind
+from atoll_protos.run import Sync
+from atoll_syncer.model.effects import StoreHeld
+from atoll_syncer.model.slices import SliceTensors
+from atoll_syncer.numbers.arrivals import examine
+from atoll_syncer.numbers.commit import advance, recipe
+from atoll_syncer.numbers.merge import Scratch
+from unit.syncer.values_side import LAYOUT, Bench
+
+torch.set_num_threads(1)
+
+
+def test_matrices_take_the_mean_length_and_embeddings_the_plain_mean_rule_18() -> None:
+    """Two differences at a right angle: their mean has the length 1/sqrt(2), RDA has 1."""
+    sync = Sync(
+        fragments=1,
+        merge=MergeKind.RADIAL_DIRECTIONAL,
+        outer_learning_rate=1.0,
+        outer_momentum=0.0,
+        wire_up=Wire.F32,
+        wire_down=Wire.F32,
+    )
+    specs = [
+        TensorSpec(name="embedding", shape=(1, 2), dtype="float32", merge="mean"),
+        TensorSpec(name="matrix", shape=(1, 2), dtype="float32", merge="rda"),
+    ]
+    layout = build_layout(specs, 1, 1)
+    offers = []
+    for values in ([1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]):
+        head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32)
+        offers.append(examine(layout, 0, head, tensors.encode(torch.tensor(values), pb.F32)))
+    state = SliceTensors(master=torch.zeros(4), momentum=torch.zeros(4), base=torch.zeros(4))
+    made = advance(state, offers, [1.0, 1.0], recipe(layout, layout.slice(0, 0), sync), Scratch())
+    embedding, matrix = made.base[:2], made.base[2:]
+    assert torch.allclose(embedding, torch.tensor([-0.5, -0.5]))
+    assert torch.allclose(matrix, torch.full((2,), -(0.5**0.5)))
+
+
+def test_a_version_taken_back_ends_the_momentum_that_was_there_rule_22(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2))
+    bench.seed()
+    bench.round(0, 3)
+    part = bench.values.slices[0]
+    assert part.momentum.any()
+    data = bytearray(bytes(tensors.byte_view(bench.values.bases()[0])))
+    version = pb.Version(run="run", number=1, epoch=1, digest=bench.entries[-1].digest)
+    held = pb.Held(version=pb.SliceVersion(slice=0, version=version))
+    arrived = examine(LAYOUT, 0, pb.Transfer(held=held, encoding=pb.BF16), data)
+    bench.values.keep(4, 0, arrived)
+    bench.values.begin_held(StoreHeld(0, 4, 2), "run", 2).compute()
+    assert not part.momentum.any()
