@@ -5,7 +5,7 @@ from typing import Final
 
 from atoll_protos.errors import SpecError
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2  # 2: a Bulk stream needs the secret of its session's Welcome
 REGISTRAR_SHARD: Final = 0
 DIGEST_DIGITS: Final = 16  # of a digest, where it only tells two values of one number apart
 

@@ -9,7 +9,13 @@ from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState, Placement
 from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.status import BUSY_SECONDS, BUSY_WRITES, WRITE_SECONDS, StatusWrite
+from atoll_operator.kube.plan.status import (
+    BUSY_SECONDS,
+    BUSY_WRITES,
+    WRITE_SECONDS,
+    StatusWrite,
+    unbound_claims,
+)
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
 
 NOW = 1_800_000_000.0
@@ -191,3 +197,15 @@ def test_a_shard_whose_pod_is_ready_and_that_cannot_be_reached_names_the_remedy(
     assert "NetworkPolicies" in message
     soon = replace(seen(**silent | {"silent_seconds": {0: 1.0}}), pods=pods)
     assert "NetworkPolicies" not in str(said(soon).status["conditions"])
+
+
+def test_a_claim_without_a_volume_is_named_with_its_storage_class() -> None:
+    claim = {
+        "kind": "PersistentVolumeClaim", "metadata": {"name": "tiny-syncer-0"},
+        "spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"},
+    }  # fmt: skip
+    bound = {**claim, "status": {"phase": "Bound"}}
+    said = "claim tiny-syncer-0 of the storage class fast has no volume yet"
+    assert unbound_claims([claim, bound, {"kind": "Service"}]) == [said]
+    default = {**claim, "spec": {}}
+    assert unbound_claims([default]) == ["claim tiny-syncer-0 has no volume yet"]

@@ -152,6 +152,8 @@ def _facts(case: Situation) -> conditions.Facts:
     live = statuses.training(seen.replies)
     gone = {pod.uid for pod in case.exited}
     shard_problems, losses = problems([pod for pod in seen.pods if pod.uid not in gone], placement)
+    if any(pod.role == SHARD_ROLE and pod.unschedulable for pod in seen.pods):
+        shard_problems += unbound_claims(seen.children)
     for each in seen.workloads.values():
         if each.trouble:
             where = shard_problems if each.name in shard_names(job) else losses
@@ -232,6 +234,23 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
         for name in placement.exhausted
     ]
     return sorted(shards), sorted(learners)
+
+
+def unbound_claims(children: Iterable[Object]) -> list[str]:
+    """Claims that no volume is bound to, one sentence per claim.
+
+    A claim may wait for its pod and the pod for its claim, so this is said only beside a pod that
+    cannot be scheduled: the scheduler's words do not name the claim or its storage class.
+    """
+    found = []
+    for each in children:
+        if each["kind"] != "PersistentVolumeClaim":
+            continue
+        if (each.get("status") or {}).get("phase") == "Pending":
+            given = each["spec"].get("storageClassName")
+            of_class = f" of the storage class {given}" if given else ""
+            found.append(f"claim {each['metadata']['name']}{of_class} has no volume yet")
+    return sorted(found)
 
 
 def ready_by_region(pods: Iterable[Pod], regions: Sequence[str]) -> dict[str, int]:
