@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.rules.slices import CAPTURES_KEPT, Offered, Outcome, outcome
+from atoll_worker.rules.slices import CAPTURES_KEPT, Offered, Outcome, SliceState, outcome
 
 ME = 4
 
@@ -77,3 +77,11 @@ def test_captures_kept_of_one_base_are_bounded() -> None:
         offered.add(steps, steps)
     assert len(offered.captures) == CAPTURES_KEPT
     assert offered.newest_tokens == 2 * CAPTURES_KEPT - 1
+
+
+def test_steps_and_tokens_are_counted_from_nothing_on_a_new_base() -> None:
+    each = SliceState(shard=0, fragment=0)
+    each.count(10)
+    version = pb.Version(run="run", number=1, epoch=1)
+    each.adopt(pb.Publish(version=pb.SliceVersion(version=version)))
+    assert (each.steps, each.tokens) == (0, 0)
