@@ -17,12 +17,13 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     cache        the API server's objects, as the watches show them
     memory       what is remembered of a job between two passes
     health       what the probes answer
-    observation  what a pass has seen, as frozen values, and how raw objects are read
+    objects      how raw objects of the API server are read
+    observation  what a pass has seen, as frozen values
     metrics      the operator's own metrics
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
 Imports go downwards in this order: serve; reconcile; observe, apply, report; repair, trial;
-recorder; edges; memory, plan; health, observation; cache; metrics, settings, names. `plan` imports
-no time, network or cluster (import-linter checks all of this).
+recorder; edges; memory, plan; objects; health, observation; cache; metrics, settings, names.
+`plan` imports no time, network or cluster (import-linter checks all of this).
 """

@@ -46,7 +46,8 @@ from atoll_operator.kube.edges.api import (
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import Object, key_of
+from atoll_operator.kube.objects import key_of
+from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan.actions import Deletion, Plan
 from atoll_operator.kube.plan.drift import differences
 from atoll_operator.kube.plan.ownership import obstacle

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atoll_operator.kube import observation
+from atoll_operator.kube import objects, observation
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.watches import Nodes
@@ -73,7 +73,7 @@ class Observer:
         if job is None:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
         containers = container_names(job)
-        pods = [observation.pod(each, containers) for each in children if each["kind"] == "Pod"]
+        pods = [objects.pod(each, containers) for each in children if each["kind"] == "Pod"]
         memory.addresses = shard_addresses(job, pods, self.settings.serves)
         if not await self.polls.follow(key, memory, memory.addresses):
             raise NotAskedError
@@ -102,7 +102,7 @@ class Observer:
     def _workload(self, job: str, raw: Object, pods: Sequence[Pod]) -> Workload:
         name, uid = raw["metadata"]["name"], raw["metadata"]["uid"]
         own = [pod for pod in pods if observation.workload_name(job, pod) == name]
-        return observation.workload(raw, self.cache.failures.get(uid), own)
+        return objects.workload(raw, self.cache.failures.get(uid), own)
 
     def blind(self, key: Key, memory: Memory | None, problem: str) -> Observation | None:
         """What may be reported when observing has failed: the job, and that nothing else is known.
@@ -150,4 +150,4 @@ class Observer:
 
     def _children(self, key: Key, job: Object) -> list[Object]:
         """The job's objects and pods, without those that a former job of its name has left."""
-        return [each for each in self.cache.children(key) if observation.belongs(each, job)]
+        return [each for each in self.cache.children(key) if objects.belongs(each, job)]

@@ -7,7 +7,7 @@ import pytest
 
 from atoll_operator.api.presets import Preset
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import excluded_nodes, key_of
+from atoll_operator.kube.objects import excluded_nodes, key_of
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_protos.errors import SpecError

@@ -8,7 +8,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import Observation, rfc3339
+from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observation import Observation
 from atoll_operator.kube.plan import accepted
 from atoll_operator.kube.plan.actions import Plan
 from unit.kube.cluster_values import job, learner, reply

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.spec import Failure
-from atoll_operator.kube import observation
+from atoll_operator.kube import objects
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Node, Pod, Replaced, Replacement, Workload
 from atoll_operator.kube.plan.exclusions import exclusions, stranded
@@ -209,7 +209,7 @@ def test_a_replacement_is_noted_once_and_read_back() -> None:
     moved = Placement(replace=(ToReplace(pod=POD, node="n1", reason="lost"),))
     sets = {"tiny-us-east": live("StatefulSet", ())}
     text = exclusions("tiny", sets, moved, [], now=5000.0).replaced["tiny-us-east"]
-    noted = observation.workload(
+    noted = objects.workload(
         {
             "kind": "StatefulSet",
             "metadata": {"name": "tiny-us-east", "annotations": {Annotation.REPLACED: text}},
@@ -227,7 +227,7 @@ def test_a_replacement_is_noted_once_and_read_back() -> None:
 def test_what_an_earlier_version_noted_is_counted_in_the_job_s_life_alone() -> None:
     old = {"name": "s", "annotations": {Annotation.REPLACED: '{"0": [7, "u"]}'}}
     raw = {"kind": "StatefulSet", "metadata": old, "spec": {"template": {"metadata": {}}}}
-    assert observation.workload(raw).replaced == {0: Replaced(count=7, uid="u")}
+    assert objects.workload(raw).replaced == {0: Replaced(count=7, uid="u")}
 
 
 def test_a_pod_that_waits_and_excludes_a_node_that_its_template_allows_is_made_again() -> None:

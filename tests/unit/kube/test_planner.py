@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube import observation
+from atoll_operator.kube import objects, observation
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import Observation, Pod, Remembered, rfc3339, workload
+from atoll_operator.kube.objects import rfc3339, workload
+from atoll_operator.kube.observation import Observation, Pod, Remembered
 from atoll_operator.kube.plan import changes, planner, restarts
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
@@ -143,15 +144,15 @@ def lost(**more: Any) -> Observation:
 def test_a_lost_node_is_excluded_first_and_its_pod_left_until_that_is_observed() -> None:
     first = planned(lost())
     (changed,) = [each for each in first.apply if each["kind"] == "StatefulSet"]
-    assert observation.excluded_nodes(changed["spec"]["template"]) == ("n1",)
+    assert objects.excluded_nodes(changed["spec"]["template"]) == ("n1",)
     assert first.replace == ()
     assert first.pause_seconds == planner.AGAIN_SECONDS
 
 
 def excluded_and_observed() -> Observation:
     first = lost()
-    changed = {observation.key_of(each): each for each in planned(first).apply}
-    live = [copy.deepcopy(changed.get(observation.key_of(each), each)) for each in first.children]
+    changed = {objects.key_of(each): each for each in planned(first).apply}
+    live = [copy.deepcopy(changed.get(objects.key_of(each), each)) for each in first.children]
     for each in live:
         each["metadata"]["generation"], each["status"] = 2, {"observedGeneration": 2}
     return lost(children=live)
@@ -340,7 +341,7 @@ def test_a_restart_that_kubectl_asked_for_reaches_the_learners() -> None:
     pods = (learner("us-east-0", "n1", template=own), learner("us-east-1", "n2", template=own))
     training = answers(reply(us_east_0="Training", us_east_1="Training"))
     assert not planned(seen(pods=pods, children=live, remembered=training)).restart
-    east["spec"]["template"]["metadata"]["annotations"][observation.RESTARTED_AT] = "12:00"
+    east["spec"]["template"]["metadata"]["annotations"][objects.RESTARTED_AT] = "12:00"
     (found,) = planned(seen(pods=pods, children=live, remembered=training)).restart
     assert found.name == "tiny-us-east-0"
 
@@ -450,12 +451,12 @@ def test_services_and_budgets_go_by_the_uid_when_no_pod_is_left_without_it() -> 
     complete: set[tuple[str, str]] = set()
     for each in first.apply:
         selector = str(each.get("spec", {}).get("selector"))
-        (complete if Label.JOB_UID in selector else going_on).add(observation.key_of(each))
+        (complete if Label.JOB_UID in selector else going_on).add(objects.key_of(each))
     assert ("Service", "tiny-eu-west") in complete
     assert {("Service", "tiny-us-east"), ("PodDisruptionBudget", "tiny-learner")} <= going_on
     workloads = ("StatefulSet", "Deployment")  # their selectors cannot change
     assert not [name for kind, name in complete if kind in workloads]
     second = planned(seen(children=by_an_earlier_version(), pods=(learner("us-east-0", "n1"),)))
     name = ("Service", "tiny-us-east")
-    service = next(each for each in second.apply if observation.key_of(each) == name)
+    service = next(each for each in second.apply if objects.key_of(each) == name)
     assert service["spec"]["selector"][Label.JOB_UID] == "job-uid"

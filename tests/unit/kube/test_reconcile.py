@@ -28,7 +28,7 @@ from atoll_operator.kube.edges.api import (
 from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.observation import rfc3339
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observe import Observer
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.report import StatusWriter

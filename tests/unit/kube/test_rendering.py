@@ -9,7 +9,7 @@ import pytest
 
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import RUN_FILE, Annotation
-from atoll_operator.kube.observation import RESTARTED_AT, excluded_nodes, key_of
+from atoll_operator.kube.objects import RESTARTED_AT, excluded_nodes, key_of
 from atoll_operator.kube.plan import pods, rendering
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.conditions import Condition, Kind, Phase
-from atoll_operator.kube.observation import Observation, Refusal, Remembered, workload
+from atoll_operator.kube.objects import workload
+from atoll_operator.kube.observation import Observation, Refusal, Remembered
 from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState, Placement
 from atoll_operator.kube.plan.phase import Before

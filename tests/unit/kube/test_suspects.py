@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube import observation
+from atoll_operator.kube import objects, observation
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Observation, Pod, Replaced, Workload
@@ -36,18 +36,18 @@ def suspected(found: Observation) -> tuple[str, ...]:
         name
         for each in planned(found).apply
         if each["kind"] == "StatefulSet"
-        for name in observation.excluded_nodes(each["spec"]["template"])
+        for name in objects.excluded_nodes(each["spec"]["template"])
     )
 
 
 def settled(found: Observation) -> Observation:
     """The next pass: what was planned has been applied, and its controllers have seen it."""
-    changed = {observation.key_of(each): each for each in planned(found).apply}
-    live = [copy.deepcopy(changed.get(observation.key_of(each), each)) for each in found.children]
+    changed = {objects.key_of(each): each for each in planned(found).apply}
+    live = [copy.deepcopy(changed.get(objects.key_of(each), each)) for each in found.children]
     for each in live:
         each["metadata"] |= {"generation": 2}
         each["status"] = {"observedGeneration": 2}
-    sets = [observation.workload(each) for each in live if "template" in each.get("spec", {})]
+    sets = [objects.workload(each) for each in live if "template" in each.get("spec", {})]
     return replace(found, children=tuple(live), workloads=observation.by_name(sets))
 
 
@@ -137,10 +137,10 @@ def test_the_restarts_of_the_learners_own_container_are_read() -> None:
         "spec": {"containers": [{"name": "istio"}, {"name": "learner"}]},
         "status": {"containerStatuses": states},
     }
-    assert observation.pod(raw, {"learner": "learner"}).restarts == 3
+    assert objects.pod(raw, {"learner": "learner"}).restarts == 3
     text = {"name": "s", "annotations": {Annotation.SUSPECTS: '{"n1": 7}'}}
     set_ = {"kind": "StatefulSet", "metadata": text, "spec": {"template": {"metadata": {}}}}
-    assert observation.workload(set_).suspects == {"n1": 7}
+    assert objects.workload(set_).suspects == {"n1": 7}
 
 
 # ---------------------------------------------------------------- learners that hang

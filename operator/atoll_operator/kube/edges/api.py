@@ -1,6 +1,6 @@
 """The edge to the Kubernetes API: raw objects, server-side apply, deletes that carry a UID.
 
-Everything is a raw object (dicts, as in JSON): `observation` parses what is read, `plan.children`
+Everything is a raw object (dicts, as in JSON): `objects` parses what is read, `plan.children`
 builds what is written. All writes are safe to repeat. Children and statuses are written by
 server-side apply with `force`, each under a field manager of its own, so that the operator owns
 exactly the fields that it states and a former owner of them loses them. A delete has the UID as a

@@ -24,7 +24,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.memory import LONG_AGO, Memory
-from atoll_operator.kube.observation import rfc3339
+from atoll_operator.kube.objects import rfc3339
 
 POLL_SECONDS = 1.0
 

@@ -41,7 +41,8 @@ from atoll_operator.kube.edges.reflector import (
     SILENT_SECONDS_MAX,
     Source,
 )
-from atoll_operator.kube.observation import Node, node
+from atoll_operator.kube.objects import node
+from atoll_operator.kube.observation import Node
 from atoll_operator.kube.plan.nodes import Census, Leases
 from atoll_protos.names import Label
 

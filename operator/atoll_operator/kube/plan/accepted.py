@@ -22,7 +22,8 @@ from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import accepted_name
-from atoll_operator.kube.observation import Object, key_of
+from atoll_operator.kube.objects import key_of
+from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan import restore
 from atoll_operator.kube.plan.phase import NOT_SUPPORTED
 from atoll_operator.kube.plan.restore import Former

@@ -23,16 +23,8 @@ from typing import Any
 from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
-from atoll_operator.kube.observation import (
-    WORKLOADS,
-    Object,
-    Observation,
-    Refusal,
-    is_of,
-    key_of,
-    rfc3339,
-    workload_name,
-)
+from atoll_operator.kube.objects import is_of, key_of, rfc3339
+from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refusal, workload_name
 from atoll_operator.kube.plan import events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert

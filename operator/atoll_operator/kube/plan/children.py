@@ -11,7 +11,7 @@ Every object has the job as its controlling owner, so deleting the job deletes t
 claim with `reclaim: Retain`. Suspending or finishing a job sets replicas to 0 and deletes nothing.
 
 Every object and every pod has the job's UID as a label, so that what a former job of the same name
-has left is not taken for this job's (`observation.belongs`), and every selector has it, so that no
+has left is not taken for this job's (`objects.belongs`), and every selector has it, so that no
 Service, budget or workload of this job selects another's pods. What an earlier version has made
 goes on: the selector of a workload cannot change, so it stays as it is, and as long as pods without
 the label run, what selects them goes by the other labels. The label is in no template's hash: it
@@ -61,7 +61,8 @@ from atoll_operator.kube.names import (
     shards_budget_name,
     slots_name,
 )
-from atoll_operator.kube.observation import Object, key_of
+from atoll_operator.kube.objects import key_of
+from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan import accepted, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running

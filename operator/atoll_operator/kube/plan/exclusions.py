@@ -12,14 +12,8 @@ StatefulSet that excludes another node restarts no pod.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from atoll_operator.kube.observation import (
-    Pod,
-    Replaced,
-    Workload,
-    replaced_text,
-    suspects_text,
-    workload_name,
-)
+from atoll_operator.kube.objects import replaced_text, suspects_text
+from atoll_operator.kube.observation import Pod, Replaced, Workload, workload_name
 from atoll_operator.kube.plan.nodes import NodeState, Placement, ToReplace
 
 SUSPECT_SECONDS = 3600.0

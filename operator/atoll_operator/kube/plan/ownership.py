@@ -6,7 +6,7 @@ that of a former job of the same name, which the garbage collector has not yet r
 children hold no hash that would tell them apart: people type them, they stand in dashboards, and a
 collision is told in words instead.
 
-Ours (`observation.is_of`) is what the job controls (`ownerReferences`, by its UID), and what
+Ours (`objects.is_of`) is what the job controls (`ownerReferences`, by its UID), and what
 carries the job's UID as a label and has no controller: somebody has taken our owner reference away,
 and it is set again. A claim outlives its job on purpose (`reclaim: Retain`), so one without a
 controller belongs to every job of the name that its label says.
@@ -19,7 +19,8 @@ another run. What is deleted with its job goes by itself within seconds; what wa
 """
 
 from atoll_operator.api.spec import KIND
-from atoll_operator.kube.observation import Raw, controller, is_of
+from atoll_operator.kube.objects import controller, is_of
+from atoll_operator.kube.observation import Raw
 from atoll_protos.names import Label
 
 KINDS = "statefulset,deployment,service,configmap,serviceaccount,poddisruptionbudget"

@@ -42,7 +42,8 @@ from atoll_operator.kube.names import (
     Annotation,
     shard_name,
 )
-from atoll_operator.kube.observation import Pod, Workload, seconds_of, workload_name
+from atoll_operator.kube.objects import seconds_of
+from atoll_operator.kube.observation import Pod, Workload, workload_name
 from atoll_protos.exits import EXITS, FINISHED, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0

@@ -29,14 +29,8 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
-from atoll_operator.kube.observation import (
-    Object,
-    Observation,
-    place_of,
-    rfc3339,
-    seconds_of,
-    workload_name,
-)
+from atoll_operator.kube.objects import rfc3339, seconds_of
+from atoll_operator.kube.observation import Object, Observation, place_of, workload_name
 from atoll_operator.kube.plan import changes, events, restarts, sessions, status
 from atoll_operator.kube.plan.accepted import RESTORE_REFUSED
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement

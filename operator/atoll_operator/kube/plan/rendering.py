@@ -57,7 +57,8 @@ from atoll_operator.kube.names import (
     learner_set,
     shard_name,
 )
-from atoll_operator.kube.observation import RESTARTED_AT, Object, Raw
+from atoll_operator.kube.objects import RESTARTED_AT
+from atoll_operator.kube.observation import Object, Raw
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings

@@ -16,13 +16,13 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Kind
 from atoll_operator.api.spec import StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation, learner_set
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (
     DAY_SECONDS,
     Object,
     Observation,
     Pod,
     place_of,
-    rfc3339,
     workload_name,
 )
 from atoll_operator.kube.plan import events, rollout, sessions

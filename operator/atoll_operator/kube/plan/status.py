@@ -31,14 +31,13 @@ from atoll_operator.api.conditions import Condition, Kind
 from atoll_operator.api.spec import Job, StorageType
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
+from atoll_operator.kube.objects import STARTING_WAITS, rfc3339
 from atoll_operator.kube.observation import (
-    STARTING_WAITS,
     Object,
     Observation,
     Pod,
     Refusal,
     Workload,
-    rfc3339,
     texts_of,
 )
 from atoll_operator.kube.plan import events

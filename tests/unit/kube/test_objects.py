@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from atoll_operator.kube import observation
+from atoll_operator.kube import objects
 from atoll_operator.kube.observation import Pod
 from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.pods import container_names
@@ -24,7 +24,7 @@ def read(
             "initContainerStatuses": _statuses(init or {}),
         },
     }
-    return observation.pod(raw, {"learner": of})
+    return objects.pod(raw, {"learner": of})
 
 
 def _statuses(states: dict[str, Any]) -> list[dict[str, Any]]:
@@ -95,13 +95,13 @@ def test_a_node_that_has_not_been_ready_since_it_was_made_is_booting() -> None:
     def never_ready(status: str, since: str) -> bool:
         ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
         raw = {"metadata": made, "status": {"conditions": [ready]}}
-        return observation.node(raw, "region").never_ready
+        return objects.node(raw, "region").never_ready
 
     assert never_ready("False", "2027-01-01T10:00:02Z")
     assert not never_ready("True", "2027-01-01T10:00:02Z")
     assert not never_ready("False", "2027-01-01T10:09:00Z")
     assert not never_ready("Unknown", "2027-01-01T10:09:00Z")
-    assert observation.node({"metadata": made}, "region").never_ready
+    assert objects.node({"metadata": made}, "region").never_ready
 
 
 def test_an_image_that_cannot_be_pulled_is_named_with_the_kubelets_words() -> None:

@@ -1,0 +1,291 @@
+"""How raw objects of the API server are read: into values, and whose they are.
+
+The functions read an object as JSON has it and forgive what is absent, because every field of a
+status is optional. `pod`, `node` and `workload` make the values of an `Observation`; the others
+answer one question about one object. Two functions write what `workload` reads back from
+annotations. Nothing in this file decides anything.
+"""
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple
+
+from atoll_operator.kube.cache import FailedCreate
+from atoll_operator.kube.names import (
+    HOSTNAME_FIELD,
+    OUT_OF_SERVICE_TAINT,
+    POD_INDEX_LABEL,
+    Annotation,
+)
+from atoll_operator.kube.observation import (
+    RESTARTED,
+    Node,
+    Pod,
+    Raw,
+    Replaced,
+    Workload,
+)
+from atoll_protos.names import Label
+
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
+BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
+STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
+TELLING_WAITS = frozenset(
+    {
+        "CreateContainerConfigError", "CreateContainerError", "ErrImageNeverPull", "ErrImagePull",
+        "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "RunContainerError",
+    }
+)  # fmt: skip
+DETAILS_CHARACTERS_MAX = 300
+PLAIN_ENDS = frozenset({"", "Completed", "Error"})  # these say no more than the exit code
+
+
+def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
+    """A Pod from the API server's object; `containers` has the name of Atoll's one by role."""
+    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    labels = metadata.get("labels", {})
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    own = _container(raw, (containers or {}).get(labels.get(Label.ROLE, ""), ""))
+    now, last = own.get("state") or {}, own.get("lastState") or {}
+    ended = now.get("terminated") or last.get("terminated") or {}
+    waits = now.get("waiting") or {}
+    waiting, details = waits.get("reason", ""), _details(waits)
+    if waiting in STARTING_WAITS:
+        waiting = _other_waits(raw.get("status", {}), own) or waiting
+    scheduled = conditions.get("PodScheduled", {})
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=labels.get(Label.ROLE, ""),
+        region=labels.get(Label.REGION, ""),
+        ordinal=_number(labels.get(POD_INDEX_LABEL)),
+        shard=_number(labels.get(Label.SHARD)),
+        node=spec.get("nodeName") or "",
+        address=status.get("podIP") or "",
+        phase=status.get("phase", ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        terminating="deletionTimestamp" in metadata,
+        template=_template(metadata),
+        made_at=_time(metadata.get("creationTimestamp")),
+        exit_code=ended.get("exitCode"),
+        exit_reason="" if ended.get("reason", "") in PLAIN_ENDS else ended["reason"],
+        exit_message=(ended.get("message") or "").strip(),
+        restarts=own.get("restartCount", 0),
+        runs="running" in now,
+        waiting=waiting,
+        details=details,
+        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        excluded=excluded_nodes(raw),
+        unlabelled=Label.JOB_UID not in labels,
+    )
+
+
+def _template(metadata: Raw) -> str:
+    """The hash of a role's template, and when `kubectl rollout restart` was called, if it was."""
+    annotations = metadata.get("annotations") or {}
+    found, restarted = annotations.get(Annotation.TEMPLATE, ""), annotations.get(RESTARTED_AT)
+    return f"{found}{RESTARTED}{restarted}" if restarted else str(found)
+
+
+def _number(text: str | None) -> int:
+    """The number in a label, -1 if there is none: anybody may put any label on a pod."""
+    return int(text) if text and text.isascii() and text.isdigit() else -1
+
+
+def _container(raw: Raw, name: str) -> Raw:
+    """The status of Atoll's container; empty before there is one.
+
+    The kubelet sorts containers by name, and a webhook may put a sidecar before ours, so the
+    container is found by its `name` in the template; in a pod of an older template it may have
+    another one, and then it is the first of the pod's spec.
+    """
+    status = raw.get("status", {})
+    found = {each.get("name", ""): each for each in status.get("containerStatuses") or []}
+    specs = raw.get("spec", {}).get("containers") or []
+    if name not in found and specs:
+        name = specs[0].get("name", "")
+    return found.get(name) or (next(iter(found.values())) if len(found) == 1 else {})
+
+
+def _other_waits(status: Raw, own: Raw) -> str:
+    """Which init container or sidecar keeps a pod from running, and why; empty: none."""
+    for title, field_name in (("init container", "init"), ("container", "")):
+        key = f"{field_name}ContainerStatuses" if field_name else "containerStatuses"
+        for each in status.get(key) or []:
+            waits = ((each.get("state") or {}).get("waiting") or {}).get("reason", "")
+            if each is own or waits in STARTING_WAITS:
+                continue
+            last = (each.get("lastState") or {}).get("terminated") or {}
+            code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
+            if last.get("reason", "") not in PLAIN_ENDS:
+                code += f" ({last['reason']})"
+            details = _details((each.get("state") or {}).get("waiting") or {})
+            said = f": {details}" if details else ""
+            return f"{title} {each.get('name', '')} is in {waits}{code}{said}"
+    return ""
+
+
+def _details(waits: Raw) -> str:
+    """The kubelet's words for a container that waits; empty where they name nothing new.
+
+    Those of CrashLoopBackOff only count the seconds until the next start, so they are left out:
+    each change of a message is a write of the status.
+    """
+    if waits.get("reason", "") not in TELLING_WAITS:
+        return ""
+    return str(waits.get("message") or "")[:DETAILS_CHARACTERS_MAX]
+
+
+def node(raw: Raw, region_label: str) -> Node:
+    """A Node from the API server's object; `plan.nodes.Leases` adds what its Lease shows."""
+    conditions = raw.get("status", {}).get("conditions") or []
+    state: Raw = next((each for each in conditions if each["type"] == "Ready"), {})
+    ready = state.get("status") == "True"
+    taints = raw.get("spec", {}).get("taints") or []
+    return Node(
+        name=raw["metadata"]["name"],
+        region=(raw["metadata"].get("labels") or {}).get(region_label, ""),
+        ready=ready,
+        never_ready=not ready and _as_made(state, raw["metadata"]),
+        out_of_service=any(each.get("key") == OUT_OF_SERVICE_TAINT for each in taints),
+    )
+
+
+def _as_made(condition: Raw, metadata: Raw) -> bool:
+    """Whether a condition still is what it was when its object was made, or is not there yet.
+
+    The kubelet dates the one, the API server the other, so their clocks may differ a little.
+    """
+    changed, made = condition.get("lastTransitionTime"), metadata.get("creationTimestamp")
+    if not condition:
+        return True
+    if not changed or not made:
+        return False
+    return seconds_of(changed) - seconds_of(made) <= BOOT_SECONDS
+
+
+def workload(raw: Raw, failed: FailedCreate | None = None, pods: Iterable[Pod] = ()) -> Workload:
+    """A Workload from the API server's StatefulSet or Deployment.
+
+    `failed` is the last Event about a pod of a StatefulSet that could not be made, and `pods` are
+    those that there are.
+    """
+    metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
+    annotations = metadata.get("annotations") or {}
+    replaced = json.loads(annotations.get(Annotation.REPLACED) or "{}")
+    template = spec["template"]
+    return Workload(
+        name=metadata["name"],
+        kind=raw["kind"],
+        replicas=spec.get("replicas", 1),
+        observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        applied=annotations.get(Annotation.APPLIED, ""),
+        job_uid=(template["metadata"].get("labels") or {}).get(Label.JOB_UID, ""),
+        template=_template(template["metadata"]),
+        excluded=excluded_nodes(template),
+        trouble=_pods_refused(status) or _failed(spec, status, failed, pods),
+        replaced={int(key): _replaced(*each) for key, each in replaced.items()},
+        suspects=json.loads(annotations.get(Annotation.SUSPECTS) or "{}"),
+    )
+
+
+def _failed(spec: Raw, status: Raw, failed: FailedCreate | None, pods: Iterable[Pod]) -> str:
+    """Why pods of a StatefulSet are missing, unless one was made after the failure."""
+    if failed is None or status.get("replicas", 0) >= spec.get("replicas", 1):
+        return ""
+    made = [pod.made_at for pod in pods if pod.made_at is not None]
+    return "" if max(made, default=0.0) > seconds_of(failed.at) else failed.message
+
+
+def _pods_refused(status: Raw) -> str:
+    """What a Deployment's controller was told when it could not make a pod."""
+    for each in status.get("conditions") or []:
+        if each["type"] == "ReplicaFailure" and each["status"] == "True":
+            return str(each.get("message") or each.get("reason") or "its pods are refused")
+    return ""
+
+
+def _replaced(count: int = 0, uid: str = "", since: int = 0, recent: int = 0) -> Replaced:
+    return Replaced(count=count, uid=uid, since=since, recent=recent)
+
+
+def replaced_text(replaced: Mapping[int, Replaced]) -> str:
+    """The annotation that `workload` reads back; empty when nothing was replaced."""
+    if not replaced:
+        return ""
+    return json.dumps({str(key): list(astuple(replaced[key])) for key in sorted(replaced)})
+
+
+def suspects_text(suspects: Mapping[str, int]) -> str:
+    """The annotation of suspected nodes; empty when there are none."""
+    return json.dumps(suspects, sort_keys=True) if suspects else ""
+
+
+def excluded_nodes(template: Raw) -> tuple[str, ...]:
+    """The nodes that a pod or a pod template excludes (`plan.pods` writes them)."""
+    affinity = template.get("spec", {}).get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    found = {
+        each["values"][0]
+        for term in required.get("nodeSelectorTerms", [])
+        for each in term.get("matchFields", [])
+        if each.get("key") == HOSTNAME_FIELD and each.get("operator") == "NotIn"
+    }
+    return tuple(sorted(found))
+
+
+def controller(raw: Raw) -> Raw | None:
+    """The owner reference of the object's controller."""
+    owners = raw["metadata"].get("ownerReferences") or []
+    return next((each for each in owners if each.get("controller")), None)
+
+
+def is_of(raw: Raw, job: str, uid: str) -> bool:
+    """Whether an object that was read is the job's: controlled by it, or made by it."""
+    owner, labels = controller(raw), raw["metadata"].get("labels") or {}
+    if owner is not None:
+        return bool(owner["uid"] == uid)
+    if raw.get("kind") == "PersistentVolumeClaim":
+        return bool(labels.get(Label.JOB) == job)
+    return bool(labels.get(Label.JOB_UID) == uid)
+
+
+def belongs(raw: Raw, job: Raw) -> bool:
+    """Whether an object with the job's name as a label is this job's, and no former one's.
+
+    Objects that the operator makes say so themselves (`is_of`). A pod says it by the job's UID as a
+    label. One of an earlier version, without that label, is a former job's if it is older than this
+    job.
+    """
+    metadata, uid = raw["metadata"], job["metadata"]["uid"]
+    if raw.get("kind") != "Pod":
+        return is_of(raw, job["metadata"]["name"], uid)
+    label = (metadata.get("labels") or {}).get(Label.JOB_UID)
+    if label is not None:
+        return bool(label == uid)
+    made, job_made = metadata.get("creationTimestamp"), job["metadata"].get("creationTimestamp")
+    return not made or not job_made or seconds_of(made) >= seconds_of(job_made)
+
+
+def key_of(child: Raw) -> tuple[str, str]:
+    """Kind and name, which identify a child within its namespace."""
+    return child["kind"], child["metadata"]["name"]
+
+
+# ---------------------------------------------------------------- times
+
+
+def rfc3339(seconds: float) -> str:
+    """UNIX seconds as the API server writes times: whole seconds, UTC."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time(text: str | None) -> float | None:
+    return seconds_of(text) if text else None
+
+
+def seconds_of(text: str) -> float:
+    """The reverse of `rfc3339`: UNIX seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()
