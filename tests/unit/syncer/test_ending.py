@@ -74,6 +74,25 @@ def test_then_final_goes_to_every_session_with_the_versions_rule_27() -> None:
     assert len(one.take(WritePart)) == 1
 
 
+def test_the_end_is_logged_once_however_long_the_disk_takes_rule_27() -> None:
+    one, sessions = at_the_end("a-0", "a-1")
+    reach(one, sessions)
+    one.durable = False
+    for fragment in range(2):
+        for session in sessions:
+            one.offer(session, fragment, 9)
+    while not isinstance(one.queue[0], log.Ended):
+        one.append(one.queue.pop(0))
+    one.wait(2.0)
+    step_all(one, sessions, range(STEPS + 2, STEPS + 5))
+    assert len(one.queue) == 1
+    assert one.sent("final") == []
+    one.flush()
+    one.wait(2.0)
+    assert len([session for session, _ in one.sent("final") if session in sessions]) == 2
+    assert len(one.take(WritePart)) == 1
+
+
 def test_who_joins_after_the_end_hears_final_and_no_round_opens_rule_27() -> None:
     one, sessions = ended()
     one.effects.clear()

@@ -38,7 +38,9 @@ def merged(slot: str, incarnation: int, cursor: int) -> log.Merged:
     return log.Merged(slot=slot, incarnation=incarnation, base=0, capture=1, cursor=cursor)
 
 
-def commit(fragment: int, number: int, *lineage: log.Merged) -> log.Committed:
+def commit(
+    fragment: int, number: int, *lineage: log.Merged, tick: int | None = None
+) -> log.Committed:
     return log.Committed(
         slice=fragment,
         number=number,
@@ -46,7 +48,7 @@ def commit(fragment: int, number: int, *lineage: log.Merged) -> log.Committed:
         digest="d",
         object=f"{fragment}.{number}",
         base=number - 1,
-        tick=number,
+        tick=number if tick is None else tick,
         due=number,
         reason="",
         last=False,
@@ -76,3 +78,11 @@ def test_a_version_taken_back_holds_its_own_lineage_and_nothing_of_another_value
     history = History.of([first, other, commit(0, 2, merged("a-0", 1, 2))])
     assert [each.slot for each in history.lineage(0)] == ["a-0"]
     assert [each.slot for each in history.lineage(1)] == ["b-0"]
+
+
+def test_the_tick_of_a_log_is_the_largest_of_any_entry_not_the_newest_rule_8() -> None:
+    """A version that was taken back, or an end, may name an earlier tick than an entry before."""
+    entries = [commit(0, 1, merged("a-0", 1, 1), tick=9), commit(1, 1, merged("a-0", 1, 1), tick=5)]
+    assert History.of(entries).tick == 9
+    assert History.of([*entries, log.Ended(tick=7)]).tick == 9
+    assert History.of([*entries, log.Ended(tick=12)]).tick == 12

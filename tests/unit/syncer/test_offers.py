@@ -6,7 +6,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.means import MovingMean
-from atoll_syncer.model.effects import Drop, EndSession, Merge, Stage
+from atoll_syncer.model.effects import Accept, Drop, EndSession, Merge, Stage
 from atoll_syncer.model.grace import Timings
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import Side, begun, digest, step_all
@@ -75,6 +75,21 @@ def test_an_offer_in_another_encoding_than_the_run_files_ends_its_session(
     (end,) = one.ends()
     assert end.code == pb.BAD_TRANSFER
     assert "encoding" in end.reason
+
+
+def test_nothing_counts_of_a_session_that_is_not_its_slots_newest_rule_5() -> None:
+    """Should a rule ever leave the older one open: neither a new offer nor one that is here."""
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    head = began(one, sessions[0], 5)
+    assert len(one.take(Accept)) == 1
+    one.state.sessions.slots["a-0"].open(99, one.now, "a-0-process")
+    one.feed(one.shard.transfer_verified(sessions[0], head, one.now))
+    assert one.take(Stage) == []
+    assert "a-0" not in one.state.rounds.open[1].complete
+    one.state.sessions.slots["a-1"].open(98, one.now, "a-1-process")
+    began(one, sessions[1], 5)
+    assert one.take(Accept) == []
+    assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]
 
 
 # ------------------------------------------------------------ what offers teach

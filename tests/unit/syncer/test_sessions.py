@@ -380,6 +380,19 @@ def test_every_shard_takes_a_higher_incarnation_at_once_rule_5() -> None:
     assert answer.entry == taken(3, "new")
 
 
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("incarnation", [1, 2, 3])
+def test_a_lower_incarnation_is_refused_for_good_although_its_instance_never_came_rule_5(
+    shard: int, incarnation: int
+) -> None:
+    """It was on its way to this shard when its successor came; equal numbers are one too few."""
+    entries = (log.RunStarted(run=RUN, carried_on=True), taken(3, "newer"))
+    end = ask(a_join(incarnation=incarnation, run=RUN), *entries, shard=shard)
+    assert isinstance(end, pb.End)
+    assert (end.code, end.retry) == (pb.SUPERSEDED, False)
+    assert isinstance(ask(a_join(incarnation=4, run=RUN), *entries, shard=shard), Admitted)
+
+
 def test_the_registrar_takes_no_incarnation_that_it_did_not_give_rule_4() -> None:
     for run in (RUN, ""):
         end = ask(a_join(incarnation=7, run=run), log.RunStarted(run=RUN), taken(1, "old"))

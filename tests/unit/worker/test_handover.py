@@ -83,6 +83,30 @@ def test_nothing_is_owed_on_a_base_that_is_not_held_rule_10() -> None:
     assert offers(side) == []
 
 
+def test_a_call_on_another_base_takes_no_credit_away_and_copies_nothing_rule_10() -> None:
+    side = learner_side(fragments=1, shards=1).begin(number=3)
+    side.step()
+    side.seen.clear()
+    side.inbox.clear()
+    side.call(0, 0, base=4)
+    assert side.take(Capture) == []
+    side.call(0, 0, base=3)
+    side.call(0, 0, base=2)
+    side.step()
+    assert offers(side) == [(0, 0, 3, 2)]
+
+
+def test_a_call_ends_with_the_base_that_it_names_rule_10() -> None:
+    side = learner_side(fragments=1, shards=1).begin()
+    side.step()
+    side.call(0, 0, base=0)
+    side.value(0, 0, 1)
+    for _ in range(3):
+        side.step()
+    assert side.exchange.slices[0, 0].steps == 2
+    assert offers(side) == []
+
+
 def test_calls_die_with_their_session_rule_11() -> None:
     side = learner_side().begin()
     side.step()

@@ -104,7 +104,7 @@ def answers(state: State) -> list[Effect]:
     effects: list[Effect] = []
     for each in state.slices.values():
         capture = each.captured
-        if capture is None or each.call is None or each.call != each.number:
+        if capture is None or each.call is None:
             continue
         if capture.boundary == state.progress.boundaries and capture.steps >= 1:
             each.call = None
