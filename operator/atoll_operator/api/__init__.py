@@ -8,12 +8,14 @@ and PyYAML, but no clock, network, disk or process, and neither executor.
     model.py        what all models of a manifest have in common
     sync.py         the models of `spec.sync`
     pods.py         the models of pod templates and of `podOverrides`
-    spec.py         the models of all other parts of `spec`; how a manifest becomes a job
+    parts.py        the models of all other parts of `spec`: learner, regions, syncer, ...
+    spec.py         `spec` as a whole and the job; how a manifest becomes a job
     rules.py        conditions over several fields, in Python and in CEL
     manifest.py     YAML, --set changes, preset, models, rules -> Job
     support.py      what a manifest may say but this version cannot do yet
     runfile.py      Job -> run file
     reasons.py      what a condition can say: the table of reasons, meanings and remedies
+    facts.py        what the conditions are decided from
     conditions.py   how the conditions are decided
     status.py       the models of `status`; how a status comes to be
     crd.py          the CustomResourceDefinition, made from the models

@@ -45,14 +45,12 @@ entries in that table, a function here, and the facts that it needs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.facts import SERVING, Facts, Kind, Phase, some_of
 from atoll_operator.api.reasons import (
     FALSE,
     STALLED_SECONDS,
@@ -64,11 +62,7 @@ from atoll_operator.api.reasons import (
 )
 from atoll_protos.states import shard_text
 
-# Shards that ask nothing more of learners, and shards that do their work.
-ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
-SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 MESSAGE_CHARACTERS_MAX: Final = 2000
-NAMES_MAX: Final = 8  # that a message lists
 BEGUN: Final = frozenset(  # status and reason of Ready, of a job that has trained
     {(TRUE, "Training"), (TRUE, "Degraded"), (TRUE, "Exporting"), (TRUE, "Evaluating")}
     | {(TRUE, "LearnersFinished")}
@@ -81,31 +75,6 @@ TYPE: Final = (
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
 )
 REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
-
-
-class Kind(StrEnum):
-    """What the operator does with a job."""
-
-    REJECTED = "Rejected"
-    RUNNING = "Running"
-    SUSPENDED = "Suspended"
-    FINISHING = "Finishing"  # the model is exported; the evaluator measures it once more
-    COMPLETE = "Complete"
-    FAILED = "Failed"
-
-    @property
-    def over(self) -> bool:
-        """Nothing runs any more."""
-        return self in (Kind.COMPLETE, Kind.FAILED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """A kind, with the reason and message of its condition."""
-
-    kind: Kind
-    reason: str
-    message: str
 
 
 class Shown(BaseModel):
@@ -147,53 +116,6 @@ class Condition(Shown):
     message: str = Field(
         default="", max_length=32768, description="The details, for a person to read."
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the conditions are made from. `live` is None when the registrar cannot be asked."""
-
-    phase: Phase
-    shard_states: tuple[pb.ShardState | None, ...]  # None: no answer
-    shard_problems: tuple[str, ...] = ()
-    desired: int = 0
-    live: int | None = None
-    missing: tuple[str, ...] = ()  # slots that are not in training, as far as that is known
-    quorum: int = 1
-    losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
-    exited: tuple[str, ...] = ()  # pods that have ended for good, in words
-    held: tuple[str, ...] = ()
-    drift: tuple[str, ...] = ()
-    stalled_seconds: float = 0.0
-    unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
-    ephemeral: bool = False
-    pods_left: int = 0
-    refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
-    template_refused: bool = False  # one of them is made from a pod template
-    unread: str = ""  # why the job's objects cannot be read; empty: they can
-    troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
-    unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
-    begun: bool = False  # the job has trained since it was started or resumed
-
-    @property
-    def ended(self) -> bool:
-        """Every shard has had its last rounds."""
-        return all(state in ENDED for state in self.shard_states)
-
-
-def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
-    """What shards that serve try again."""
-    return tuple(
-        f"shard {reply.shard}: {reply.reason}"
-        for reply in replies
-        if reply is not None and reply.reason and reply.state in SERVING
-    )
-
-
-def some_of(names: Sequence[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    more = len(names) - NAMES_MAX
-    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def decide(facts: Facts) -> tuple[Condition, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from atoll_operator.api import pods, presets, rules
-from atoll_operator.api.spec import API_VERSION, COUNT_MAX, KIND, SECONDS_MAX, Spec
+from atoll_operator.api.model import COUNT_MAX, SECONDS_MAX
+from atoll_operator.api.spec import API_VERSION, KIND, Spec
 from atoll_operator.api.status import Status
 
 GROUP, VERSION = API_VERSION.split("/")

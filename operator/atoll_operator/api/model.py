@@ -7,6 +7,8 @@ from pydantic.alias_generators import to_camel
 
 LEARNERS_MAX: Final = 1000  # of a region
 REGIONS_MAX: Final = 64
+COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
+SECONDS_MAX: Final = 10 * 365 * 24 * 3600
 
 ShortText = Annotated[str, Field(max_length=253)]
 

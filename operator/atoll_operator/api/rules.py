@@ -2,7 +2,7 @@
 
 A rule is one value that holds the Python function, the CEL text and the words, so the API server
 and `atoll validate` refuse the same manifests with the same message. What a single field can show
-(type, range, pattern) stands in `spec.py`. `FIXED` lists what an update must not change.
+(type, range, pattern) stands in the models. `FIXED` lists what an update must not change.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import presets
-from atoll_operator.api.spec import NAME_CHARACTERS_MAX, Job, RegionSpec, StorageType
+from atoll_operator.api.parts import NAME_CHARACTERS_MAX, RegionSpec, StorageType
+from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN

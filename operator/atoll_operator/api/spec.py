@@ -1,10 +1,11 @@
-"""The models of a DecoupledTrainingJob's `spec`: the one definition of every field.
+"""A DecoupledTrainingJob: its `spec` as a whole, and how a manifest becomes a job.
 
 Theory of operation: how a manifest becomes a job
 -------------------------------------------------
 Each field is defined once, by pydantic's `Field`: its type, default, range and description. The
-fields of `spec.sync` stand in `sync.py`, those of pods in `pods.py`, all others here.
-Everything else that knows about a field derives from this definition:
+fields of `spec.sync` stand in `sync.py`, those of pods in `pods.py`, those of all other parts of
+`spec` in `parts.py`, and its own here. Everything else that knows about a field derives from this
+definition:
 
     crd.py       the OpenAPI schema with which the API server fills defaults and checks ranges
     rules.py     what no single field can show (CEL for the API server, a function for Python)
@@ -43,305 +44,30 @@ Errors are `SpecError(field, problem, remedy)`; `field` is the path that the use
 effect; one that this version cannot honour yet is described as such and refused when it is set
 (`support.py`).
 
-To add a field: add it here with a description, use it, and regenerate the CRD and docs/spec.md.
+To add a field: add it to its model with a description, use it, and regenerate the CRD and
+docs/spec.md.
 """
 
-from enum import StrEnum
 from typing import Final
 
 from pydantic import Field
 
-from atoll_operator.api.model import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
-from atoll_operator.api.pods import PodOverrides, Template
+from atoll_operator.api.model import COUNT_MAX, REGIONS_MAX, SECONDS_MAX, Model
+from atoll_operator.api.parts import (
+    Checkpoint,
+    Evaluator,
+    Export,
+    Failure,
+    Learner,
+    RegionSpec,
+    Restore,
+    Syncer,
+)
 from atoll_operator.api.sync import SyncSpec
-from atoll_protos import expected
-from atoll_protos.expected import START_SECONDS
-from atoll_protos.names import REGION_PATTERN, slot_name
+from atoll_protos.names import slot_name
 
 API_VERSION: Final = "atoll.dev/v1alpha1"
 KIND: Final = "DecoupledTrainingJob"
-NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
-SHARDS_MAX: Final = 64
-COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
-SECONDS_MAX: Final = 10 * 365 * 24 * 3600
-
-
-class Learner(Model):
-    """What every learner runs."""
-
-    template: Template = Field(
-        default=Template(),
-        description=(
-            "Pod template of every learner. Its first container is the one that trains: give it an"
-            " image with Atoll and the script, the command and the resources. What is left out is"
-            " filled in; without a command, the built-in byte-level GPT trains. `atoll run` uses"
-            " command, args, workingDir and env of that container and ignores the rest."
-        ),
-    )
-    hosts: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description=(
-            "Number of pods that form one learner. More than 1 is not supported yet: a cluster"
-            " refuses it, and `atoll run` starts one process per learner."
-        ),
-    )
-
-
-class RegionNodes(StrEnum):
-    """Which nodes the pods of a region may use."""
-
-    REGION = "Region"
-    ANY = "Any"
-
-
-class RegionSpec(Model):
-    """One region and its learners."""
-
-    name: str = Field(
-        pattern=f"^{REGION_PATTERN.pattern}$",
-        max_length=NAME_CHARACTERS_MAX,
-        description=(
-            "Name of the region, unique in the job. A learner's slot is this name and its number,"
-            " as in us-east-0. It does not begin with syncer or evaluator. The names of the job and"
-            f" of a region together have at most {NAME_CHARACTERS_MAX} characters."
-        ),
-    )
-    learners: int = Field(
-        default=1,
-        ge=0,
-        le=LEARNERS_MAX,
-        description=(
-            "Number of learners in this region, each with a whole copy of the model. It may change"
-            " at any time and restarts no other learner."
-        ),
-    )
-    pod_overrides: PodOverrides = Field(
-        default=PodOverrides(),
-        description="What the learners of this region have instead of the template's settings.",
-    )
-    nodes: RegionNodes = Field(
-        default=RegionNodes.REGION,
-        strict=False,
-        description=(
-            "Where one cluster serves several regions: Region: the region's pods, with the shards"
-            " and the evaluator if they run in it, go only to nodes whose region label has the name"
-            " of this region, whatever else the template selects. Any: the operator does not ask"
-            " for that label. `atoll run` ignores it."
-        ),
-    )
-
-
-class StorageType(StrEnum):
-    """Where shards keep their state."""
-
-    OBJECT_STORE = "ObjectStore"
-    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
-    EPHEMERAL = "Ephemeral"
-
-
-class Reclaim(StrEnum):
-    """What becomes of the shards' claims when the job is deleted."""
-
-    RETAIN = "Retain"
-    DELETE = "Delete"
-
-
-class StorageSpec(Model):
-    """Where shards keep their log."""
-
-    type: StorageType = Field(
-        default=StorageType.EPHEMERAL,
-        strict=False,
-        description=(
-            "PersistentVolumeClaim: every shard has a volume, and a lost shard goes on from it."
-            " Ephemeral: a shard's state lives and dies with its pod, and is restored from the"
-            " learners. ObjectStore is not supported yet. `atoll run` always keeps the state in"
-            " the run folder."
-        ),
-    )
-    url: str = Field(
-        default="", max_length=2048, description="Address of an ObjectStore. Not supported yet."
-    )
-    size: str = Field(
-        default="10Gi",
-        max_length=32,
-        pattern=r"^[0-9]+([kMGTP]|[KMGTP]i)?$",
-        description=(
-            "Size of each shard's volume, for PersistentVolumeClaim. It may grow where the storage"
-            " class allows it."
-        ),
-    )
-    storage_class_name: str = Field(
-        default="",
-        max_length=253,
-        description="Storage class of the volumes; left out, the cluster's default class.",
-    )
-    reclaim: Reclaim = Field(
-        default=Reclaim.RETAIN,
-        strict=False,
-        description=(
-            "Whether the shards' volume claims stay (Retain) or go (Delete) when the job is"
-            " deleted."
-        ),
-    )
-
-
-class Syncer(Model):
-    """The shards."""
-
-    region: str = Field(
-        default="",
-        max_length=NAME_CHARACTERS_MAX,
-        description="Region where the shards and the evaluator run; left out, the first region.",
-    )
-    shards: int = Field(
-        default=1,
-        ge=1,
-        le=SHARDS_MAX,
-        description=(
-            "Number of shards. Every fragment's tensors are spread over all shards, so that they"
-            " share traffic, memory and work."
-        ),
-    )
-    start_seconds: int = Field(
-        default=START_SECONDS,
-        ge=0,
-        le=expected.SECONDS_MAX,
-        description=(
-            "Learners begin a run together: those that are ready wait for the others, at most so"
-            " many seconds from the first one. Who comes later joins later. 0: nobody waits."
-        ),
-    )
-    storage: StorageSpec = Field(
-        default=StorageSpec(),
-        description="Where the shards keep their log of committed merges.",
-    )
-    endpoints: list[ShortText] = Field(
-        default=[],
-        max_length=SHARDS_MAX,
-        description=(
-            "host:port of every shard as learners reach it, in the shards' order. Left out, the"
-            " shards' Services in this cluster. `atoll run` ignores it."
-        ),
-    )
-    template: Template = Field(
-        default=Template(),
-        description=(
-            "Pod template of the shards; what is left out is filled in. Mount the volume of"
-            " spec.export here."
-        ),
-    )
-
-
-class Evaluator(Model):
-    """An observer that measures held-out loss on the outer parameters."""
-
-    template: Template = Field(
-        default=Template(),
-        description=(
-            "Pod template of the evaluator; what is left out is filled in. Without a command, the"
-            " evaluation of the built-in byte-level GPT runs."
-        ),
-    )
-    every_steps: int = Field(
-        default=100, ge=1, le=COUNT_MAX, description="Steps between two evaluations."
-    )
-
-
-class Failure(Model):
-    """When lost nodes are given up."""
-
-    node_loss_seconds: int = Field(
-        default=20,
-        ge=1,
-        le=86400,
-        description=(
-            "Seconds without a sign of life after which a node counts as lost and its pods are"
-            " replaced elsewhere, if their sessions with the shards are dead too."
-        ),
-    )
-    storm_percent: int = Field(
-        default=50,
-        ge=1,
-        le=100,
-        description=(
-            "When more than this percentage of a region's nodes (and at least 3) are lost at once,"
-            " nothing is replaced and the condition NodeLossHeld is True: a failed network looks"
-            " the same."
-        ),
-    )
-    max_replacements_per_slot: int = Field(
-        default=20,
-        ge=0,
-        le=10_000,
-        description=(
-            "How often a learner may be moved away from a node within a day, which begins with the"
-            " first time."
-        ),
-    )
-    syncer_lost_seconds: int | None = Field(
-        default=None,
-        ge=1,
-        le=SECONDS_MAX,
-        description=(
-            "Not supported yet, leave it out. Seconds after which learners in other clusters stop"
-            " when the syncer has disappeared."
-        ),
-    )
-
-
-class Checkpoint(Model):
-    """Learners' states, kept in addition to the shards' logs."""
-
-    url: str = Field(default="", max_length=2048, description="Where checkpoints are written.")
-    every_steps: int = Field(
-        default=1000, ge=1, le=COUNT_MAX, description="Steps between two checkpoints."
-    )
-
-
-class Export(Model):
-    """Where the final model goes."""
-
-    url: str = Field(
-        max_length=2048,
-        pattern=r"^[a-z0-9]+://.+$",
-        description=(
-            "file:///FOLDER, a folder that spec.syncer.template mounts in every shard. Object"
-            " stores are not supported yet. `atoll run` always writes to the run folder."
-        ),
-    )
-
-
-class FromJob(Model):
-    """A job whose state was kept."""
-
-    name: str = Field(
-        min_length=1,
-        max_length=NAME_CHARACTERS_MAX,
-        description="Name of the job, in the same namespace; it may be this job's own.",
-    )
-    uid: str = Field(
-        default="",
-        max_length=64,
-        description=(
-            "UID of the job whose state it is, when jobs of one name have used the same volumes;"
-            " left out, the state that was used last."
-        ),
-    )
-
-
-class Restore(Model):
-    """What another job has left is taken up."""
-
-    from_job: FromJob = Field(
-        description=(
-            "The job whose run goes on under this one. It must be deleted or Failed, its volume"
-            " claims must be there (syncer.storage.reclaim: Retain), and sync, seed and"
-            " syncer.shards must have its values."
-        )
-    )
 
 
 class Spec(Model):

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import Facts, Kind, Phase, decide, some_of, troubles
+from atoll_operator.api.conditions import decide
+from atoll_operator.api.facts import Facts, Kind, Phase, some_of, troubles
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, View, missing, of, training, without_step

@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import ENDED
+from atoll_operator.api.facts import ENDED
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import Job

@@ -7,17 +7,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status
-from atoll_operator.api.conditions import (
-    Condition,
-    Facts,
-    Kind,
-    Phase,
-    decide,
-    merged,
-    rejected,
-    transitions,
-    troubles,
-)
+from atoll_operator.api.conditions import Condition, decide, merged, rejected, transitions
+from atoll_operator.api.facts import Facts, Kind, Phase, troubles
 from atoll_operator.api.reasons import REASONS, STATUSES, TYPES, WARNINGS
 from unit.kube.cluster_values import job, reply
 

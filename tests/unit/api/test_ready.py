@@ -10,16 +10,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import crd
-from atoll_operator.api.conditions import (
-    Facts,
-    Kind,
-    Phase,
-    decide,
-    has_begun,
-    merged,
-    rejected,
-    transitions,
-)
+from atoll_operator.api.conditions import decide, has_begun, merged, rejected, transitions
+from atoll_operator.api.facts import Facts, Kind, Phase
 from atoll_operator.api.reasons import REASONS, SUMMARIES
 
 NOW = "2026-01-01T00:00:00Z"

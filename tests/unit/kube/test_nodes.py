@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.spec import Failure
+from atoll_operator.api.parts import Failure
 from atoll_operator.kube import objects
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Node, Pod, Replaced, Replacement, Workload

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from atoll_operator.api.conditions import Condition, Kind, Phase
+from atoll_operator.api.conditions import Condition
+from atoll_operator.api.facts import Kind, Phase
 from atoll_operator.kube.objects import workload
 from atoll_operator.kube.observation import Observation, Refusal, Remembered
 from atoll_operator.kube.plan import status

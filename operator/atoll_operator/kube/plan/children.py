@@ -33,16 +33,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from atoll_operator.api.parts import Reclaim, RegionNodes, RegionSpec, StorageType
 from atoll_operator.api.runfile import expected, run_file
-from atoll_operator.api.spec import (
-    API_VERSION,
-    KIND,
-    Job,
-    Reclaim,
-    RegionNodes,
-    RegionSpec,
-    StorageType,
-)
+from atoll_operator.api.spec import API_VERSION, KIND, Job
 from atoll_operator.kube.names import (
     COMPONENT,
     EVALUATOR_ROLE,

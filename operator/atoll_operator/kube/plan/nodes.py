@@ -57,7 +57,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from atoll_operator.api.spec import Failure
+from atoll_operator.api.parts import Failure
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import (
     Node,

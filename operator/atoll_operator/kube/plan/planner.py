@@ -26,7 +26,7 @@ tests/unit/kube/test_planner.py.
 """
 
 from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Kind
+from atoll_operator.api.facts import Kind
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
 from atoll_operator.kube.objects import rfc3339, seconds_of

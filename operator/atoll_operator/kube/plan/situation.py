@@ -7,7 +7,7 @@ same two. So the status, the children and the deletions of one pass cannot contr
 from dataclasses import dataclass, replace
 
 from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Kind, Phase
+from atoll_operator.api.facts import Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation
 from atoll_operator.kube.observation import Observation, Pod, with_region

@@ -27,8 +27,10 @@ from typing import Any
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Condition, Kind
-from atoll_operator.api.spec import Job, StorageType
+from atoll_operator.api.conditions import Condition
+from atoll_operator.api.facts import Facts, Kind, troubles
+from atoll_operator.api.parts import StorageType
+from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
 from atoll_operator.kube.objects import STARTING_WAITS, rfc3339
@@ -145,7 +147,7 @@ def _run(case: Situation) -> str | None:
     return None if case.before.retried and ephemeral else case.seen.status.run
 
 
-def _facts(case: Situation) -> conditions.Facts:
+def _facts(case: Situation) -> Facts:
     """What the conditions are decided from."""
     seen, job, placement = case.seen, case.job, case.placement
     live = statuses.training(seen.replies)
@@ -159,7 +161,7 @@ def _facts(case: Situation) -> conditions.Facts:
             where.append(f"{each.kind} {each.name} cannot make a pod: {each.trouble}")
     steps = job.spec.steps or 0
     behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
-    return conditions.Facts(
+    return Facts(
         phase=case.phase,
         unaccepted=(seen.reason, seen.error) if seen.error else None,
         shard_states=tuple(reply.state if reply else None for reply in seen.replies),
@@ -175,7 +177,7 @@ def _facts(case: Situation) -> conditions.Facts:
         stalled_seconds=seen.remembered.still_seconds,
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
-        troubles=conditions.troubles(seen.replies),
+        troubles=troubles(seen.replies),
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
     )

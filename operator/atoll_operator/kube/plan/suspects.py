@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.spec import Failure
+from atoll_operator.api.parts import Failure
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import Node, Pod, Workload, workload_name
 from atoll_operator.kube.plan.exclusions import SUSPECT_SECONDS

@@ -1,0 +1,89 @@
+"""What the conditions of a job are decided from, under both executors; pure.
+
+`Facts` is the whole of it: the phase that the executor has found, what the shards answer, and what
+is seen of pods and nodes. `conditions` explains which of them counts first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+
+# Shards that ask nothing more of learners, and shards that do their work.
+ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
+SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
+NAMES_MAX: Final = 8  # that a message lists
+
+
+class Kind(StrEnum):
+    """What the operator does with a job."""
+
+    REJECTED = "Rejected"
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    FINISHING = "Finishing"  # the model is exported; the evaluator measures it once more
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+    @property
+    def over(self) -> bool:
+        """Nothing runs any more."""
+        return self in (Kind.COMPLETE, Kind.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A kind, with the reason and message of its condition."""
+
+    kind: Kind
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the conditions are made from. `live` is None when the registrar cannot be asked."""
+
+    phase: Phase
+    shard_states: tuple[pb.ShardState | None, ...]  # None: no answer
+    shard_problems: tuple[str, ...] = ()
+    desired: int = 0
+    live: int | None = None
+    missing: tuple[str, ...] = ()  # slots that are not in training, as far as that is known
+    quorum: int = 1
+    losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
+    exited: tuple[str, ...] = ()  # pods that have ended for good, in words
+    held: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    stalled_seconds: float = 0.0
+    unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
+    ephemeral: bool = False
+    pods_left: int = 0
+    refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
+    template_refused: bool = False  # one of them is made from a pod template
+    unread: str = ""  # why the job's objects cannot be read; empty: they can
+    troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
+    unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
+    begun: bool = False  # the job has trained since it was started or resumed
+
+    @property
+    def ended(self) -> bool:
+        """Every shard has had its last rounds."""
+        return all(state in ENDED for state in self.shard_states)
+
+
+def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """What shards that serve try again."""
+    return tuple(
+        f"shard {reply.shard}: {reply.reason}"
+        for reply in replies
+        if reply is not None and reply.reason and reply.state in SERVING
+    )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
