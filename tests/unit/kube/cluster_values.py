@@ -7,8 +7,9 @@ from atoll_operator.api.manifest import parse
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observation import Node, Pod
-from atoll_operator.kube.plan.children import JobChildren, Owner
+from atoll_operator.kube.plan.children import JobChildren
 from atoll_operator.kube.plan.exclusions import Exclusions
+from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 

@@ -78,26 +78,6 @@ def test_a_lost_node_is_excluded_and_restarts_no_pod() -> None:
     assert excluded_nodes(template(found, "StatefulSet", "tiny-eu-west")) == ()
 
 
-def test_a_pod_that_crashes_never_blocks_a_drain() -> None:
-    budgets = [each for (kind, _), each in children().items() if kind == "PodDisruptionBudget"]
-    assert budgets
-    for budget in budgets:
-        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-
-
-@pytest.mark.parametrize(
-    ("sync", "spare"),
-    [("{quorum: 1}", 2), ("{quorum: 2}", 1), ("{quorum: 3}", 1), ("{preset: DiLoCo}", 1)],
-)
-def test_a_drain_takes_what_the_quorum_can_spare_of_all_regions_together(
-    sync: str, spare: int
-) -> None:
-    spec = children(f"spec.sync={sync}")["PodDisruptionBudget", "tiny-learner"]["spec"]
-    assert spec["maxUnavailable"] == spare
-    labels = {Label.JOB: "tiny", Label.JOB_UID: "job-uid", Label.ROLE: "learner"}
-    assert spec["selector"] == {"matchLabels": labels}
-
-
 def test_the_log_s_end_is_the_last_word_of_a_container_that_wrote_no_other() -> None:
     for kind, name in (("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-syncer-0")):
         container = template(children(), kind, name)["spec"]["containers"][0]

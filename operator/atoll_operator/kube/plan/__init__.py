@@ -14,6 +14,9 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     rollout    how a new template reaches running pods
     sessions   whose session is dead, and who owns a slot (SetOwner)
     children   the objects that a job owns
+    budgets    how many pods a drain may evict at a time
+    configs    accounts and ConfigMaps of a job's pods
+    owner      what all children have from the job: labels, selectors, metadata
     accepted   the manifest that a job runs with
     rendering  which pod templates stay as they were rendered, and until when
     pods       the pod templates of those objects

@@ -29,9 +29,10 @@ from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refu
 from atoll_operator.kube.plan import events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
-from atoll_operator.kube.plan.children import JobChildren, Owner
+from atoll_operator.kube.plan.children import JobChildren
 from atoll_operator.kube.plan.drift import Difference, Settled, drift, quantity
 from atoll_operator.kube.plan.exclusions import exclusions
+from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.situation import Situation
 from atoll_protos.names import Label
 

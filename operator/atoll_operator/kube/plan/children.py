@@ -22,10 +22,9 @@ region `b-c` and job `a-b` with the region `c` do; the later one is told so (`ow
 
 Two hashes decide what happens to running pods. `Annotation.APPLIED` is the hash of a whole object:
 a live object that carries it and differs all the same was changed by somebody else (`drift`).
-`Annotation.TEMPLATE` is the hash of a
-role's pod template without what may change under running pods (the run file's name, which changes
-with the number of learners, and excluded nodes): a pod that carries another one is old, and
-`rollout` restarts it.
+`Annotation.TEMPLATE` is the hash of a role's pod template without what may change under running
+pods (the run file's name, which changes with the number of learners, and excluded nodes): a pod
+that carries another one is old, and `rollout` restarts it.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,46 +33,28 @@ from functools import partial
 from typing import Any
 
 from atoll_operator.api.parts import Reclaim, RegionNodes, RegionSpec, StorageType
-from atoll_operator.api.runfile import expected, run_file
-from atoll_operator.api.spec import API_VERSION, KIND, Job
+from atoll_operator.api.runfile import run_file
+from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import (
-    COMPONENT,
     EVALUATOR_ROLE,
     LEARNER_ROLE,
-    RUN_FILE,
     SHARD_PORT,
     SHARD_ROLE,
-    SLOTS_FILE,
     Annotation,
-    accepted_name,
     account_name,
     evaluator_name,
     learner_set,
-    learners_budget_name,
     shard_name,
-    shards_budget_name,
-    slots_name,
 )
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Object
-from atoll_operator.kube.plan import accepted, pods, restore
+from atoll_operator.kube.plan import budgets, configs, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
+from atoll_operator.kube.plan.owner import INSTANCE, Owner
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.plan.rendering import Renderings, RunConfig, digest, inputs
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
-from atoll_protos.run import RunFile
-
-INSTANCE = "app.kubernetes.io/instance"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The job's object, as owner of its children."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +77,23 @@ class JobChildren:
 
     def objects(self) -> list[Object]:
         """All children, in the order in which they are applied: what pods refer to comes first."""
-        job, serves = self.job, self.settings.serves
+        job, owner, serves = self.job, self.owner, self.settings.serves
         regions = [region for region in job.spec.regions if serves(region.name)]
         home = serves(syncer_region(job))
-        found = [self._accepted()] if self.manifest else []
-        found += [self._account(LEARNER_ROLE)] if regions else []
+        found = [configs.accepted_map(owner, self.manifest)] if self.manifest else []
+        found += [configs.account(owner, LEARNER_ROLE)] if regions else []
         if regions:
-            found.append(self._run_config(self._learners_file()))
-            found.append(self._learners_budget())
+            found.append(configs.run_config_map(owner, self._learners_file()))
+            found.append(budgets.of_learners(owner, job, self.unmarked))
         if home:
-            found += [self._account(SHARD_ROLE), self._run_config(self._shards_file())]
-            found += [self._slots(), self._shards_budget()]
+            found.append(configs.account(owner, SHARD_ROLE))
+            found.append(configs.run_config_map(owner, self._shards_file()))
+            found.append(configs.slots_map(owner, job))
+            found.append(budgets.of_shards(owner, job, self.unmarked))
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
             if job.spec.evaluator is not None:
-                found += [self._account(EVALUATOR_ROLE), self._evaluator()]
+                found += [configs.account(owner, EVALUATOR_ROLE), self._evaluator()]
         for region in regions:
             found += self._region(region)
         needless = self._own_accounts()
@@ -131,116 +114,11 @@ class JobChildren:
             if is_given
         }
 
-    # Each builder below returns plain objects as the API server takes them. They carry neither
-    # defaults that the API server would fill in nor status: server-side apply then owns exactly
-    # the fields that are written here, and a user may set any other field of a child.
-
-    def _labels(self, role: str, **more: str) -> dict[str, str]:
-        return {
-            "app.kubernetes.io/name": "atoll",
-            INSTANCE: self.owner.name,
-            "app.kubernetes.io/component": role,
-            "app.kubernetes.io/managed-by": COMPONENT,
-            Label.JOB: self.owner.name,
-            Label.JOB_UID: self.owner.uid,
-            Label.ROLE: role,
-            **more,
-        }
-
-    def _selector(self, role: str, unmarked: bool, **more: str) -> dict[str, str]:
-        """Labels that tell the pods of a role; without the job's UID where some do not have it."""
-        own = {} if unmarked else {Label.JOB_UID: self.owner.uid}
-        return {Label.JOB: self.owner.name, **own, Label.ROLE: role, **more}
-
-    def _object(
-        self, kind: str, api: str, name: str, labels: Mapping[str, str], **body: Any
-    ) -> Object:
-        """An object of the job's namespace that is deleted with the job."""
-        owner = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "name": self.owner.name,
-            "uid": self.owner.uid,
-            "controller": True,
-        }
-        metadata = {
-            "name": name,
-            "namespace": self.owner.namespace,
-            "labels": dict(labels),
-            "annotations": {},
-            "ownerReferences": [owner],
-        }
-        return {"apiVersion": api, "kind": kind, "metadata": metadata, **body}
-
-    def _account(self, role: str) -> Object:
-        """The identity of a role's pods. It has no rights: pods of a job never call the API server.
-
-        There is one per role, so that a cloud's identity can be given to shards alone.
-        """
-        name = account_name(self.owner.name, role)
-        labels = self._labels(role)
-        return self._object(
-            "ServiceAccount", "v1", name, labels, automountServiceAccountToken=False
-        )
-
     def _learners_file(self) -> RunConfig:
-        return self.renderings.learners_file or run_config(run_file(self.job))
+        return self.renderings.learners_file or configs.run_config(run_file(self.job))
 
     def _shards_file(self) -> RunConfig:
-        return self.renderings.shards_file or run_config(shards_file(self.job))
-
-    def _run_config(self, file: RunConfig) -> Object:
-        """A run file for pods to mount; immutable, so that a running pod never sees another one."""
-        labels, name = self._labels("run"), config_name(self.owner.name, file)
-        data = {RUN_FILE: file.text}
-        return self._object("ConfigMap", "v1", name, labels, data=data, immutable=True)
-
-    def _slots(self) -> Object:
-        """The list of the job's learners, for shards to read when they start.
-
-        It changes in place, so that more or fewer learners restart no shard. It is applied before
-        the learners' StatefulSets, so no learner runs that it lacks.
-        """
-        name, labels = slots_name(self.job.name), self._labels("run")
-        data = {SLOTS_FILE: expected(self.job).to_json()}
-        return self._object("ConfigMap", "v1", name, labels, data=data)
-
-    def _accepted(self) -> Object:
-        """The manifest as it was accepted, for the day on which a later one is not (`accepted`)."""
-        data = {accepted.SPEC: accepted.text(self.manifest)}
-        labels = self._labels("manifest")
-        return self._object("ConfigMap", "v1", accepted_name(self.job.name), labels, data=data)
-
-    def _learners_budget(self) -> Object:
-        """Lets a drain take as many learners at a time as the quorum can spare, and at least one.
-
-        At least one, because a budget that forbids every eviction blocks drains for ever. What an
-        evicted learner costs is little: it leaves in order, its work of one round is missed, and
-        its successor joins again.
-        """
-        spec = self.job.spec
-        spare = max(1, spec.learners - spec.quorum)
-        names = {learner_set(self.job.name, region.name) for region in spec.regions}
-        match = self._selector(LEARNER_ROLE, not self.unmarked.isdisjoint(names))
-        return self._budget(learners_budget_name(self.job.name), match, unavailable=spare)
-
-    def _shards_budget(self) -> Object:
-        """Lets a drain take one shard at a time."""
-        count = self.job.spec.syncer.shards
-        names = {shard_name(self.job.name, number) for number in range(count)}
-        match = self._selector(SHARD_ROLE, not self.unmarked.isdisjoint(names))
-        return self._budget(shards_budget_name(self.job.name), match, unavailable=1)
-
-    def _budget(self, name: str, match: Mapping[str, str], *, unavailable: int) -> Object:
-        """Lets a drain evict so many pods of a role at a time, in whatever regions they are."""
-        spec = {
-            "maxUnavailable": unavailable,
-            # A pod that crashes protects nothing: a drain may evict it, whatever the budget says.
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": dict(match)},
-        }
-        labels = self._labels("budget")
-        return self._object("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
+        return self.renderings.shards_file or configs.run_config(configs.shards_file(self.job))
 
     def _context(
         self, role: str, region: str, file: RunConfig, child: str, **more: Any
@@ -257,7 +135,7 @@ class JobChildren:
             role=role,
             labels=labels,
             region=region,
-            run_config=config_name(self.owner.name, file),
+            run_config=configs.config_name(self.owner.name, file),
             run_hash=file.hash,
             settings=self.renderings.settings(self.settings),
             endpoints=",".join(job.spec.syncer.endpoints or hosts),
@@ -267,6 +145,10 @@ class JobChildren:
             **more,
         )
 
+    # Each builder below returns plain objects as the API server takes them. They carry neither
+    # defaults that the API server would fill in nor status: server-side apply then owns exactly
+    # the fields that are written here, and a user may set any other field of a child.
+
     def _region(self, region: RegionSpec) -> list[Object]:
         """The learners of one region.
 
@@ -275,16 +157,20 @@ class JobChildren:
         hash leaves the run file's name out, which changes with the number of learners.
         """
         job, name = self.job, learner_set(self.owner.name, region.name)
-        labels = self._labels(LEARNER_ROLE, **{Label.REGION: region.name})
+        labels = self.owner.labels(LEARNER_ROLE, **{Label.REGION: region.name})
         context = self._context(
             LEARNER_ROLE, region.name, self._learners_file(), name, labels=labels,
             overrides=region.pod_overrides,
         )  # fmt: skip
         bare = _bare(context, run_config="")  # a count of learners restarts no pod
         template = self._template(name, context, bare, partial(pods.learner, job))
-        match = self._selector(LEARNER_ROLE, name in self.unmarked, **{Label.REGION: region.name})
-        fixed = self._selector(LEARNER_ROLE, name in self.unselected, **{Label.REGION: region.name})
-        workload = self._object(
+        match = self.owner.selector(
+            LEARNER_ROLE, name in self.unmarked, **{Label.REGION: region.name}
+        )
+        fixed = self.owner.selector(
+            LEARNER_ROLE, name in self.unselected, **{Label.REGION: region.name}
+        )
+        workload = self.owner.child(
             "StatefulSet",
             "apps/v1",
             name,
@@ -308,7 +194,7 @@ class JobChildren:
         suspects = self.exclusions.suspects.get(name)
         if suspects:
             workload["metadata"]["annotations"][Annotation.SUSPECTS] = suspects
-        service = self._object(
+        service = self.owner.child(
             "Service", "v1", name, labels,
             spec={"clusterIP": "None", "selector": match, "publishNotReadyAddresses": True},
         )  # fmt: skip
@@ -322,10 +208,10 @@ class JobChildren:
         store refuses the older one's commits.
         """
         job, name = self.job, shard_name(self.owner.name, number)
-        labels = self._labels(SHARD_ROLE, **{Label.SHARD: str(number)})
+        labels = self.owner.labels(SHARD_ROLE, **{Label.SHARD: str(number)})
         shard = {Label.SHARD: str(number)}
-        match = self._selector(SHARD_ROLE, name in self.unmarked, **shard)
-        fixed = self._selector(SHARD_ROLE, name in self.unselected, **shard)
+        match = self.owner.selector(SHARD_ROLE, name in self.unmarked, **shard)
+        fixed = self.owner.selector(SHARD_ROLE, name in self.unselected, **shard)
         context = self._context(
             SHARD_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
         )
@@ -338,7 +224,9 @@ class JobChildren:
         # would take the port for HTTP/1 or opaque bytes.
         ports = [{**port, "appProtocol": "kubernetes.io/h2c"}]
         found = [
-            self._object("Service", "v1", name, labels, spec={"selector": match, "ports": ports})
+            self.owner.child(
+                "Service", "v1", name, labels, spec={"selector": match, "ports": ports}
+            )
         ]
         storage = job.spec.syncer.storage
         if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM and claim == name:
@@ -360,7 +248,7 @@ class JobChildren:
         }
         if storage.storage_class_name:
             spec["storageClassName"] = storage.storage_class_name
-        claim = self._object("PersistentVolumeClaim", "v1", name, labels, spec=spec)
+        claim = self.owner.child("PersistentVolumeClaim", "v1", name, labels, spec=spec)
         claim["metadata"]["annotations"][Annotation.STATE] = restore.of_claim(
             self.job, self.owner.uid
         )
@@ -371,12 +259,12 @@ class JobChildren:
     def _evaluator(self) -> Object:
         """The evaluator, which lives where the shards live and reads their outer parameters."""
         job, name = self.job, evaluator_name(self.owner.name)
-        labels = self._labels(EVALUATOR_ROLE)
+        labels = self.owner.labels(EVALUATOR_ROLE)
         context = self._context(
             EVALUATOR_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
         )
         template = self._template(name, context, _bare(context), partial(pods.evaluator, job))
-        fixed = self._selector(EVALUATOR_ROLE, name in self.unselected)
+        fixed = self.owner.selector(EVALUATOR_ROLE, name in self.unselected)
         return self._deployment(name, labels, fixed, template, self.running.evaluator)
 
     def _deployment(
@@ -394,7 +282,7 @@ class JobChildren:
             "selector": {"matchLabels": dict(selector)},
             "template": self._placed(name, template),
         }
-        found = self._object("Deployment", "apps/v1", name, labels, spec=spec)
+        found = self.owner.child("Deployment", "apps/v1", name, labels, spec=spec)
         found["metadata"]["annotations"] |= self._note(name, template)
         return found
 
@@ -433,26 +321,6 @@ def _bare(context: pods.RoleContext, **more: Any) -> pods.RoleContext:
 def syncer_region(job: Job) -> str:
     """The region where the shards live: as given, else the first region."""
     return job.spec.syncer.region or job.spec.regions[0].name
-
-
-def shards_file(job: Job) -> RunFile:
-    """The run file of shards and evaluator: without regions, so that a shard takes every slot.
-
-    So neither a change of `learners` nor a region more or less restarts a shard, and no learner of
-    a new slot meets a shard that does not know it yet. That only slots of the job dial is seen to
-    by those who start them: the operators, and a learner's own run file (`read_settings`).
-    """
-    return replace(run_file(job), regions=())
-
-
-def run_config(file: RunFile) -> RunConfig:
-    """A run file as pods mount it."""
-    return RunConfig(text=file.to_json(), hash=file.hash[:16])
-
-
-def config_name(job: str, file: RunConfig) -> str:
-    """Name of a run file's ConfigMap. It carries the file's hash because it is immutable."""
-    return f"{job}-run-{digest(file.text)[:10]}"
 
 
 def with_applied_hash(child: Object) -> Object:

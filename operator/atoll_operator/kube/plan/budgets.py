@@ -1,0 +1,52 @@
+"""The budgets of a job: how many of its pods a drain may evict at a time.
+
+`unmarked` are the names of workloads some of whose pods have no label with the job's UID.
+"""
+
+from collections.abc import Mapping, Set
+
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import (
+    LEARNER_ROLE,
+    SHARD_ROLE,
+    learner_set,
+    learners_budget_name,
+    shard_name,
+    shards_budget_name,
+)
+from atoll_operator.kube.observation import Object
+from atoll_operator.kube.plan.owner import Owner
+
+
+def of_learners(owner: Owner, job: Job, unmarked: Set[str]) -> Object:
+    """Lets a drain take as many learners at a time as the quorum can spare, and at least one.
+
+    At least one, because a budget that forbids every eviction blocks drains for ever. What an
+    evicted learner costs is little: it leaves in order, its work of one round is missed, and
+    its successor joins again.
+    """
+    spec = job.spec
+    spare = max(1, spec.learners - spec.quorum)
+    names = {learner_set(job.name, region.name) for region in spec.regions}
+    match = owner.selector(LEARNER_ROLE, not unmarked.isdisjoint(names))
+    return _budget(owner, learners_budget_name(job.name), match, unavailable=spare)
+
+
+def of_shards(owner: Owner, job: Job, unmarked: Set[str]) -> Object:
+    """Lets a drain take one shard at a time."""
+    count = job.spec.syncer.shards
+    names = {shard_name(job.name, number) for number in range(count)}
+    match = owner.selector(SHARD_ROLE, not unmarked.isdisjoint(names))
+    return _budget(owner, shards_budget_name(job.name), match, unavailable=1)
+
+
+def _budget(owner: Owner, name: str, match: Mapping[str, str], *, unavailable: int) -> Object:
+    """Lets a drain evict so many pods of a role at a time, in whatever regions they are."""
+    spec = {
+        "maxUnavailable": unavailable,
+        # A pod that crashes protects nothing: a drain may evict it, whatever the budget says.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": dict(match)},
+    }
+    labels = owner.labels("budget")
+    return owner.child("PodDisruptionBudget", "policy/v1", name, labels, spec=spec)
