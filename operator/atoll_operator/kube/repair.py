@@ -15,7 +15,7 @@
 Both read the API server once more, past every cache, because the plan may be a second old and the
 steps cannot be taken back: a pod whose node has just returned must not be killed, and a slot must
 not be given to a pod that has itself been replaced (the registrar relies on the latter, rule 4 of
-docs/protocol.md). What is to be done was decided by `plan.nodes` and `plan.sessions`.
+docs/protocol.md). What is to be done was decided by `plan.replacements` and `plan.sessions`.
 """
 
 import time

@@ -19,7 +19,7 @@ from atoll_operator.kube.edges.api import Api, ConflictError, NotFoundError
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.plan.actions import Plan
-from atoll_operator.kube.plan.nodes import works_again
+from atoll_operator.kube.plan.replacements import works_again
 from atoll_operator.kube.recorder import Recorder
 
 log = structlog.get_logger()

@@ -8,8 +8,9 @@ from atoll_operator.api.facts import Kind, Phase
 from atoll_operator.kube.objects import workload
 from atoll_operator.kube.observation import Observation, Refusal, Remembered
 from atoll_operator.kube.plan import status
-from atoll_operator.kube.plan.nodes import NodeState, Placement
+from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import (
     BUSY_SECONDS,

@@ -12,7 +12,8 @@ from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Observation, Pod, Replaced, Workload
 from atoll_operator.kube.plan import restarts
 from atoll_operator.kube.plan.exclusions import SUSPECT_SECONDS, exclusions
-from atoll_operator.kube.plan.nodes import NodeState, Placement
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.suspects import HUNG_SECONDS, SUSPECTS_MAX
 from unit.kube.cluster_values import learner, node, reply, shard
 from unit.kube.test_planner import NOW, answers, planned, seen, template_of

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from atoll_operator.kube.objects import replaced_text, suspects_text
 from atoll_operator.kube.observation import Pod, Replaced, Workload, workload_name
-from atoll_operator.kube.plan.nodes import NodeState, Placement, ToReplace
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.replacements import Placement, ToReplace
 
 SUSPECT_SECONDS = 3600.0
 

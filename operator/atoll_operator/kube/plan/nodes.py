@@ -1,20 +1,6 @@
-"""Which nodes count as lost, which pods are made again elsewhere, and when the operator holds.
+"""Which nodes count as lost, and when so many are that the nodes are not to blame.
 
-Kubernetes alone never replaces a StatefulSet's pod whose node has died: the pod stays Terminating
-until the node returns, because only the node's kubelet could confirm that its process has ended.
-Atoll may do better. Its registrar fences a slot: once SetOwner has been taken, no process of an
-older pod can act for that slot. So a pod on a lost node may be deleted at once, and its
-StatefulSet makes it again on another node.
-
-Inputs. Two facts must agree before a pod is replaced, because each alone is often wrong:
-- its *session is dead* at the syncer (`sessions.judge`): the registrar saw it leave or fall
-  silent, or a shard does not answer. A cut between the learner and the syncer looks the same.
-- its *node is lost* at the API server: the Node is NotReady, deleted, or its Lease is silent. A
-  kubelet that was killed looks the same, while its pods train on.
-When the syncer cannot be asked, which is always so for the evaluator, a pod's session counts as
-dead only if its Node is deleted, is declared out-of-service, or has been NotReady for
-nodeLossSeconds: a kubelet that restarts is NotReady for a moment. A silent Lease is not enough
-then.
+Whose pods are made again elsewhere is decided by `replacements`.
 
 Clocks. The kubelet writes `renewTime` by its own clock, so only *changes* of it are used, timed by
 the operator's monotonic clock (`Leases`). A Lease is silent when it has not changed for
@@ -36,21 +22,7 @@ SILENT, NOT_READY and GONE are *lost*; DOUBTFUL only counts for a storm.
 
 Storm. When more than `stormPercent` of a region's nodes, and at least three, are lost or doubtful
 at once, a network or the API server has failed rather than the nodes. (Nodes that have never been
-Ready are booting, and count neither way.) Then nothing of that region is replaced (`held`,
-condition NodeLossHeld), and while it settles, for nodeLossSeconds after the last storm, any lost
-node still holds, because nodes return one after the other. A node that is
-deleted or declared out-of-service by a person is replaced even in a storm, and the annotation
-`atoll.dev/release-hold` on the job lifts the hold.
-
-State machine of a pod on a lost node (one arrow or more in each pass; see `repair` for the order):
-
-    chosen (`decide`) ──> the template excludes the node (`exclusions`, applied)
-      ──> the controller has observed that template ──> the Lease is still silent at the API server
-      ──> the slot's owner is retired (SetOwner) ──> deleted, grace 0, with a UID precondition
-      ──> made again elsewhere ──> named owner (SetOwner) ──> trains (`works_again`)
-
-The exclusion comes before the delete because at 20 s the scheduler still takes the dead node for a
-good one, and the pod's own requests have just been freed on it.
+Ready are booting, and count neither way.) What that holds up is told in `replacements`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,15 +30,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from atoll_operator.api.parts import Failure
-from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.observation import (
-    Node,
-    Pod,
-    Replaced,
-    Replacement,
-    Workload,
-    workload_name,
-)
+from atoll_operator.kube.observation import Node
 
 LEASE_SECONDS = 40.0  # Kubernetes' default duration of a node's Lease
 RENEWALS_PER_LEASE = 4  # a kubelet renews after a quarter of the duration
@@ -268,142 +232,3 @@ def storm(
     if released or not (many or (settling and lost)):
         return None
     return Storm(region=region, lost=lost, nodes=found.nodes)
-
-
-# ---------------------------------------------------------------- placement
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToReplace:
-    """A pod to delete, so that its controller makes it again on another node."""
-
-    pod: Pod
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """What is to be done about lost nodes."""
-
-    replace: tuple[ToReplace, ...] = ()
-    held: tuple[Storm, ...] = ()  # storms that keep a pod from being replaced
-    exhausted: tuple[str, ...] = ()  # names of pods without replacements left
-    lost: Mapping[str, NodeState] = field(default_factory=dict)  # by node
-    storms: tuple[str, ...] = ()  # regions with too many lost nodes right now
-    suspected: tuple[Pod, ...] = ()  # learners that crash where they are (`suspects`)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementInput:
-    """What one decision rests on."""
-
-    pods: Sequence[Pod]  # each with its region, shards and evaluators too
-    nodes: Mapping[str, Node]
-    dead: frozenset[str]  # UIDs of pods whose session or shard is dead
-    unseen: frozenset[str]  # UIDs about which the syncer could not be asked
-    counts: Mapping[str, int]  # replacements of the last day, by pod name
-    failure: Failure
-    region_nodes: Mapping[str, Sequence[Node]]
-    released: bool
-    settling: frozenset[str] = frozenset()  # regions with a storm within nodeLossSeconds
-
-
-def decide(seen: PlacementInput) -> Placement:
-    """Replace each pod whose session is dead and whose node is lost, unless a storm holds it."""
-    seconds = seen.failure.node_loss_seconds
-    census = seen.nodes if isinstance(seen.nodes, Census) else Census(seen.nodes)
-    states = census.states(seconds)
-    tallies = {region: census.tally(each, seconds) for region, each in seen.region_nodes.items()}
-    lost = dict(census.lost(seconds))
-    storms = _storms(seen, tallies, settling=True)
-    replaced: list[ToReplace] = []
-    exhausted: list[str] = []
-    held: dict[str, Storm] = {}
-    for pod in seen.pods:
-        if not pod.node:
-            continue
-        state = states.get(pod.node, NodeState.GONE)
-        if state is NodeState.GONE:
-            lost[pod.node] = state
-        if not _is_lost(pod, state, seen):
-            continue
-        node = seen.nodes.get(pod.node)
-        if pod.region in storms and node is not None and not node.out_of_service:
-            held[pod.region] = storms[pod.region]
-        elif seen.counts.get(pod.name, 0) >= seen.failure.max_replacements_per_slot:
-            exhausted.append(pod.name)
-        else:
-            reason = f"its session is dead and its node {pod.node} is {state}"
-            replaced.append(ToReplace(pod=pod, node=pod.node, reason=reason))
-    return Placement(
-        replace=tuple(replaced),
-        held=tuple(held.values()),
-        exhausted=tuple(exhausted),
-        lost=lost,
-        storms=tuple(_storms(seen, tallies, settling=False)),
-    )
-
-
-def _storms(
-    seen: PlacementInput, tallies: Mapping[str, Tally], *, settling: bool
-) -> dict[str, Storm]:
-    """Storms by region; `settling`: with the regions that had one a moment ago."""
-    found = {}
-    for region, counted in tallies.items():
-        lasts = settling and region in seen.settling
-        one = storm(region, counted, seen.failure, released=seen.released, settling=lasts)
-        if one is not None:
-            found[region] = one
-    return found
-
-
-def _is_lost(pod: Pod, state: NodeState, seen: PlacementInput) -> bool:
-    if not state.lost:
-        return False
-    if pod.uid in seen.dead:
-        return True
-    if pod.uid not in seen.unseen or state is NodeState.SILENT:
-        return False
-    node = seen.nodes.get(pod.node)
-    if node is None or node.out_of_service:
-        return True
-    return node.not_ready_seconds >= seen.failure.node_loss_seconds
-
-
-def region_nodes(
-    regions: Iterable[str], nodes: Mapping[str, Node], *, spans_regions: bool
-) -> dict[str, Sequence[Node]]:
-    """Nodes by region: by their label where one cluster spans regions, else all of them."""
-    census = nodes if isinstance(nodes, Census) else Census(nodes)
-    if not spans_regions:
-        return dict.fromkeys(regions, census.every())
-    found = census.regions()
-    return {region: found.get(region, ()) for region in regions}
-
-
-def counts(
-    job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload], now: float
-) -> dict[str, int]:
-    """Replacements of the last day by pod name, of learners; `now` is in UNIX seconds.
-
-    A replacement that is under way is already counted in the annotation (it is applied before the
-    pod is deleted), so it is not counted against itself.
-    """
-    found: dict[str, int] = {}
-    for pod in pods:
-        live = workloads.get(workload_name(job, pod))
-        if live is None or pod.role != LEARNER_ROLE:
-            continue
-        noted = live.replaced.get(pod.ordinal, Replaced())
-        found[pod.name] = noted.within_a_day(now) - (noted.uid == pod.uid)
-    return found
-
-
-def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
-    """Whether the successor of a replaced pod trains or serves; `training` holds pods' UIDs."""
-    if each.role == LEARNER_ROLE:
-        new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
-        return any(pod.uid in training for pod in new)
-    new = [pod for pod in pods if (pod.role, pod.shard) == (each.role, each.shard)]
-    return any(pod.ready and not pod.terminating and pod.uid != each.old_uid for pod in new)

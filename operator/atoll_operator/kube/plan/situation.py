@@ -11,11 +11,11 @@ from atoll_operator.api.facts import Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation
 from atoll_operator.kube.observation import Observation, Pod, with_region
-from atoll_operator.kube.plan import nodes, sessions, suspects
 from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan import replacements, sessions, suspects
 from atoll_operator.kube.plan.children import syncer_region
-from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.settings import Settings
 
 
@@ -73,14 +73,14 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
         seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
     )
     home = syncer_region(job)
-    of_regions = nodes.region_nodes(
+    of_regions = replacements.region_nodes(
         [region.name for region in job.spec.regions],
         seen.nodes,
         spans_regions=settings.spans_regions,
     )
-    counts = nodes.counts(job.name, seen.pods, seen.workloads, now)
-    placement = nodes.decide(
-        nodes.PlacementInput(
+    counts = replacements.counts(job.name, seen.pods, seen.workloads, now)
+    placement = replacements.decide(
+        replacements.PlacementInput(
             pods=[
                 with_region(pod, home)
                 for pod in seen.pods

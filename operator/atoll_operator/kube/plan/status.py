@@ -46,8 +46,8 @@ from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
-from atoll_operator.kube.plan.nodes import Placement
 from atoll_operator.kube.plan.phase import export_url, last_lines, last_words
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation, retry_of
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
