@@ -554,14 +554,18 @@ class HelloReply(_message.Message):
     def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., complete: bool = ..., final: bool = ...) -> None: ...
 
 class MarkBegunRequest(_message.Message):
-    __slots__ = ("shard",)
+    __slots__ = ("shard", "run")
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     shard: int
-    def __init__(self, shard: _Optional[int] = ...) -> None: ...
+    run: str
+    def __init__(self, shard: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
 
 class MarkBegunReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
 
 class ReportFinalRequest(_message.Message):
     __slots__ = ("shard", "file", "file_digest")

@@ -234,9 +234,8 @@ def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effec
     ending.registrar_says(state, complete=reply.complete)
     if not reply.run:
         return []
-    if state.history.run and state.history.run != reply.run:
-        reason = f"this store holds run {state.history.run}, the registrar has {reply.run}"
-        return [Exit(ExitCode.OTHER_JOB, reason)]
+    if other := _other_run(state, reply.run):
+        return other
     effects: list[Effect] = []
     if seeding.registrar_says(state, begun=reply.begun):
         effects += recovery.found_empty(state, now)
@@ -244,6 +243,22 @@ def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effec
     if state.history.run:
         return [*effects, *seeding.ask(state), *ending.report_again(state, reply)]
     return [Append(_started(state, reply.run)), *effects]
+
+
+def mark_answered(state: State, reply: pb.MarkBegunReply) -> list[Effect]:
+    """The registrar has marked this shard, or is in another run and has not."""
+    if other := _other_run(state, reply.run):
+        return other
+    seeding.marked(state)
+    return []
+
+
+def _other_run(state: State, registrars: str) -> list[Effect]:
+    """End this process when its store holds another run than the registrar (rule 2)."""
+    if registrars in ("", state.history.run) or not state.history.run:
+        return []
+    reason = f"this store holds run {state.history.run}, the registrar has {registrars}"
+    return [Exit(ExitCode.OTHER_JOB, reason)]
 
 
 # ------------------------------------------------------------ the registrar's calls
@@ -255,9 +270,7 @@ def requested(state: State, token: int, request: Any) -> list[Effect]:
         case pb.HelloRequest():
             return _hello(state, token, request)
         case pb.MarkBegunRequest():
-            known = request.shard in state.history.begun
-            entry = log.Begun(shard=request.shard)
-            return [*([] if known else [Append(entry)]), Reply(token, pb.MarkBegunReply())]
+            return _mark_begun(state, token, request)
         case pb.ReportFinalRequest():
             known = request.shard in state.history.finals
             part = log.ShardFinal(
@@ -281,6 +294,19 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
         final=request.shard in state.history.finals,
     )
     return [Reply(token, reply)]
+
+
+def _mark_begun(state: State, token: int, request: pb.MarkBegunRequest) -> list[Effect]:
+    """Rule 1: the mark of a run. A call that names another run comes too late and marks nothing.
+
+    A shard of an earlier version names no run, and a registrar without its log has none to compare.
+    """
+    run = state.history.run
+    of_another = bool(run and request.run and request.run != run)
+    reply = Reply(token, pb.MarkBegunReply(run=run))
+    if of_another or request.shard in state.history.begun:
+        return [reply]
+    return [Append(log.Begun(shard=request.shard)), reply]
 
 
 def _set_owner(state: State, token: int, request: pb.SetOwnerRequest) -> list[Effect]:

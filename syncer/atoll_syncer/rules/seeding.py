@@ -221,7 +221,7 @@ def release(state: State, now: float) -> list[Effect]:
 def mark(state: State) -> list[Effect]:
     """Have this shard marked begun at the registrar."""
     if not state.registrar:
-        return [Ask(pb.MarkBegunRequest(shard=state.number))]
+        return [Ask(pb.MarkBegunRequest(shard=state.number, run=state.history.run))]
     if state.number in state.history.begun:
         marked(state)
         return []

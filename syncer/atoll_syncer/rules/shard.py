@@ -329,8 +329,7 @@ class Shard:
             case pb.HelloReply():
                 return [*runs.hello_answered(self.state, reply, now), *self._move(now)]
             case pb.MarkBegunReply():
-                seeding.marked(self.state)
-                return self._move(now)
+                return [*runs.mark_answered(self.state, reply), *self._move(now)]
             case pb.ReportFinalReply():
                 ending.part_reported(self.state)
                 return []

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Quorum
@@ -15,6 +16,7 @@ from atoll_syncer.model.effects import (
     Ask,
     Drop,
     EndSession,
+    Exit,
     PublishHead,
     Reply,
     SetModel,
@@ -84,7 +86,7 @@ def test_no_round_opens_before_the_mark_is_durable_rule_1() -> None:
     one.model(session)
     one.seed(session)
     asked = [ask.request for ask in one.take(Ask)]
-    assert pb.MarkBegunRequest(shard=1) in asked
+    assert pb.MarkBegunRequest(shard=1, run=RUN) in asked
     step_all(one, [session], range(1, 20))
     assert one.sent("call") == []
     one.feed(one.shard.answered(pb.MarkBegunReply(), one.now))
@@ -95,9 +97,34 @@ def test_no_round_opens_before_the_mark_is_durable_rule_1() -> None:
 def test_a_mark_is_durable_before_it_is_answered_rule_1() -> None:
     one, _ = begun("a-0")
     one.effects.clear()
-    request = pb.MarkBegunRequest(shard=1)
+    for run in (RUN, ""):  # a shard of an earlier version names none
+        request = pb.MarkBegunRequest(shard=1, run=run)
+        effects = one.shard.registrar_request(7, request, one.now)
+        assert effects == [Append(log.Begun(shard=1)), Reply(7, pb.MarkBegunReply(run=RUN))]
+
+
+def test_a_mark_of_another_run_is_not_made_and_its_caller_ends_rule_1() -> None:
+    """It was on its way while the registrar lost its store and began another run."""
+    one, _ = begun("a-0")
+    request = pb.MarkBegunRequest(shard=1, run="an earlier run")
     effects = one.shard.registrar_request(7, request, one.now)
+    assert effects == [Reply(7, pb.MarkBegunReply(run=RUN))]
+    entries = (log.RunStarted(run="an earlier run"),)
+    other = side(shard=1, job=run_file(shards=2), entries=entries).start()
+    other.feed(other.shard.answered(pb.MarkBegunReply(run=RUN), other.now))
+    assert [each.code for each in other.take(Exit)] == [ExitCode.OTHER_JOB]
+    assert not other.state.seed.marked
+
+
+def test_a_mark_is_made_by_a_registrar_that_names_no_run_rule_1() -> None:
+    """It is of an earlier version, or has lost its log and does not know the run yet."""
+    lost = side(fresh=False, job=run_file(shards=2)).start()
+    effects = lost.shard.registrar_request(7, pb.MarkBegunRequest(shard=1, run=RUN), lost.now)
     assert effects == [Append(log.Begun(shard=1)), Reply(7, pb.MarkBegunReply())]
+    one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
+    one.feed(one.shard.answered(pb.MarkBegunReply(), one.now))
+    assert one.take(Exit) == []
+    assert one.state.seed.marked
 
 
 def test_a_welcome_comes_only_after_the_incarnation_is_durable_rules_4_and_5() -> None:
