@@ -23,14 +23,26 @@ class Installed:
     helm: str
 
     def install(self, values: Mapping[str, str]) -> None:
-        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        words = ("upgrade", "--install", RELEASE, str(CHART), "--create-namespace")
+        self._helm(*words, *_settings(values))
+
+    def upgrade(self, values: Mapping[str, str]) -> int:
+        """Change values of the release; returns the revision to roll back to."""
+        listed = json.loads(self._helm("history", RELEASE, "--output", "json", waits=False))
+        self._helm("upgrade", RELEASE, str(CHART), "--reuse-values", *_settings(values))
+        return int(listed[-1]["revision"])
+
+    def rollback(self, revision: int) -> None:
+        self._helm("rollback", RELEASE, str(revision))
+
+    def _helm(self, *words: str, waits: bool = True) -> str:
+        program = (self.helm, f"--kubeconfig={self.kube.kubeconfig}", "--namespace", NAMESPACE)
+        wait = ("--wait", "--timeout", "90s") if waits else ()
         done = subprocess.run(
-            [self.helm, f"--kubeconfig={self.kube.kubeconfig}", "upgrade", "--install", RELEASE,
-             str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--wait",
-             "--timeout", "90s", *words],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [*program, *words, *wait], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
@@ -45,3 +57,7 @@ class Installed:
 
     def logs(self) -> str:
         return self.kube("-n", NAMESPACE, "logs", DEPLOYMENT, "--tail=40")
+
+
+def _settings(values: Mapping[str, str]) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]

@@ -1,0 +1,146 @@
+"""Others change a job's objects: drift is reverted, and foreign objects are not touched."""
+
+import json
+
+import pytest
+
+from cluster.kubectl import until
+from cluster.person import Person
+
+pytestmark = pytest.mark.timeout(900)
+
+DRIFT_SECONDS_MAX = 120.0
+KINDS = "statefulset,deployment,service,configmap,serviceaccount,poddisruptionbudget"
+
+
+def children(person: Person) -> dict[str, str]:
+    """UIDs of the job's objects, by kind and name."""
+    items = json.loads(person.types(f"kubectl get {KINDS} -l atoll.dev/job=tiny -o json"))["items"]
+    return {
+        f"{each['kind'].lower()}/{each['metadata']['name']}": each["metadata"]["uid"]
+        for each in items
+    }
+
+
+def test_kubectl_scale_on_a_child_is_reverted(person: Person) -> None:
+    before = person.starts()
+    person.types("kubectl scale statefulset tiny-eu-west --replicas=3")
+    until("one again", lambda: _replicas(person) == 1, DRIFT_SECONDS_MAX)
+    person.types("kubectl scale statefulset tiny-eu-west --replicas=0")
+    until("one again", lambda: _replicas(person) == 1, DRIFT_SECONDS_MAX)
+    person.trains(2)
+    assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
+
+
+def _replicas(person: Person) -> int:
+    words = "kubectl get statefulset tiny-eu-west -o jsonpath={.spec.replicas}"
+    return int(person.types(words))
+
+
+@pytest.mark.long
+def test_edits_of_every_child_are_reverted(person: Person) -> None:
+    before = person.starts()
+    wrong = {
+        "service/tiny-syncer-0": {"spec": {"selector": {"wrong": "yes"}}},
+        "service/tiny-eu-west": {"spec": {"publishNotReadyAddresses": False}},
+        "deployment/tiny-syncer-0": {"metadata": {"labels": {"atoll.dev/job": "other"}}},
+        "statefulset/tiny-us-east": {"metadata": {"labels": {"atoll.dev/region": "other"}}},
+        "serviceaccount/tiny-learner": {"automountServiceAccountToken": True},
+    }
+    seen = {name: _object(person, name) for name in wrong}
+    for name, patch in wrong.items():
+        person.types(f"kubectl patch {name} --type=merge -p '{json.dumps(patch)}'")
+    for name, patch in wrong.items():
+        until(
+            f"{name} is as it was",
+            lambda name=name, patch=patch: _same(  # type: ignore[misc]
+                _object(person, name), seen[name], patch
+            ),
+            DRIFT_SECONDS_MAX,
+        )
+    person.goes_on(["us-east-0", "eu-west-0"])
+    assert person.uids() == before
+
+
+def _object(person: Person, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(person.types(f"kubectl get {name} -o json"))
+    return found
+
+
+def _same(now: object, then: object, where: object) -> bool:
+    """Whether two objects are the same at the places that a patch names."""
+    if not isinstance(where, dict):
+        return now == then
+    if not isinstance(now, dict) or not isinstance(then, dict):
+        return False
+    if not all(key in then for key in where):  # added by the patch: must be gone, or ignored
+        return now == then
+    return all(_same(now.get(key), then.get(key), where[key]) for key in where)
+
+
+@pytest.mark.long
+def test_every_child_that_is_deleted_is_made_again(person: Person) -> None:
+    person.starts()
+    before = children(person)
+    kinds = ("service", "poddisruptionbudget", "serviceaccount", "deployment", "statefulset")
+    for kind in kinds:
+        person.types(f"kubectl delete {kind} -l atoll.dev/job=tiny")
+
+    def again() -> bool:
+        now = children(person)
+        return now.keys() == before.keys() and all(
+            now[name] != uid for name, uid in before.items() if name.split("/")[0] in kinds
+        )
+
+    until("all are there again", again, DRIFT_SECONDS_MAX)
+    person.trains(2)
+
+
+def test_an_object_of_somebody_else_in_the_way_is_said_and_not_touched(person: Person) -> None:
+    person.types("kubectl create service clusterip tiny-syncer-0 --tcp=80:8000")
+    person.types("kubectl create deployment tiny-evaluator --image=none")
+    foreign = _object(person, "service/tiny-syncer-0")
+    person.applies()
+    person.reads("Accepted", "False", "Service", "tiny-syncer-0")
+    assert _object(person, "service/tiny-syncer-0")["spec"] == foreign["spec"]
+    person.types("kubectl delete service tiny-syncer-0")
+    person.trains(2)
+    person.reads("Accepted", "True")
+    person.types("kubectl delete dtj tiny")
+    assert "tiny-evaluator" in person.types("kubectl get deployment tiny-evaluator -o name")
+
+
+@pytest.mark.long
+def test_jobs_whose_names_would_collide_do_not_fight(person: Person) -> None:
+    person.starts()
+    mine = children(person)
+    other = person.manifest.replace("{name: tiny}", "{name: tiny-us}").replace(
+        "    - {name: us-east, learners: 1}\n    - {name: eu-west, learners: 1}\n",
+        "    - {name: east, learners: 1}\n",
+    )
+    other = other.replace("region: us-east, ", "region: east, ")
+    person.types("kubectl apply -f -", stdin=other)
+    until(
+        "the second says so, or has names of its own",
+        lambda: "tiny-us-east" in _said(person) or len(_sets(person)) == 3,
+        90,
+    )
+    person.types("kubectl delete dtj tiny-us")
+    person.goes_on(["us-east-0", "eu-west-0"])
+    assert children(person) == mine
+
+
+def _said(person: Person) -> str:
+    return person.types("kubectl get dtj tiny-us -o jsonpath={.status.conditions[*].message}")
+
+
+def _sets(person: Person) -> list[str]:
+    return person.types("kubectl get statefulset -o name").split()
+
+
+@pytest.mark.long
+def test_a_namespace_that_is_deleted_goes_with_all_jobs(person: Person) -> None:
+    person.starts()
+    person.kube("delete", "namespace", person.namespace, "--wait=false")
+    until("gone", lambda: person.kube.attempt("get", "ns", person.namespace).returncode != 0, 120)
+    person.kube("create", "namespace", person.namespace)  # the fixture deletes it again

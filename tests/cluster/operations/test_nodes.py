@@ -1,0 +1,96 @@
+"""What a person does to nodes and pods: drain, cordon, delete, evict."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.conftest import LabCommand
+from cluster.kubectl import Kubectl, until
+from cluster.person import Person
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def uncordoned(lab: LabCommand, kube: Kubectl) -> Iterator[None]:
+    """Every node takes pods again after the test."""
+    yield
+    names = kube("get", "nodes", "-o", "name").split()
+    kube("uncordon", *names)
+
+
+def moved(person: Person, pod: str, uid: str) -> bool:
+    return person.uids().get(pod, uid) != uid
+
+
+def test_a_drain_moves_one_learner_and_the_others_train_on(
+    person: Person, uncordoned: None
+) -> None:
+    before = person.starts()
+    node = person.job.node_of("tiny-eu-west-0")
+    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=120s")
+    until("moved", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]), 60)
+    person.trains(2)
+    assert person.job.node_of("tiny-eu-west-0") != node
+    assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
+
+
+@pytest.mark.long
+def test_a_drain_is_not_blocked_by_pods_that_crash(person: Person, uncordoned: None) -> None:
+    wrong = "- {name: eu-west, learners: 2, podOverrides: {args: [--batch=-1]}}"
+    person.edits(("- {name: eu-west, learners: 1}", wrong))
+    person.reads("Degraded", "True", "exit code 64")
+    node = person.job.node_of("tiny-eu-west-0")
+    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=120s")
+
+
+@pytest.mark.long
+def test_a_cordon_changes_nothing(person: Person, uncordoned: None) -> None:
+    before = person.starts()
+    person.types(f"kubectl cordon {person.job.node_of('tiny-eu-west-0')}")
+    person.goes_on(["us-east-0", "eu-west-0"])
+    assert person.uids() == before
+    assert person.job.condition("Degraded")["status"] == "False"
+
+
+@pytest.mark.long
+def test_a_pod_that_is_deleted_comes_back_and_goes_on(person: Person) -> None:
+    before = person.starts()
+    person.types("kubectl delete pod tiny-eu-west-0 --wait=false")
+    until("made again", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]), 120)
+    person.trains(2)
+
+
+@pytest.mark.long
+def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(person: Person) -> None:
+    before = person.starts()
+    run = person.job.get()["status"]["run"]
+    (shard,) = person.job.pods("shard")
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": shard, "namespace": person.namespace},
+    }
+    where = f"/api/v1/namespaces/{person.namespace}/pods/{shard}/eviction"
+    person.kube("create", "--raw", where, "-f", "-", stdin=json.dumps(eviction))
+    until("another pod", lambda: shard not in person.job.pods("shard"), 120)
+    person.trains(2)
+    reply = person.job.status()
+    assert reply is not None
+    assert reply.run == run
+    assert person.uids("learner").items() <= before.items()
+
+
+@pytest.mark.long
+def test_rollout_restart_of_a_region_restarts_its_learners_once(person: Person) -> None:
+    before = person.starts()
+    person.types("kubectl annotate dtj tiny atoll.dev/restart=now")
+    until(
+        "both are made again",
+        lambda: all(
+            moved(person, pod, before[pod]) for pod in ("tiny-us-east-0", "tiny-eu-west-0")
+        ),
+        240,
+    )
+    person.trains(2)

@@ -1,0 +1,122 @@
+"""A person at a terminal: types kubectl commands, edits one manifest, and reads what is said.
+
+The scenarios in `operations/` are written with this, so that each can be read, and typed, as it is.
+"""
+
+import shlex
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cluster.kubectl import Kubectl, until
+from cluster.training import Job
+
+JOB = "tiny"
+MANIFEST = """\
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 100000
+  regions:
+    - {name: us-east, learners: 1}
+    - {name: eu-west, learners: 1}
+  syncer: {region: us-east, shards: 1}
+  sync: {fragments: 4, period: 16, overlap: 2, quorum: 1}
+  learner:
+    template:
+      spec:
+        containers:
+          - name: learner
+            command: [atoll-worker, "bytegpt.train:main"]
+            args: [--batch=2, --context=64, --step-milliseconds-min=300]
+"""
+SAID_SECONDS_MAX = 90.0  # what is promised is 15 s; no test depends on how fast the machine is
+TRAINS_SECONDS_MAX = 240.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Person:
+    """Somebody with a namespace, a terminal and one manifest of a job called tiny."""
+
+    kube: Kubectl
+    namespace: str
+    manifest: str = MANIFEST
+    job: Job = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = Job(kube=self.kube, namespace=self.namespace, name=JOB)
+
+    # ------------------------------------------------------------ types
+
+    def types(self, command: str, stdin: str | None = None) -> str:
+        """Run a kubectl command in the namespace and return what it prints."""
+        return self.kube(*self._words(command), stdin=stdin)
+
+    def is_refused(self, command: str, stdin: str | None = None) -> str:
+        """Run a kubectl command that must fail, and return its error."""
+        done = self.kube.attempt(*self._words(command), stdin=stdin)
+        assert done.returncode != 0, f"{command}: was not refused: {done.stdout}"
+        return done.stderr
+
+    def applies(self) -> None:
+        """`kubectl apply -f tiny.yaml`."""
+        self.types("kubectl apply -f -", stdin=self.manifest)
+
+    def edits(self, *changes: tuple[str, str]) -> None:
+        """Replace text in the manifest and apply it again."""
+        for old, new in changes:
+            assert self.manifest.count(old) == 1, f"{old!r} is not once in the manifest"
+            self.manifest = self.manifest.replace(old, new)
+        self.applies()
+
+    def _words(self, command: str) -> list[str]:
+        program, *words = shlex.split(command)
+        assert program == "kubectl"
+        return ["-n", self.namespace, *words]
+
+    # ------------------------------------------------------------ reads
+
+    def reads(self, kind: str, status: str, *words: str) -> str:
+        """Wait until a condition has a status and says all these words; return its message.
+
+        Words are looked for in reason and message, whatever their case.
+        """
+        ends = time.monotonic() + SAID_SECONDS_MAX
+        while True:
+            found = self.job.condition(kind)
+            text = f"{found['reason']}: {found.get('message', '')}"
+            missing = [word for word in words if word.lower() not in text.lower()]
+            if found["status"] == status and not missing:
+                return text
+            assert time.monotonic() < ends, (
+                f"{kind} is {found['status']}, not {status}, or does not say {missing}: {text}"
+            )
+            time.sleep(0.3)
+
+    def trains(self, learners: int) -> None:
+        """Wait until that many learners train."""
+        self.job.trains(learners)
+
+    def goes_on(self, slots: Iterable[str] = ("us-east-0",)) -> None:
+        """Wait until each of these slots has finished further steps, in the same process."""
+        before = self.job.steps()
+        pods = self.job.training()
+
+        def further() -> bool:
+            now = self.job.steps()
+            return all(now.get(slot, 0) > before[slot] for slot in slots)
+
+        until(f"further steps of {', '.join(slots)}", further, TRAINS_SECONDS_MAX)
+        same = self.job.training()
+        assert all(same.get(slot) == pods[slot] for slot in slots)
+
+    def uids(self, role: str = "") -> dict[str, str]:
+        """UIDs of the job's pods, by name."""
+        return self.job.uids(role)
+
+    def starts(self, learners: int = 2) -> dict[str, str]:
+        """Apply the manifest, wait until it trains, and return the UIDs of its pods."""
+        self.applies()
+        self.trains(learners)
+        return self.uids()
