@@ -5,7 +5,7 @@ The scenarios in `operations/` are written with this, so that each can be read, 
 
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cluster.kubectl import Kubectl, until
@@ -98,10 +98,14 @@ class Person:
         """Wait until that many learners train."""
         self.job.trains(learners)
 
-    def goes_on(self, slots: Iterable[str] = ("us-east-0",)) -> None:
+    def goes_on(self, slots: Collection[str] = ("us-east-0",)) -> None:
         """Wait until each of these slots has finished further steps, in the same process."""
-        before = self.job.steps()
-        pods = self.job.training()
+        until(
+            f"{', '.join(slots)} train",
+            lambda: self.job.training().keys() >= set(slots),
+            TRAINS_SECONDS_MAX,
+        )
+        before, pods = self.job.steps(), self.job.training()
 
         def further() -> bool:
             now = self.job.steps()
