@@ -12,6 +12,7 @@ CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 NAMESPACE = "atoll-system"
 RELEASE = "atoll"
 DEPLOYMENT = "deploy/atoll-operator"
+FORCE = "--force-conflicts"  # a test may have applied the CRD with kubectl
 OPERATOR_NODE = "c1-us-east-2"  # which no test cuts
 
 
@@ -23,17 +24,17 @@ class Installed:
     helm: str
 
     def install(self, values: Mapping[str, str]) -> None:
-        words = ("upgrade", "--install", RELEASE, str(CHART), "--create-namespace")
+        words = ("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", FORCE)
         self._helm(*words, *_settings(values))
 
     def upgrade(self, values: Mapping[str, str]) -> int:
         """Change values of the release; returns the revision to roll back to."""
         listed = json.loads(self._helm("history", RELEASE, "--output", "json", waits=False))
-        self._helm("upgrade", RELEASE, str(CHART), "--reuse-values", *_settings(values))
+        self._helm("upgrade", RELEASE, str(CHART), "--reuse-values", FORCE, *_settings(values))
         return int(listed[-1]["revision"])
 
     def rollback(self, revision: int) -> None:
-        self._helm("rollback", RELEASE, str(revision))
+        self._helm("rollback", RELEASE, str(revision), FORCE)
 
     def _helm(self, *words: str, waits: bool = True) -> str:
         program = (self.helm, f"--kubeconfig={self.kube.kubeconfig}", "--namespace", NAMESPACE)
