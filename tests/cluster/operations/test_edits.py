@@ -58,8 +58,10 @@ def test_a_region_in_front_of_the_others_moves_no_shard(person: Person) -> None:
     assert before.items() <= person.uids().items()
 
 
-def test_more_steps_and_other_limits_restart_nobody(person: Person) -> None:
-    before = person.starts()
+def test_more_steps_and_other_limits_restart_no_learner_and_keep_the_run(person: Person) -> None:
+    person.starts()
+    before, reply = person.uids("learner"), person.job.status()
+    assert reply is not None
     person.edits(("steps: 100000", "steps: 200000\n  activeDeadlineSeconds: 86400"))
     person.types(
         "kubectl patch dtj tiny --type=merge"
@@ -71,7 +73,10 @@ def test_more_steps_and_other_limits_restart_nobody(person: Person) -> None:
         120,
     )
     person.goes_on(["us-east-0", "eu-west-0"])
-    assert person.uids() == before
+    assert person.uids("learner") == before
+    now = person.job.status()
+    assert now is not None
+    assert now.run == reply.run
 
 
 def test_fewer_steps_and_other_settings_are_refused_with_the_field(person: Person) -> None:
