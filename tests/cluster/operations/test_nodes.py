@@ -85,7 +85,7 @@ def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(person: Perso
 @pytest.mark.long
 def test_rollout_restart_of_a_region_restarts_its_learners_once(person: Person) -> None:
     before = person.starts()
-    person.types("kubectl annotate dtj tiny atoll.dev/restart=now")
+    person.types("kubectl rollout restart statefulset tiny-us-east tiny-eu-west")
     until(
         "both are made again",
         lambda: all(
