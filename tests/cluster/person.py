@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job
@@ -114,6 +115,15 @@ class Person:
         until(f"further steps of {', '.join(slots)}", further, TRAINS_SECONDS_MAX)
         same = self.job.training()
         assert all(same.get(slot) == pods[slot] for slot in slots)
+
+    def run(self) -> str:
+        """Wait until the status names the run, and return its id."""
+        until("a run", lambda: bool(self._status().get("run")), SAID_SECONDS_MAX)
+        return str(self._status()["run"])
+
+    def _status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.job.get().get("status", {})
+        return status
 
     def uids(self, role: str = "") -> dict[str, str]:
         """UIDs of the job's pods, by name."""

@@ -8,7 +8,7 @@ from cluster.person import Person
 EU_WEST = "- {name: eu-west, learners: 1}"
 ARGUMENTS = "args: [--batch=2, --context=64, --step-milliseconds-min=300]"
 SYNC = "sync: {fragments: 4, period: 16, overlap: 2, quorum: 1}"
-STORAGE = "syncer: {region: us-east, shards: 1}"
+SYNCER = "syncer: {region: us-east, shards: 1}"
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -50,10 +50,15 @@ def test_a_region_comes_and_goes_and_restarts_nobody(person: Person) -> None:
 
 
 @pytest.mark.long
-def test_a_region_in_front_of_the_others_moves_no_shard(person: Person) -> None:
-    person.manifest = person.manifest.replace(STORAGE, "syncer: {shards: 1}")
+def test_a_region_in_front_of_the_others_is_refused_until_the_syncers_is_named(
+    person: Person,
+) -> None:
+    person.manifest = person.manifest.replace(SYNCER, "syncer: {shards: 1}")
     before = person.starts()
-    person.edits(("regions:\n", "regions:\n    - {name: ap-south, learners: 1}\n"))
+    in_front = ("regions:\n", "regions:\n    - {name: ap-south, learners: 1}\n")
+    words = "kubectl apply -f -"
+    assert "spec.syncer.region" in person.is_refused(words, person.manifest.replace(*in_front))
+    person.edits(("syncer: {shards: 1}", SYNCER), in_front)
     person.trains(3)
     assert before.items() <= person.uids().items()
 
@@ -110,13 +115,13 @@ def test_arguments_of_the_learners_roll_out_and_nothing_else_restarts(person: Pe
 @pytest.mark.long
 def test_suspend_and_resume_by_patch_keep_the_run(person: Person) -> None:
     person.starts()
-    run = person.job.get()["status"]["run"]
+    run = person.run()
     person.types("""kubectl patch dtj tiny --type=merge -p '{"spec": {"suspend": true}}'""")
     person.reads("Suspended", "True")
     assert not person.uids("learner")
     person.types("""kubectl patch dtj tiny --type=merge -p '{"spec": {"suspend": false}}'""")
     person.trains(2)
-    until("the same run", lambda: person.job.get()["status"].get("run") == run, 60)
+    until("the same run", lambda: person.run() == run, 60)
 
 
 @pytest.mark.long

@@ -235,10 +235,9 @@ def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
     person: Person,
 ) -> None:
     person.starts()
-    run = person.job.get()["status"]["run"]
+    run = person.run()
     person.types("kubectl delete dtj tiny --wait=false")
     until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"), 60)
     person.applies()
     person.trains(2)
-    until("a run", lambda: person.job.get()["status"].get("run"), 60)
-    assert person.job.get()["status"]["run"] != run
+    assert person.run() != run

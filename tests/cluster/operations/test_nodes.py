@@ -65,7 +65,7 @@ def test_a_pod_that_is_deleted_comes_back_and_goes_on(person: Person) -> None:
 @pytest.mark.long
 def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(person: Person) -> None:
     before = person.starts()
-    run = person.job.get()["status"]["run"]
+    run = person.run()
     (shard,) = person.job.pods("shard")
     eviction = {
         "apiVersion": "policy/v1",
