@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from atoll_protos.names import REGISTRAR_SHARD
+from atoll_syncer.storage.store import LOG
 from sim.learner_process import LearnerProcess
-from sim.scenario import Fault
+from sim.scenario import FAULTS_END, Fault
 from sim.shard_process import ShardProcess
 from sim.world import World
 
@@ -41,11 +42,37 @@ def kill_learner(world: World, fault: Fault, learner: LearnerProcess, shard: Sha
 
 
 def kill_shard(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """Killed with -9: memory is gone, the store is not."""
-    if shard.alive:
-        shard.kill("killed")
-        again = world.start_shard(shard.number, new_pod=False, after=fault.seconds / 4)
-        world.shards[shard.number] = again
+    """Killed with -9: memory is gone, the store is not. Some die just after a commit's entry."""
+    number = shard.number
+
+    def kill() -> None:
+        process = world.shards[number]
+        if process.alive:
+            process.kill("killed")
+            again = world.start_shard(number, new_pod=False, after=fault.seconds / 4)
+            world.shards[number] = again
+
+    if fault.which % 8 == 3:
+        after_a_commit(world, number, kill)
+    else:
+        kill()
+
+
+def after_a_commit(world: World, number: int, happen: Callable[[], None]) -> None:
+    """Once the shard's next commit is durable, before its process knows that (rule 29).
+
+    That takes milliseconds, which a moment drawn at random hardly ever meets.
+    """
+    waits = True
+
+    def created(name: str, data: bytes) -> None:
+        nonlocal waits
+        if waits and name.startswith(LOG) and b'"Committed"' in data:
+            waits = False
+            if world.sim.now < FAULTS_END:
+                world.sim.after(0.0, happen)
+
+    world.stores[number].on_create.append(created)
 
 
 def pause_learner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:

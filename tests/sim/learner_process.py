@@ -12,7 +12,7 @@ from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Configure, Leaving
-from atoll_worker.rules.effects import Effect, SendMessage
+from atoll_worker.rules.effects import Effect, SendMessage, SendOffer
 from atoll_worker.rules.exchange import Exchange
 from atoll_worker.transport.transport import Outside, Transport
 from sim.rpc import Channel
@@ -48,6 +48,7 @@ class LearnerProcess(TrainingProcess):
         )
         self.exit_code: int | None = None
         self._show_joins()
+        self._show_offers()
 
     def _show_joins(self) -> None:
         """The checkers see every Join at the moment at which it is sent."""
@@ -61,6 +62,23 @@ class LearnerProcess(TrainingProcess):
             return effects
 
         self.exchange.connected = shown  # type: ignore[method-assign]
+
+    def _show_offers(self) -> None:
+        """The checkers see every offer as the rules decide it, and which captures are lost."""
+        perform, lost = self.transport._perform, self.exchange.capture_lost
+        tell = self.world.watchers.tell
+
+        def performed(effect: Effect) -> None:
+            if isinstance(effect, SendOffer):
+                tell("handed_over", self, (effect.shard, effect.offer.slice), effect.offer)
+            perform(effect)
+
+        def lost_one(shard: int, offer: pb.Offer) -> list[Effect]:
+            tell("capture_lost", self, (shard, offer.slice), offer)
+            return lost(shard, offer)
+
+        self.transport._perform = performed  # type: ignore[method-assign]
+        self.exchange.capture_lost = lost_one  # type: ignore[method-assign]
 
     @property
     def exchange(self) -> Exchange:
@@ -232,10 +250,7 @@ class Numbers:
         """See Numbers."""
         theta = self._learner.regions[shard, fragment].theta
         assert theta is not None, "nothing was captured"
-        key, formed = (shard, fragment), Difference(base.value, theta)
-        if self.counter(shard, fragment) == self._learner.transport.captures[key]:
-            self._world.watchers.tell("offered_work", self._learner, key, formed)
-        return key, formed
+        return (shard, fragment), Difference(base.value, theta)
 
     def encode_difference(self, difference: tuple[Key, Difference]) -> tuple[pb.Encoding, bytes]:
         """See Numbers."""

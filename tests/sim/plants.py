@@ -15,7 +15,7 @@ from atoll_syncer.model import recovery
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.effects import Append, Drop, Effect, Send
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Committed, Entry, Taken
+from atoll_syncer.model.log import Committed, Entry, Taken, TermBegun
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import Standing, State
@@ -23,6 +23,7 @@ from atoll_syncer.rules import offers, rounds, runs, seeding, sessions
 from atoll_syncer.rules import recovery as recovery_rules
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import takeover
+from atoll_syncer.tidying import Tidying
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import adoption, slices
 from atoll_worker.rules import state as learner_state
@@ -282,6 +283,22 @@ def a_collection_of_what_is_alive(patch: Patch) -> None:
     patch.setattr(History, "live_objects", live)
 
 
+def a_sweep_in_every_term(patch: Patch) -> None:
+    """Rule 19: also in a second term of one process, whose merge under way has no entry yet."""
+    appended = Tidying.appended
+
+    def again(self: Tidying, entry: Entry, history: History) -> None:
+        self._swept = self._swept and not isinstance(entry, TermBegun)
+        appended(self, entry, history)
+
+    patch.setattr(Tidying, "appended", again)
+
+
+def a_recovery_without_those_that_were_turned_away(patch: Patch) -> None:
+    """Rule 19: a learner that was told to dial again holds a newer version, and is rolled back."""
+    patch.setattr(recovery_rules, "turned_away", lambda state, join: None)
+
+
 def a_store_that_overwrites(patch: Patch) -> None:
     """Rule 20."""
 
@@ -489,17 +506,17 @@ PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
     Plant(rule="2", plant=a_registrar_that_asks_no_shard, seed=29),
-    Plant(rule="4", plant=admission_beside_a_live_session),
+    Plant(rule="4", plant=admission_beside_a_live_session, seed=2),
     Plant(rule="4", plant=welcome_before_it_is_durable),
     Plant(rule="5", plant=zombie_offers_that_stay, seed=111),
-    Plant(rule="5", plant=steps_before_all_have_welcomed, seed=16),
-    Plant(rule="8", plant=every_step_of_anybody_ticks),
+    Plant(rule="5", plant=steps_before_all_have_welcomed, seed=0),
+    Plant(rule="8", plant=every_step_of_anybody_ticks, seed=8),
     Plant(rule="8", plant=a_clock_that_forgets_its_log),
-    Plant(rule="10", plant=offers_without_a_call),
-    Plant(rule="10", plant=calls_to_every_slot_with_a_session),
+    Plant(rule="10", plant=offers_without_a_call, seed=0),
+    Plant(rule="10", plant=calls_to_every_slot_with_a_session, seed=4),
     Plant(rule="11", plant=a_quorum_of_one_less, seed=12),
-    Plant(rule="11", plant=offers_that_die_with_their_session, seed=135),
-    Plant(rule="12", plant=offers_in_the_order_of_arrival),
+    Plant(rule="11", plant=offers_that_die_with_their_session, seed=13),
+    Plant(rule="12", plant=offers_in_the_order_of_arrival, seed=0),
     Plant(rule="12", plant=offers_that_say_more_than_they_hold),
     Plant(rule="13", plant=an_offer_merged_again),
     Plant(rule="13", plant=a_publish_that_does_not_name_what_was_merged),
@@ -507,20 +524,22 @@ PLANTS = (
     Plant(rule="19", plant=entries_that_count_before_they_are_durable),
     Plant(rule="19", plant=a_restart_from_the_version_before),
     Plant(rule="19", plant=a_collection_of_what_is_alive),
-    Plant(rule="20", plant=a_store_that_overwrites, seed=11),
+    Plant(rule="19", plant=a_sweep_in_every_term, seed=1337),
+    Plant(rule="19", plant=a_recovery_without_those_that_were_turned_away, seed=1445),
+    Plant(rule="20", plant=a_store_that_overwrites, seed=127),
     Plant(rule="20", plant=epochs_that_stand_still),
-    Plant(rule="21", plant=numbers_that_begin_again_after_a_loss, seed=101),
+    Plant(rule="21", plant=numbers_that_begin_again_after_a_loss, seed=5),
     Plant(rule="22", plant=a_seed_for_what_was_lost, seed=233),
-    Plant(rule="22", plant=a_recovery_of_who_comes_first, seed=11),
+    Plant(rule="22", plant=a_recovery_of_who_comes_first, seed=71),
     Plant(rule="29", plant=a_tape_that_is_not_filled),
     Plant(rule="9 and 10 (called)", plant=calls_that_outlive_their_session, seed=10),
-    Plant(rule="9 and 10 (called)", plant=due_ticks_that_start_nothing_at_times),
-    Plant(rule="11 (close)", plant=a_grace_of_many_steps),
+    Plant(rule="9 and 10 (called)", plant=due_ticks_that_start_nothing_at_times, seed=0),
+    Plant(rule="11 (close)", plant=a_grace_of_many_steps, seed=6),
     Plant(rule="11 (close)", plant=a_grace_that_is_cut_short, seed=12),
     Plant(rule="11 (progress)", plant=calls_that_outlive_their_session, seed=94),
     Plant(rule="11 (progress)", plant=offers_that_never_leave, seed=12),
-    Plant(rule="27", plant=last_rounds_that_wait_for_their_deadline),
-    Plant(rule="8 (lower bound)", plant=a_clock_that_counts_every_other_step),
+    Plant(rule="27", plant=last_rounds_that_wait_for_their_deadline, seed=0),
+    Plant(rule="8 (lower bound)", plant=a_clock_that_counts_every_other_step, seed=0),
     Plant(rule="3 (tick seen)", plant=joins_that_name_the_lowest_tick),
     Plant(rule="35", plant=tokens_that_count_again_in_each_session, seed=7),
     Plant(rule="2 (old run)", plant=runs_that_are_not_compared, seed=127),

@@ -78,8 +78,11 @@ class Watcher:
     def learner_joins(self, learner: "LearnerProcess", shard: int, join: pb.Join) -> None:
         """A learner sends its Join."""
 
-    def offered_work(self, learner: "LearnerProcess", key: Key, difference: Difference) -> None:
-        """A learner has formed an offer and its capture was not overwritten meanwhile."""
+    def handed_over(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+        """A learner offers a capture; the offer may die with its session before it leaves."""
+
+    def capture_lost(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+        """The capture of that offer was overwritten before it was read."""
 
     def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
         """A control message arrives."""

@@ -6,7 +6,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Effect, Send
 from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
-from sim.symbols import Difference, Key, Value, Work
+from sim.symbols import Key, Value, Work
 from sim.watch import Watcher
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ class MergedOnceChecker(Watcher):
         self.require(said == truth, f"{learner.name} hears {said} of {key}, merged was {truth}")
 
 
+Base = tuple[int, str]  # number and digest of a version
+
+
+def base_of(version: pb.Version) -> Base:
+    """As an offer names it."""
+    return version.number, version.digest
+
+
 class LawChecker(Watcher):
     """Rule 13's law: tokens trained = merged + overlap + late + pending, and merged is true."""
 
@@ -64,8 +72,8 @@ class LawChecker(Watcher):
         super().__init__(world)
         self.since: dict[tuple[str, Key], int] = {}  # t_m at the last adoption
         self.expected: dict[tuple[str, Key, int], tuple[int, int]] = {}  # merged, all
-        self.offered: dict[tuple[str, Key, str], list[int]] = {}  # t_m of captures, by their base
-        self.spans: dict[tuple[str, Key, int], tuple[str, int, int]] = {}  # base, t_m from and to
+        self.offered: dict[tuple[str, Key, Base], list[int]] = {}  # steps on the base
+        self.spans: dict[tuple[str, Key, int], tuple[Base, int, int]] = {}  # base, t_m from and to
         self.adopted_tokens: dict[tuple[str, Key], int] = {}
 
     def adopted(
@@ -85,8 +93,8 @@ class LawChecker(Watcher):
         said = len(merged) * tokens, (now - begin) * tokens
         self.expected[learner.name, key, number] = said
         self.since[learner.name, key] = now
-        before = learner.bases.get(key)
-        base = before.digest if before is not None else ""
+        before = learner.transport.bases.get(key)
+        base = base_of(before.publish.version.version) if before is not None else (-1, "")
         self.spans[learner.name, key, number] = base, begin, now
         total = self.adopted_tokens.get((learner.name, key), 0)
         self.adopted_tokens[learner.name, key] = total + said[1]
@@ -98,8 +106,10 @@ class LawChecker(Watcher):
             counted = record["merged"] + record["overlap"] + record["late"]
             self.require(record["merged"] == merged, f"{learner.name}: {record}, merged {merged}")
             self.require(counted == total, f"{learner.name}: {record} of {total} tokens")
+            base, begin, end = self.spans.pop((learner.name, key, record["version"]))
+            offered = self.offered.pop((learner.name, key, base), [])
             if not merged:
-                self._late(learner, key, record)
+                self._late(learner, record, end - begin, offered)
         if fields.get("event") == "end":
             for name, pending in fields["pending"].items():
                 shard, _, fragment = name.partition("/")
@@ -112,19 +122,22 @@ class LawChecker(Watcher):
                     f"{learner.name} {name}: {said} + {pending} of {fields['tokens']}",
                 )
 
-    def _late(self, learner: "LearnerProcess", key: Key, record: dict[str, Any]) -> None:
+    def _late(
+        self, learner: "LearnerProcess", record: dict[str, Any], steps: int, offered: list[int]
+    ) -> None:
         """Late is what was offered in vain, overlap what was trained after it; else all is late."""
-        base, begin, now = self.spans.pop((learner.name, key, record["version"]))
-        offered = self.offered.pop((learner.name, key, base), [])
-        until = max((t_m for t_m in offered if t_m > begin), default=now)
-        late = (until - begin) * self.world.scenario.tokens_per_step
+        late = max(offered, default=steps) * self.world.scenario.tokens_per_step
         self.require(record["late"] == late, f"{learner.name}: {record}, late were {late}")
 
-    def offered_work(self, learner: "LearnerProcess", key: Key, difference: Difference) -> None:
-        """An offer of this work leaves."""
-        if difference.theta.work is not None:
-            name = learner.name, key, difference.base.digest
-            self.offered.setdefault(name, []).append(difference.theta.work.last)
+    def handed_over(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+        """Also one that dies with its session: what is trained from here on is overlap."""
+        name = learner.name, key, (offer.base, offer.base_digest)
+        self.offered.setdefault(name, []).append(offer.capture)
+
+    def capture_lost(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+        offered = self.offered.get((learner.name, key, (offer.base, offer.base_digest)), [])
+        if offer.capture in offered:
+            offered.remove(offer.capture)
 
 
 class DurableChecker(Watcher):
