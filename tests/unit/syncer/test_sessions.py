@@ -200,6 +200,18 @@ def test_a_replaced_session_does_not_move_the_clock_by_its_whole_t_m_rule_8() ->
     assert one.state.clock.tick - tick <= 2
 
 
+def test_a_report_of_a_session_that_is_not_its_slots_newest_counts_nothing_rule_5() -> None:
+    """Should a rule ever leave the older one open."""
+    one, (older,) = begun("a-0")
+    one.report(older, 3)
+    slot = one.state.sessions.slots["a-0"]
+    slot.open(99, one.now, "a-0-process")
+    tick, report = one.state.clock.tick, slot.report
+    one.report(older, 30)
+    assert one.state.clock.tick == tick
+    assert slot.report == report
+
+
 def test_what_a_joiner_has_seen_elsewhere_raises_the_tick_and_all_are_told_rule_8() -> None:
     one, (session,) = begun("a-0")
     one.join("b-0", tick_seen=50)
