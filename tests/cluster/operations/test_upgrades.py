@@ -1,10 +1,11 @@
 """The operator and the CRD change in the middle of a run."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cluster.installed import DEPLOYMENT, NAMESPACE, Installed
+from cluster.installed import DEPLOYMENT, NAMESPACE, RELEASE, Installed
 from cluster.kubectl import Kubectl, until
 from cluster.person import Person
 
@@ -48,9 +49,18 @@ def test_a_crd_that_is_applied_again_changes_nothing(person: Person, kube: Kubec
     assert person.uids() == before
 
 
+@pytest.fixture
+def helms_crd(atoll: Installed, kube: Kubectl) -> Iterator[None]:
+    """Give the CRD back to the release, with the commands of the chart's notes."""
+    yield
+    owner = (f"meta.helm.sh/release-name={RELEASE}", f"meta.helm.sh/release-namespace={NAMESPACE}")
+    kube("label", "--overwrite", "crd", CRD, "app.kubernetes.io/managed-by=Helm")
+    kube("annotate", "--overwrite", "crd", CRD, *owner)
+
+
 @pytest.mark.long
 def test_a_crd_that_is_deleted_and_made_again_serves_new_jobs(
-    person: Person, kube: Kubectl
+    person: Person, kube: Kubectl, helms_crd: None
 ) -> None:
     person.starts()
     kube("delete", "crd", CRD)
