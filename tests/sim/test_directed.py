@@ -12,7 +12,7 @@ from sim.checkers.every import ALL
 from sim.memory_store import MemoryStore
 from sim.scenario import draw
 from sim.shard_process import ShardProcess
-from sim.simulate import logs_into, run
+from sim.simulate import logs_into, run, simulate
 from sim.world import World
 
 QUIET = 0  # a seed without faults, whose job takes some 17 s
@@ -145,3 +145,9 @@ def test_a_store_that_deletes_nothing_delays_no_entry(
     monkeypatch.setattr(MemoryStore, "delete", not_now)
     assert run(world).result == "Complete"
     assert tried
+
+
+@pytest.mark.parametrize("seed", [646, 662])
+def test_a_jump_of_a_learners_position_does_not_drive_the_tick_in_lock_step(seed: int) -> None:
+    """Rule 8: else learners that were cut off jump after each other, to the end of the job."""
+    assert simulate(seed).result == "Complete"

@@ -17,9 +17,18 @@ from atoll_syncer.model.state import Standing, State
 
 
 def advance(state: State, slot: str, steps: int) -> None:
-    """A slot reports new steps; they count while it is Training."""
-    if slot in state.clock.positions:
-        state.clock.advance(slot, steps)
+    """A slot reports new steps; they count while it is Training.
+
+    In lock-step a learner that was away for more than a round takes its position from the tick.
+    That jump is no work: counted as steps, it would drive the tick, and so other learners' jumps.
+    """
+    positions = state.clock.positions
+    if slot not in positions:
+        return
+    if state.sync.lockstep and steps > state.sync.period:
+        reached = state.sessions.slots[slot].report.t_m
+        steps = min(steps, max(0, reached - positions[slot]))
+    state.clock.advance(slot, steps)
 
 
 def move(state: State, standing: Standing, now: float) -> list[Effect]:
