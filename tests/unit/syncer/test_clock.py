@@ -1,6 +1,7 @@
 """The shard's clock (rule 8) and what it makes due (rule 9)."""
 
 from atoll_syncer.model.clock import Clock
+from unit.syncer.shard_side import begun
 
 
 def clock(tick: int = 0, **positions: int) -> Clock:
@@ -62,3 +63,16 @@ def test_what_was_seen_elsewhere_raises_it_and_less_does_not_rule_8() -> None:
     one.raise_to(9)
     one.raise_to(7)
     assert one.tick == 9
+
+
+def test_in_lock_step_a_jump_of_a_learners_position_is_no_work_rule_8() -> None:
+    one, (away, here) = begun("a-0", "a-1", overlap=0, lockstep=True, quorum=1)
+    one.report(away, 1)
+    one.report(here, 1)
+    tick = 3 * one.state.sync.period
+    one.state.clock.raise_to(tick)  # while `away` was cut off
+    one.report(here, 2)  # draws all positions to the tick before
+    one.report(away, tick)  # took its position from the tick
+    assert one.state.clock.tick == tick
+    one.report(away, tick + 1)
+    assert one.state.clock.tick == tick + 1
