@@ -241,3 +241,27 @@ def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
     person.applies()
     person.trains(2)
     assert person.run() != run
+
+
+@pytest.mark.long
+def test_a_new_job_carries_on_what_a_deleted_one_has_kept(person: Person) -> None:
+    kept = SYNCER.replace(
+        "shards: 1", "shards: 1, storage: {type: PersistentVolumeClaim, size: 1Gi}"
+    )
+    person.edits((SYNCER, kept))
+    person.trains(2)
+    until("some versions", lambda: len(person.job.commits()) > 8, 120)
+    run, reply = person.run(), person.job.status()
+    assert reply is not None
+    person.types(f"kubectl delete dtj {JOB} --wait=false")
+    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"), 60)
+    person.edits(
+        (kept, f"{kept}\n  restore: {{fromJob: {{name: tiny}}}}"),
+        ("--batch=2", "--batch=3"),  # what was wrong is fixed
+    )
+    person.trains(2)
+    assert person.run() == run
+    again = person.job.status()
+    assert again is not None
+    assert again.tick >= reply.tick
+    assert again.commits >= reply.commits
