@@ -23,8 +23,8 @@ from atoll_syncer.model.log import (
     to_document,
 )
 from atoll_syncer.storage import snapshots
+from atoll_syncer.storage.checksums import with_checksum
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.sealed import seal
 from atoll_syncer.storage.snapshots import SNAPSHOT_ENTRIES, Snapshot, entry_name
 from atoll_syncer.storage.store import FileStore
 from bench.table import show
@@ -82,7 +82,7 @@ def write(store: FileStore, count: int) -> list[Snapshot]:
         entry = first[position - 1] if position <= len(first) else commit(position)
         envelope = {"seq": position, "run": "r", "epoch": 1, "time": 0.0}
         path = store.root / entry_name(position)
-        path.write_bytes(seal({**envelope, **to_document(entry)}))
+        path.write_bytes(with_checksum({**envelope, **to_document(entry)}))
         history.apply(entry)
         if position % SNAPSHOT_ENTRIES == 0:
             kept = [*kept[-1:], Snapshot(position=position, history=history.copy())]

@@ -178,7 +178,7 @@ def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
                 replaced.append(name)
         return len(replaced) == len(before)
 
-    until("all are made anew", rolled, 300)
+    until("all are made again", rolled, 300)
     job.trains(3)
     regions = [name.removeprefix("rolls-").rpartition("-")[0] for name in replaced]
     assert regions == ["us-east", "us-east", "eu-west"]

@@ -248,7 +248,8 @@ def missing(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, ..
 def without_step(job: Job, registrar: pb.StatusReply) -> tuple[str, ...]:
     """The job's slots that have made no step in the whole run, when its end is told.
 
-    Nothing is said of a run whose registrar was started anew: it knows only who joined it since.
+    Nothing is said of a run whose registrar has been started again: it knows only who has joined
+    since.
     """
     if registrar.epoch > 1:
         return ()

@@ -214,7 +214,7 @@ class Memory:
         self.absent_since = {slot: self.absent_since.get(slot, now) for slot in slots - shown}
 
     def _note_stalled(self, registrar: pb.StatusReply | None, now: float) -> None:
-        """Since when the registrar shows a slot as Stalled; while it is silent, from anew."""
+        """Since when the registrar shows a slot as Stalled; its silence begins the count again."""
         slots = registrar.slots if registrar is not None else []
         stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
         self.stalled_since = {uid: self.stalled_since.get(uid, now) for uid in stalled}

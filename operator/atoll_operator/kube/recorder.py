@@ -6,7 +6,7 @@ settles (`plan.events`) is kept back for SETTLE_SECONDS, and dropped when it is 
 
 Each write is a server-side apply under a name that follows from what is told. So it makes the
 object or renews it, also after the API server has dropped it (after an hour), and never conflicts
-with what an earlier operator has written; only the count begins anew with a restarted operator. An
+with what an earlier operator has written; only the count begins again with a restarted operator. An
 Event that is refused is logged: no pass ends for it.
 
 Everything here may be lost: a restarted operator tells what changes from then on.

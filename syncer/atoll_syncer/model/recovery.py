@@ -43,7 +43,7 @@ class Recovery:
     lost: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     alive: frozenset[str] | None = None  # slots at the registrar, as it said after `began_at`
-    knocked: set[str] = field(default_factory=set)  # slots that were told to dial again
+    turned_away: set[str] = field(default_factory=set)  # slots that were told to dial again
     asked: dict[int, Asked] = field(default_factory=dict)  # by slice
     empty_learner_came: bool = False  # a learner joined that holds nothing
     first_learner_at: float | None = None  # since when a learner could have named a version
@@ -61,7 +61,7 @@ def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
         return ""
     if recovery.alive is None:
         return "waits for the registrar to say which learners are alive"
-    missing = sorted((recovery.alive | recovery.knocked) - joined)
+    missing = sorted((recovery.alive | recovery.turned_away) - joined)
     if missing:
         return f"waits for {', '.join(missing)}"
     return "" if joined else "waits for a learner"

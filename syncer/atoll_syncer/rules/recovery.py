@@ -83,7 +83,7 @@ def found_empty(state: State, now: float) -> list[Effect]:
 def versions_claimed(state: State, session: Session, now: float) -> list[Effect]:
     """An admitted learner holds versions above the heads, or nothing new."""
     if state.recovery is not None:
-        state.recovery.knocked.discard(session.slot)  # it is here now
+        state.recovery.turned_away.discard(session.slot)  # it is here now
     heads = state.history.heads
     above = {
         fragment
@@ -129,7 +129,7 @@ def turned_away(state: State, join: pb.Join) -> None:
     The registrar may not know that it is alive: its session there may just have ended.
     """
     if state.recovery is not None and not join.observer:
-        state.recovery.knocked.add(join.slot)
+        state.recovery.turned_away.add(join.slot)
 
 
 def seeded(state: State) -> None:

@@ -6,7 +6,7 @@ and corrupt are losses.
 
     store      durable names and bytes: conditional create, and objects named by their digest
     files      files that appear whole under their name
-    sealed     JSON documents with a checksum
+    checksums  JSON documents with a checksum
     objects    tensors as safetensors bytes, and back
     journal    one shard's log: read in order, appended conditionally; its heartbeat
     snapshots  what a start needs of a long log, and the removal of entries before it

@@ -7,7 +7,7 @@ one knew every entry before it. The other finds the name taken, learns that it i
 never write again. Entries that a snapshot holds are removed; storage/snapshots says why that
 breaks neither fact, and what the second half of an append is for.
 
-What is damaged is never believed (rule 22). Every entry has a checksum (storage/sealed); those of
+What is damaged is never believed (rule 22). Every entry has a checksum (`checksums`); those of
 earlier versions have none and must at least be whole lines that fit into the log. `read` goes on
 after an entry that is damaged, or gone while a later one is there: it tells the history
 (`History.lose`), which knows from then on which slices to take back from learners. Nobody can
@@ -40,7 +40,12 @@ from atoll_syncer.model.log import (
     to_document,
 )
 from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.sealed import DamagedError, is_sealed, seal, unseal
+from atoll_syncer.storage.checksums import (
+    DamagedError,
+    has_checksum,
+    with_checksum,
+    without_checksum,
+)
 from atoll_syncer.storage.snapshots import entry_name
 from atoll_syncer.storage.store import LOG, Store, StoreCorrupt, StoreMissing
 
@@ -214,9 +219,9 @@ class Journal:
         """The entry at a position. Raises StoreMissing, DamagedError and StoreCorrupt."""
         name = entry_name(position)
         data = self._store.read(name)
-        document = unseal(data)
+        document = without_checksum(data)
         kind = document.get("kind")
-        if is_sealed(data) and kind not in KINDS and kind != snapshots.STUB["kind"]:
+        if has_checksum(data) and kind not in KINDS and kind != snapshots.STUB["kind"]:
             remedy = "use the version of Atoll that wrote it"
             raise StoreCorrupt(name, f"an entry of the unknown kind {kind}", remedy)
         try:
@@ -240,7 +245,7 @@ class Journal:
             "time": self.clock(),
             **to_document(entry),
         }
-        return seal(document)
+        return with_checksum(document)
 
     def _note(self, entry: Entry) -> None:
         """The entry is durable and known; the next position follows it."""

@@ -42,7 +42,7 @@ import structlog
 
 from atoll_syncer.model import snapshot
 from atoll_syncer.model.history import History
-from atoll_syncer.storage.sealed import DamagedError, seal, unseal
+from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
 from atoll_syncer.storage.store import LOG, SNAPSHOTS, Store, StoreMissing
 
 SNAPSHOT_ENTRIES = 1000
@@ -86,7 +86,7 @@ def read_newest(store: Store) -> Snapshot | None:
     """The newest snapshot that is whole. Raises StoreUnavailable."""
     for position in reversed(positions(store, SNAPSHOTS)):
         try:
-            document = unseal(store.read(snapshot_name(position)))
+            document = without_checksum(store.read(snapshot_name(position)))
             if document["seq"] != position:
                 raise DamagedError(f"it says seq {document['seq']}")
             history = snapshot.from_document(document["history"])
@@ -105,7 +105,7 @@ def write(store: Store, taken: Snapshot, time: float) -> None:
     """
     history = snapshot.to_document(taken.history)
     document = {"seq": taken.position, "run": taken.history.run, "time": time, "history": history}
-    store.create(snapshot_name(taken.position), seal(document))
+    store.create(snapshot_name(taken.position), with_checksum(document))
 
 
 def collect(store: Store, most: int = COLLECTED_MAX) -> int:
@@ -119,7 +119,7 @@ def collect(store: Store, most: int = COLLECTED_MAX) -> int:
         return 0
     entries = [each for each in positions(store, LOG) if 1 < each <= known[-KEPT]]
     if entries:
-        store.replace(entry_name(1), seal(STUB))
+        store.replace(entry_name(1), with_checksum(STUB))
     for position in entries[:most]:
         store.delete(entry_name(position))
     for position in known[:-KEPT]:

@@ -1,7 +1,7 @@
 """What a shard process was told and what it has sent, as far as rounds are concerned.
 
 `RoundWatcher` gathers it for the checkers of progress. It counts for the process that owns the
-shard while that process serves; a process that stood still begins anew.
+shard while that process serves; a process that stood still begins again.
 """
 
 from collections import defaultdict, deque

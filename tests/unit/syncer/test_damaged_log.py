@@ -18,8 +18,8 @@ from atoll_syncer.model.log import (
     TermBegun,
     to_document,
 )
+from atoll_syncer.storage.checksums import with_checksum
 from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.sealed import seal
 from atoll_syncer.storage.snapshots import entry_name
 from atoll_syncer.storage.store import FileStore, StoreCorrupt
 
@@ -211,6 +211,6 @@ def test_a_number_that_cannot_follow_is_damage_where_no_checksum_tells(store: Fi
 def test_an_entry_of_a_newer_version_is_not_taken_for_damage(store: FileStore) -> None:
     writer = read(store)
     envelope = {"seq": writer.position + 1, "run": "r", "epoch": 2, "time": 7.0}
-    store.create(entry_name(writer.position + 1), seal({**envelope, "kind": "Later"}))
+    store.create(entry_name(writer.position + 1), with_checksum({**envelope, "kind": "Later"}))
     with pytest.raises(StoreCorrupt, match="use the version of Atoll that wrote it"):
         read(store)

@@ -73,7 +73,7 @@ class Queue:
         self.changed.set()
 
     def lift(self, key: Key) -> None:
-        """Forget the failures of a key: what failed before may be mended."""
+        """Forget the failures of a key: what failed before may be fixed."""
         self.blocked.pop(key, None)
         self.failures.pop(key, None)
 

@@ -25,7 +25,7 @@ generation has changed, which the API server counts up for an edit and for nothi
 same generation another hash means another way of hashing, or defaults of another CRD: the note then
 gets the new hash and the template stays.
 
-All or nothing. An edit of anything renders all workloads of the job anew, so that no run is made
+All or nothing. An edit of anything renders all workloads of the job again, so that no run is made
 of parts of two versions. Workloads get their templates one after the other; `rendered` says which
 of them have, and the later ones take the images that the earlier ones have noted, whatever has
 happened to the operator in between. Where the new template equals the old one nothing restarts.

@@ -2,42 +2,42 @@
 
 import pytest
 
-from atoll_syncer.storage.sealed import DamagedError, seal, unseal
+from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
 
 DOCUMENT = {"seq": 7, "run": "r", "tick": 24, "names": ["a", "ü"]}
 OLDER = b'{"seq": 7, "run": "r"}\n'
 
 
-def test_what_was_sealed_comes_back() -> None:
-    assert unseal(seal(DOCUMENT)) == DOCUMENT
+def test_what_was_written_comes_back() -> None:
+    assert without_checksum(with_checksum(DOCUMENT)) == DOCUMENT
 
 
 def test_every_flipped_bit_is_noticed() -> None:
-    data = seal(DOCUMENT)
+    data = with_checksum(DOCUMENT)
     for place in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[place // 8] ^= 1 << place % 8
         with pytest.raises(DamagedError):
-            unseal(bytes(damaged))
+            without_checksum(bytes(damaged))
 
 
 def test_every_truncation_is_noticed() -> None:
-    data = seal(DOCUMENT)
+    data = with_checksum(DOCUMENT)
     for length in range(len(data)):
         with pytest.raises(DamagedError):
-            unseal(data[:length])
+            without_checksum(data[:length])
     with pytest.raises(DamagedError):
-        unseal(data + data)
+        without_checksum(data + data)
 
 
 def test_a_document_of_an_earlier_version_is_read_if_it_is_whole() -> None:
-    assert unseal(OLDER) == {"seq": 7, "run": "r"}
+    assert without_checksum(OLDER) == {"seq": 7, "run": "r"}
     for length in range(len(OLDER)):
         with pytest.raises(DamagedError):
-            unseal(OLDER[:length])
+            without_checksum(OLDER[:length])
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 99, b"[]\n", b'{"seq": 1]}\n', b"\xff\xfe\n"])
 def test_garbage_is_no_document(data: bytes) -> None:
     with pytest.raises(DamagedError):
-        unseal(data)
+        without_checksum(data)

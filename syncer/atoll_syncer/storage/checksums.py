@@ -23,20 +23,20 @@ class DamagedError(Exception):
     """These bytes are not what was written."""
 
 
-def seal(document: Mapping[str, Any]) -> bytes:
+def with_checksum(document: Mapping[str, Any]) -> bytes:
     """One line of JSON with its checksum. A float must be finite."""
     body = b'", ' + json.dumps(document, allow_nan=False).encode()[1:] + b"\n"
     return _BEFORE + xxhash.xxh3_64_hexdigest(body).encode() + body
 
 
-def unseal(data: bytes) -> dict[str, Any]:
-    """The document, without its checksum; one of an earlier version has none. See `is_sealed`.
+def without_checksum(data: bytes) -> dict[str, Any]:
+    """The document, without its checksum; one of an earlier version has none. See `has_checksum`.
 
     Raises DamagedError.
     """
-    if not is_sealed(data) and not (data.startswith(_OLDER) and data.endswith(b"}\n")):
+    if not has_checksum(data) and not (data.startswith(_OLDER) and data.endswith(b"}\n")):
         raise DamagedError("it does not begin or end as it was written")
-    if is_sealed(data):
+    if has_checksum(data):
         found = xxhash.xxh3_64_hexdigest(data[_BODY:]).encode()
         if found != data[len(_BEFORE) : _BODY]:
             raise DamagedError("its checksum is wrong")
@@ -49,6 +49,6 @@ def unseal(data: bytes) -> dict[str, Any]:
     return fields
 
 
-def is_sealed(data: bytes) -> bool:
+def has_checksum(data: bytes) -> bool:
     """Whether the document has a checksum."""
     return data.startswith(_BEFORE)
