@@ -18,6 +18,7 @@ from atoll_protos.errors import SpecError
 
 UNKNOWN = "extra_forbidden"
 MISSING = "missing"
+SECURITY_CONTEXTS = ("securityContext", "containerSecurityContext")
 MAPPING = ("must be a mapping", "give it named fields")
 OTHER = ("is not valid", "see the field in docs/spec.md")
 WORDS = {  # pydantic's kind of error -> problem, remedy; {names} are of the error's context
@@ -28,6 +29,7 @@ WORDS = {  # pydantic's kind of error -> problem, remedy; {names} are of the err
     "int_type": ("must be a whole number", "write it without quotes and decimals"),
     "bool_type": ("must be true or false", "write it without quotes"),
     "string_pattern_mismatch": ("must match {pattern}", "write it in this form"),
+    "string_too_short": ("must have at least {min_length} characters", "make it longer"),
     "string_too_long": ("must have at most {max_length} characters", "make it shorter"),
     "too_long": ("must have at most {max_length} entries", "remove some"),
     "too_short": ("must have at least {min_length} entries", "add some"),
@@ -104,7 +106,7 @@ def _without_nulls(value: Any, key: str = "", *, template: bool = False) -> Any:
     """
     inside = template or key in ("template", "podOverrides")
     if isinstance(value, dict):
-        drops = inside and key != "securityContext"
+        drops = inside and key not in SECURITY_CONTEXTS
         return {
             name: _without_nulls(each, name, template=inside)
             for name, each in value.items()

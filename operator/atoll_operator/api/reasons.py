@@ -35,11 +35,22 @@ def _reasons(kind: str, status: str, *rows: tuple[str, str, str]) -> tuple[Reaso
     )
 
 
-_SILENT = "see the pod and the log of shard 0"
+_SEE_SHARD_0 = "see the pod and the log of shard 0"
+_SILENT = ("SyncerSilent", "shard 0 does not answer", _SEE_SHARD_0)
 _NOT_READ = (
     "NotRead",
     "the operator cannot read the job's objects from the API server; what runs goes on",
     "see the message, and the permissions of the operator",
+)
+_LAST = (  # of Progressing and of Ready
+    ("Exporting", "the training is over and the model is being written", ""),
+    ("Evaluating", "the model is written and the last evaluation runs", ""),
+    (
+        "LearnersFinished",
+        "every learner has the final values and has ended, and shard 0 cannot be asked whether"
+        " the model is written",
+        "let the operator reach the shards (see SyncerReady); Complete follows",
+    ),
 )
 REASONS: Final[tuple[Reason, ...]] = (
     *_reasons("Accepted", TRUE, ("Valid", "the manifest is right and supported", "")),
@@ -59,7 +70,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "RestoreRefused",
             "the state that spec.restore names cannot be taken up",
-            "do what the message says; it is tried again every few seconds",
+            "do what the message says; it is tried again every few seconds. Where this job's own"
+            " manifest is wrong, delete the job, which has made nothing, and apply it again",
         ),
         (
             "TemplateRefused",
@@ -116,24 +128,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "see the pods that the message names: events, logs, capacity of their region",
         ),
     ),
-    *_reasons(
-        "LearnersAvailable",
-        UNKNOWN,
-        ("SyncerSilent", "shard 0 does not answer", _SILENT),
-        _NOT_READ,
-    ),
+    *_reasons("LearnersAvailable", UNKNOWN, _SILENT, _NOT_READ),
     *_reasons(
         "Progressing",
         TRUE,
         ("Training", "the job's step moves", ""),
-        ("Exporting", "the training is over and the model is being written", ""),
-        ("Evaluating", "the model is written and the last evaluation runs", ""),
-        (
-            "LearnersFinished",
-            "every learner has the final values and has ended, and shard 0 cannot be asked whether"
-            " the model is written",
-            "let the operator reach the shards (see SyncerReady); Complete follows",
-        ),
+        *_LAST,
     ),
     *_reasons(
         "Progressing",
@@ -150,9 +150,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "see the learners' logs",
         ),
     ),
-    *_reasons(
-        "Progressing", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT), _NOT_READ
-    ),
+    *_reasons("Progressing", UNKNOWN, _SILENT, _NOT_READ),
     *_reasons(
         "Degraded",
         TRUE,
@@ -180,7 +178,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
     ),
     *_reasons("Degraded", FALSE, ("AllWell", "everything that the job asks for is there", "")),
-    *_reasons("Degraded", UNKNOWN, ("SyncerSilent", "shard 0 does not answer", _SILENT), _NOT_READ),
+    *_reasons("Degraded", UNKNOWN, _SILENT, _NOT_READ),
     *_reasons(
         "NodeLossHeld",
         TRUE,
@@ -194,9 +192,15 @@ REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "SpecDrift",
         TRUE,
-        ("Differs", "processes run with another manifest", "apply one manifest everywhere"),
+        (
+            "Differs",
+            "a shard does not know the present spec.steps yet",
+            "wait: shards restart one at a time to learn it; if it stays, see SyncerReady",
+        ),
     ),
-    *_reasons("SpecDrift", FALSE, ("InStep", "all processes run with this manifest", "")),
+    *_reasons(
+        "SpecDrift", FALSE, ("InStep", "every shard that answers knows the present spec.steps", "")
+    ),
     *_reasons(
         "Suspended",
         TRUE,
@@ -225,7 +229,9 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             STORE_LOST,
             "a shard lost its state and no learner can restore it",
-            "bring the shard's volume back, or start over: annotate the job with `atoll.dev/retry`",
+            "bring the shard's volume back and annotate the job with `atoll.dev/retry`; or start"
+            " over: with Ephemeral storage by the same annotation, else delete the job and apply it"
+            " again",
         ),
         (
             "DeadlineExceeded",
@@ -248,14 +254,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "the job trains, but something of what it asks for is missing",
             "see Degraded",
         ),
-        ("Exporting", "the training is over and the model is being written", ""),
-        ("Evaluating", "the model is written and the last evaluation runs", ""),
-        (
-            "LearnersFinished",
-            "every learner has the final values and has ended, and shard 0 cannot be asked whether"
-            " the model is written",
-            "let the operator reach the shards (see SyncerReady); Complete follows",
-        ),
+        *_LAST,
         ("Complete", "the training is over and the model is written", ""),
     ),
     *_reasons(
@@ -268,15 +267,23 @@ REASONS: Final[tuple[Reason, ...]] = (
             "see SyncerReady and LearnersAvailable",
         ),
         ("Stalled", "the step does not move", "see Progressing"),
-        ("Refused", "the API server refuses objects that the job needs", "see Accepted"),
+        (
+            "Refused",
+            "the API server refuses objects that the job needs; what runs goes on",
+            "see Accepted",
+        ),
         ("Suspended", "the job is suspended", "`spec.suspend: false` resumes it"),
-        ("Rejected", "the manifest is wrong or asks for what is not supported", "see Accepted"),
+        (
+            "Rejected",
+            "the manifest cannot be accepted; what runs goes on with the one before",
+            "see Accepted",
+        ),
         ("Failed", "the job has failed", "see Failed"),
     ),
     *_reasons(
         "Ready",
         UNKNOWN,
-        ("SyncerSilent", "the job has trained, and shard 0 does not answer now", _SILENT),
+        ("SyncerSilent", "the job has trained, and shard 0 does not answer now", _SEE_SHARD_0),
         _NOT_READ,
     ),
     *_reasons(

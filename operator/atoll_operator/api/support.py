@@ -66,6 +66,8 @@ def without_effect_here(job: Job) -> list[str]:
         if given:
             where = f"spec.regions[{region.name}].podOverrides"
             lines.append(f"{where}: {', '.join(given)} is for clusters only")
+        if "nodes" in region.model_fields_set:
+            lines.append(f"spec.regions[{region.name}].nodes is for clusters only")
     if spec.learner.hosts > 1:
         lines.append("spec.learner.hosts: a learner is one process here")
     whole = {
