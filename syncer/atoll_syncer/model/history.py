@@ -18,7 +18,7 @@ A slice leaves both sets with its next version.
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from atoll_syncer.model.log import (
     Begun,
@@ -34,6 +34,8 @@ from atoll_syncer.model.log import (
     Taken,
     TermBegun,
 )
+
+ENTRIES_OF_A_TRAINED_LOG: Final = 3  # at least: Seeded, Begun, Committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class History:
     recovered: int = 0  # of the commits, versions taken back from learners
     incomplete: bool = False  # earlier entries are lost: it does not name all that they said
     lost_entries: int = 0  # since the record of the newest term; each may have been a record
+    lost_before_seed: int = 0  # entries that are lost while no version 0 is known
     suspect: set[int] = field(default_factory=set)  # slices; see the module
     torn: set[int] = field(default_factory=set)  # slices; see the module
     ended: bool = False
@@ -116,6 +119,8 @@ class History:
         """So many entries of the log are damaged or gone; the next one follows after them."""
         self.incomplete = True
         self.lost_entries += count
+        if not self.heads:
+            self.lost_before_seed += count
         self.suspect = set(self.heads)
 
     def apply_after_loss(self, entry: Entry, run: str, epoch: int) -> str:
@@ -195,6 +200,11 @@ class History:
             case Closed():
                 self.closed = entry
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether lost entries may have named version 0, a mark "begun" and a later version."""
+        return self.lost_before_seed >= ENTRIES_OF_A_TRAINED_LOG
+
     def live_objects(self) -> set[str]:
         """Objects of the newest two versions of each slice; others may be collected."""
         return {head.object for heads in (self.heads, self.previous) for head in heads.values()}
@@ -214,6 +224,7 @@ class History:
     def _seed(self, entry: Seeded) -> None:
         """Every slice has version 0, and the layout is known."""
         self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
+        self.lost_before_seed = 0
         for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
             self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)
             self.due[number] = 0

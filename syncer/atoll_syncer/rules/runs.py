@@ -73,7 +73,7 @@ def term_begun(state: State, now: float) -> list[Effect]:
     """The record is durable: from now on this process may welcome and commit."""
     state.term.durable = True
     known = state.history.heads or state.recovery is not None
-    if state.registrar and state.number in state.history.begun:
+    if state.registrar and _is_begun(state, state.number):
         known = True
     effects: list[Effect] = []
     if known:
@@ -288,12 +288,17 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
     slots = state.sessions.slots
     reply = pb.HelloReply(
         run=state.history.run,
-        begun=request.shard in state.history.begun,
+        begun=_is_begun(state, request.shard),
         alive=[name for name, slot in slots.items() if slot.session is not None],
         complete=state.ending.complete,
         final=request.shard in state.history.finals,
     )
     return [Reply(token, reply)]
+
+
+def _is_begun(state: State, shard: int) -> bool:
+    """Whether a shard is marked, or its mark may be among lost entries: no seed is taken again."""
+    return shard in state.history.begun or state.history.may_have_begun
 
 
 def _mark_begun(state: State, token: int, request: pb.MarkBegunRequest) -> list[Effect]:

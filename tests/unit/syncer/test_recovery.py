@@ -479,3 +479,33 @@ def test_a_torn_slice_is_taken_back_from_who_holds_its_head_and_knows_its_lineag
     history = one.state.history
     assert (history.heads[1].number, history.torn) == (head.number + 1, set())
     assert [(m.slot, m.capture, m.cursor) for m in history.lineage(1)] == [("b-0", 16, 77)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_registrar_whose_whole_beginning_is_lost_takes_no_seed_and_lets_no_shard_take_one(
+    shards: int,
+) -> None:
+    """Both snapshots are damaged, and every learner has just started again and holds nothing."""
+    one = side(job=run_file(shards=shards))
+    one.shard.history.lose(1500)
+    later = log.Taken(slot="a-0", incarnation=7, uid="u", instance="i")
+    assert one.shard.history.apply_after_loss(later, RUN, 2) == ""
+    one.start()
+    one.model(one.join("a-0", run=RUN, incarnation=8))
+    one.wait(40.0)
+    assert one.sent("send_seed") == []
+    assert status(one.state, one.now).state == pb.SHARD_FAILED
+    assert one.state.history.begun == {0}
+    one.take(Reply)
+    one.feed(one.shard.registrar_request(1, pb.HelloRequest(shard=1, run=RUN), one.now))
+    assert [reply.message.begun for reply in one.take(Reply)] == [True]
+
+
+def test_the_loss_of_the_first_entries_of_a_job_does_not_keep_it_from_its_start() -> None:
+    """Fewer entries than a mark and a version take cannot hide a training."""
+    one = side()
+    one.shard.history.lose(2)
+    one.shard.history.apply_after_loss(log.RunStarted(run=RUN), RUN, 1)
+    one.start()
+    one.model(one.join("a-0"))
+    assert len(one.sent("send_seed")) == 1

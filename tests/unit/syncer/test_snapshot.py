@@ -39,6 +39,7 @@ def a_history() -> History:
         recovered=1,
         incomplete=True,
         lost_entries=2,
+        lost_before_seed=3,
         suspect={0, 10},
         torn={10},
         ended=True,
