@@ -73,7 +73,9 @@ class Variable:
     default: str | None = None
 
 
-EXECUTORS: Final = "the operator and `atoll run`"
+OPERATOR: Final = "the operator"
+LOCAL: Final = "`atoll run`"
+EXECUTORS: Final = f"{OPERATOR} and {LOCAL}"
 CHART: Final = "the chart"
 OF_A_JOB: Final = (Role.LEARNER, Role.EVALUATOR, Role.SHARD)
 TRAINING: Final = (Role.LEARNER, Role.EVALUATOR)
@@ -102,14 +104,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         name=Env.INSTANCE,
         meaning="name of this start of the process; the UID and random digits when it is absent",
         roles=OF_A_JOB,
-        set_by="`atoll run`",
+        set_by=LOCAL,
         default="",
     ),
     Variable(
         name=Env.ORDINAL,
         meaning="number of the learner in its region; Kubernetes makes the slot from it",
         roles=(Role.LEARNER,),
-        set_by="the operator",
+        set_by=OPERATOR,
         default="",
     ),
     Variable(
@@ -129,53 +131,53 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         name=Env.TELEMETRY_DIR,
         meaning="folder in which learners/SLOT.jsonl is written; empty: it is not written",
         roles=TRAINING,
-        set_by="`atoll run`",
+        set_by=LOCAL,
         default="",
     ),
     Variable(
         name=Env.SHARD,
         meaning="number of the shard; default of --shard",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
         default="0",
     ),
     Variable(
         name=Env.LISTEN,
         meaning="host:port on which the shard listens; default of --listen",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
         default="127.0.0.1:0",
     ),
     Variable(
         name=Env.STORE,
         meaning="folder of the shard's durable state; default of --store",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
     ),
     Variable(
         name=Env.SLOTS_FILE,
         meaning="path of the list of the job's learners; default of --slots-file, empty: unknown",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
         default="",
     ),
     Variable(
         name=Env.TAPE,
         meaning="file to which the shard writes its events; default of --tape",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
     ),
     Variable(
         name=Env.EXPORT,
         meaning="folder of the final model; default of --export",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
     ),
     Variable(
         name=Env.METRICS_PORT,
         meaning="port of the shard's metrics, 0 for none; default of --metrics-port",
         roles=(Role.SHARD,),
-        set_by="the operator",
+        set_by=OPERATOR,
         default="0",
     ),
     Variable(
@@ -222,7 +224,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         name=Env.OPERATOR_NAMESPACES,
         meaning="namespaces that this operator watches, comma-separated; empty for all",
         roles=(Role.OPERATOR,),
-        set_by="the chart",
+        set_by=CHART,
         default="",
     ),
     Variable(

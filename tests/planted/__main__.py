@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,9 +72,10 @@ class Copy:
         return int(server.stdout.readline()), output.read_text(errors="replace")
 
     def close(self) -> None:
-        """End the process that runs pytest."""
+        """End the process that runs pytest, and the run that it may be in."""
         if self._server is not None:
-            self._server.communicate()
+            self._server.terminate()
+            self._server.wait()
 
     def _start(self) -> "subprocess.Popen[str]":
         """It has this folder's packages, as have all processes that tests start."""
@@ -85,6 +87,7 @@ class Copy:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=0,  # of Ctrl-C it hears from this process, which ends it
         )
 
     def write(self, name: str, text: str) -> None:
@@ -129,35 +132,40 @@ def run(
     bugs: list[Bug], workers: int, temporary: Path, *, clean: bool, show: bool
 ) -> list[Outcome]:
     """Every bug in some worker's copy."""
-    copies: SimpleQueue[Copy] = SimpleQueue()
-    for number in range(workers):
-        copies.put(Copy(temporary / f"copy{number}"))
-    first = copies.get()
-    tests = sorted({test for bug in bugs for test in bug.tests})
-    status, said = first.pytest(tests, ALL_SECONDS_MAX) if clean else (0, "")
-    copies.put(first)
-    if status != 0:
-        say(said)
-        raise SystemExit("the tests must pass before a bug is planted")
+    copies = [Copy(temporary / f"copy{number}") for number in range(workers)]
+    free: SimpleQueue[Copy] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
 
     def attempt(bug: Bug) -> Outcome:
-        copy = copies.get()
+        copy = free.get()
         try:
             outcome = copy.attempt(bug)
         finally:
-            copies.put(copy)
+            free.put(copy)
         by = outcome.caught_by.rpartition("::")[2] or "NOBODY"
         say(f"{outcome.seconds:5.1f} s  {bug.id}: {by}")
         if show or not outcome.caught_by:
             say(outcome.said)
         return outcome
 
-    try:
-        with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            if clean:
+                pass_without_bugs(copies[0], bugs)
             return list(pool.map(attempt, bugs))
-    finally:
-        while not copies.empty():
-            copies.get().close()
+        finally:  # before the pool waits for its threads: an interrupted run ends at once
+            for copy in copies:
+                copy.close()
+
+
+def pass_without_bugs(copy: Copy, bugs: list[Bug]) -> None:
+    """All tests that the bugs name must pass on the code as it is; else this ends here."""
+    tests = sorted({test for bug in bugs for test in bug.tests})
+    status, said = copy.pytest(tests, ALL_SECONDS_MAX)
+    if status != 0:
+        say(said)
+        raise SystemExit("the tests must pass before a bug is planted")
 
 
 def main() -> int:
@@ -168,6 +176,7 @@ def main() -> int:
     parser.add_argument("--only-bugs", action="store_true", help="the tests are known to pass")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     words = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # copies are removed
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="atoll-planted-") as folder:
         bugs, show = chosen(words), bool(words.ids)

@@ -21,10 +21,10 @@ LOOK_SECONDS = 0.02
 
 def child(words: list[str], output: str) -> None:
     """Never returns."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
-    os.setpgid(0, 0)
     status = 3  # pytest's word for an internal error
     try:
         status = int(pytest.main(words))
@@ -35,24 +35,29 @@ def child(words: list[str], output: str) -> None:
 
 def wait(pid: int, seconds_max: float) -> int:
     """The exit status, or -1."""
-    end = time.monotonic() + seconds_max
-    while time.monotonic() < end:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(LOOK_SECONDS)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    end, found = time.monotonic() + seconds_max, 0
+    try:
+        while time.monotonic() < end:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(LOOK_SECONDS)
+    finally:  # also when this process is told to end
+        if not found:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     return -1
 
 
 def main() -> None:
-    """Until standard input ends."""
+    """Until standard input ends, or SIGTERM comes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for line in sys.stdin:
         job = json.loads(line)
         pid = os.fork()
         if not pid:
             child(job["words"], job["output"])
+        os.setpgid(pid, pid)
         sys.stdout.write(f"{wait(pid, job['seconds_max'])}\n")
         sys.stdout.flush()
 
