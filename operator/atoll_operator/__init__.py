@@ -1,6 +1,6 @@
 """The operator: a manifest becomes a running job, in a cluster or on this machine.
 
-    cli.py        the command `atoll`: validate, run, status, eval
+    cli/          the command `atoll`, a module for each verb
     __main__.py   the process `atoll-operator`
     api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
     templates.py  what is obviously wrong in a pod template, for `atoll validate`

@@ -70,7 +70,7 @@ def test_a_rule_has_a_star_where_the_simulation_has_a_checker() -> None:
 @pytest.mark.parametrize("path", PROGRAMS, ids=name)
 def test_no_message_cites_a_rule(path: Path) -> None:
     texts = literals(path)
-    if path.name == "cli.py":
+    if path.parent.name == "cli":
         texts.append(path.read_text())  # its docstrings are the help
     assert not [text for text in texts if cited(text)]
 

@@ -1,5 +1,6 @@
 """The command `atoll` starts fast: a verb imports only what it needs."""
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,17 @@ def test_validate_says_what_only_a_cluster_refuses() -> None:
     assert "a cluster does not accept it: spec.export: is missing" in several_shards.output
     exported = CliRunner().invoke(cli.app, ["validate", str(EXAMPLES / "three-regions.yaml")])
     assert "does not accept" not in exported.output
+
+
+def test_the_version_is_the_installed_packages() -> None:
+    shown = CliRunner().invoke(cli.app, ["--version"])
+    assert shown.exit_code == 0
+    assert shown.output == f"atoll {importlib.metadata.version('atoll')}\n"
+
+
+def test_shells_can_complete_verbs_and_options() -> None:
+    help_text = CliRunner().invoke(cli.app, ["--help"]).output
+    assert "--install-completion" in help_text
+    asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": "atoll val", "COMP_CWORD": "1"}
+    offered = CliRunner().invoke(cli.app, env=asked, prog_name="atoll")
+    assert offered.output.split() == ["validate"]

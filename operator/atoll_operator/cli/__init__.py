@@ -1,0 +1,18 @@
+"""The command `atoll`: one module for each verb.
+
+A module imports only what reading its arguments needs, and a verb the rest when it runs, so that
+`atoll --help`, `validate` and `status` start without gRPC, matplotlib or rich. A new verb is one
+more module with one function, and one line in `app.py`.
+
+    app.py        the verbs under their names, --version, exit code 2 for bad input
+    validate.py   checks a manifest without a cluster
+    run.py        trains on this machine
+    status.py     the status of a run folder
+    evaluate.py   `atoll eval`: the held-out loss of an exported byte model
+    reading.py    a manifest's file becomes a job
+"""
+
+from atoll_operator.cli.app import app, main
+from atoll_operator.cli.reading import read_job
+
+__all__ = ["app", "main", "read_job"]

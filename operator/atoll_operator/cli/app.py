@@ -1,0 +1,51 @@
+"""The verbs of `atoll` under their names, `--version`, and what bad input looks like."""
+
+import importlib.metadata
+import sys
+from typing import Annotated
+
+import typer
+
+from atoll_operator.cli.evaluate import evaluate
+from atoll_operator.cli.run import run
+from atoll_operator.cli.status import status
+from atoll_operator.cli.validate import validate
+from atoll_operator.local.summary import Exit
+from atoll_protos.errors import SpecError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train one model on learners in several regions, which merge their work as they go.",
+)
+app.command()(run)
+app.command()(status)
+app.command()(validate)
+app.command(name="eval", context_settings={"ignore_unknown_options": True})(evaluate)
+
+
+def main() -> None:
+    """Run a verb; bad input becomes one line that names field and remedy, and exit code 2."""
+    try:
+        app()
+    except SpecError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(Exit.BAD_INPUT)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"atoll {importlib.metadata.version('atoll')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    del version  # its callback has shown it
