@@ -188,9 +188,11 @@ class Cache:
 
     def failed(self, kind: str, found: "FailedCreate") -> set[Key]:
         """Take in an Event of a StatefulSet's controller; the job that it concerns, if any."""
+        known = self.failures.get(found.uid)
         if kind != "DELETED":
-            self.failures[found.uid] = found
-        elif found.uid in self.failures and self.failures[found.uid].event == found.event:
+            if known is None or known.event == found.event or known.at <= found.at:
+                self.failures[found.uid] = found  # a list is in the order of names, not of times
+        elif known is not None and known.event == found.event:
             del self.failures[found.uid]
         raw = self.objects.get(self.by_uid.get(found.uid, ("", "", "")))
         key = key_of("StatefulSet", raw) if raw is not None else None
@@ -238,6 +240,12 @@ class Cache:
 def version(raw: Mapping[str, Any]) -> int:
     """An object's resourceVersion as a number."""
     return int(raw["metadata"]["resourceVersion"])
+
+
+def manifest(raw: Mapping[str, Any]) -> tuple[object, ...]:
+    """What changes when a person edits a job, and not when its status is written."""
+    metadata = raw["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("annotations")
 
 
 def key_of(kind: str, raw: Mapping[str, Any]) -> Key | None:

@@ -44,9 +44,10 @@ import time
 from dataclasses import dataclass, field
 
 from atoll_operator.kube.apply import Applier, Outcome
-from atoll_operator.kube.cache import Key
+from atoll_operator.kube.cache import Key, manifest
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observation import Object
 from atoll_operator.kube.observe import NotAskedError, NotSeenError, Observer
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.report import StatusWriter
@@ -103,8 +104,17 @@ class Reconciler:
             if not outcome.refused:  # else the next pass, which comes at once, says it too
                 await self.writer.report(decided, self.memories[key])
         self.last_pass_at = time.monotonic()
-        if outcome.waits or outcome.refused:
+        if outcome.waits or outcome.refused or self._edited(key, seen.raw):
             return AGAIN_SECONDS
         due = self.writer.recorder.due_seconds(seen.uid)
         pauses = [each for each in (decided.pause_seconds, due) if each is not None]
         return min(pauses, default=None)
+
+    def _edited(self, key: Key, judged: Object) -> bool:
+        """Whether the job has been edited since it was read.
+
+        The answer to a write of its status may show an edit before the watch does. The cache then
+        has it already, and what the watch shows later is no news that asks for a pass.
+        """
+        now = self.observer.cache.job(key)
+        return now is not None and manifest(now) != manifest(judged)

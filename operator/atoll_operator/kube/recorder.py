@@ -80,12 +80,14 @@ class Recorder:
             if key[0] == uid and now >= each.due_at:
                 del self.unsettled[key]
                 self._count(each.event)
+            elif now - each.due_at > FORGET_SECONDS:
+                del self.unsettled[key]  # its job is gone, and another one has its name
         for name, told in list(self.told.items()):
             waited = now - told.written_at
-            if waited > FORGET_SECONDS and not told.owes:
-                del self.told[name]
-            elif told.of(uid) and told.owes and waited >= TELL_SECONDS:
+            if told.of(uid) and told.owes and waited >= TELL_SECONDS:
                 await self._write(told, now)
+            elif waited > FORGET_SECONDS and (told.written or not told.owes):
+                del self.told[name]
 
     def due_seconds(self, uid: str) -> float | None:
         """Until `flush` has something of the job to write; None: there is nothing."""

@@ -11,6 +11,7 @@ began in this very pass is measured from now on.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -32,6 +33,7 @@ class StatusWriter:
     api: Api
     metrics: Metrics
     recorder: Recorder
+    missing: Callable[[], None] = lambda: None  # told of a job that the API server does not have
 
     async def report(self, plan: Plan, memory: Memory) -> None:
         """Raises ApiError and what the network raises; no status of a job that is gone."""
@@ -41,7 +43,10 @@ class StatusWriter:
             return
         try:
             await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
+            self.missing()
+            return
+        except ConflictError:
             return
         memory.note_write(plan.at)
         self.metrics.writes.labels("Status").inc()

@@ -125,6 +125,7 @@ async def serve(settings: Settings) -> None:
         feed=queue.add,
         edited=queue.lift,
     )
+    passes.writer.missing = jobs.wants_list.set
     server.cache.sights.update(jobs.sights)
     follow: list[Reflector | Jobs] = [jobs, *reflectors(server, nodes, settings, queue)]
     sights = server.cache.sights | server.cache.failures_sights | nodes.sights

@@ -3,7 +3,7 @@
 from typing import Any
 
 from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Sight, slim, slim_node
+from atoll_operator.kube.cache import Cache, FailedCreate, Sight, slim, slim_node
 from atoll_protos.names import Label
 
 KEY = ("demo", "tiny")
@@ -149,3 +149,15 @@ def test_of_a_node_its_conditions_and_taints_are_kept_and_not_its_images() -> No
         "spec": {"taints": [{"key": "k"}]},
         "status": {"conditions": [{"type": "Ready"}]},
     }
+
+
+def test_the_latest_failure_of_a_workload_is_kept_in_whatever_order_a_list_has_them() -> None:
+    cache = Cache()
+    old, new = (
+        FailedCreate(uid="u", namespace="demo", event=name, message=name, at=at)
+        for name, at in (("z", "2026-11-01T10:00:00Z"), ("a", "2026-11-01T11:00:00Z"))
+    )
+    cache.failures_listed("", [new, old])
+    assert cache.failures["u"] == new
+    cache.failed("DELETED", old)
+    assert cache.failures["u"] == new

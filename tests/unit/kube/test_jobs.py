@@ -5,16 +5,19 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import kopf
 import pytest
 
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import jobs_path
-from atoll_operator.kube.edges.jobs import THREAD, Jobs
+from atoll_operator.kube.edges.jobs import THREAD, Jobs, run
 from atoll_operator.kube.edges.limiter import Limiter
-from unit.kube.api_server import ApiServer, serving, until
+from atoll_operator.kube.names import GROUP, VERSION
+from unit.kube.api_server import DISCOVERY, ApiServer, serving, until
 
 WHERE = jobs_path("")
 TINY: Key = ("demo", "tiny")
@@ -143,5 +146,70 @@ def test_kopf_leaves_nothing_on_a_job(tmp_path: Path, monkeypatch: pytest.Monkey
             server.put(WHERE, "tiny")
             await until(lambda: jobs.cache.job(TINY) is not None)
         assert {verb for verb, _ in server.requests} <= {"LIST", "WATCH"}
+
+    asyncio.run(scenario())
+
+
+def test_kopf_is_begun_again_when_discovery_does_not_name_jobs_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, named = f"/apis/{GROUP}/{VERSION}", DISCOVERY[f"/apis/{GROUP}/{VERSION}"]
+
+    async def scenario() -> None:
+        server = ApiServer()
+        monkeypatch.setitem(DISCOVERY, group, {"resources": []})
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            await until(lambda: "discovery" in jobs.sights[WHERE].problem)
+            monkeypatch.setitem(DISCOVERY, group, named)
+            await until(lambda: bool(server.watchers[WHERE]))
+            server.put(WHERE, "tiny")
+            await until(lambda: jobs.cache.job(TINY) is not None)
+            assert not jobs.sights[WHERE].problem
+
+    asyncio.run(scenario())
+
+
+def test_what_a_stopped_kopf_still_says_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str | None] = []
+    spoken = threading.Event()
+
+    async def talker(
+        registry: kopf.OperatorRegistry, stop_flag: asyncio.Event, **_: object
+    ) -> None:
+        tell: Any = next(iter(registry._watching.get_all_handlers())).fn
+        raw = {"metadata": {"name": "tiny"}}
+
+        async def say(kind: str) -> None:
+            await tell(event={"type": kind, "object": raw})
+
+        await say("ADDED")
+        await stop_flag.wait()
+        await say("MODIFIED")
+        spoken.set()
+
+    monkeypatch.setattr("kopf.operator", talker)
+
+    async def scenario() -> None:
+        part = asyncio.create_task(run(lambda kind, _: said.append(kind), lambda: None, []))
+        await until(lambda: said == ["ADDED"])
+        part.cancel()
+        await asyncio.gather(part, return_exceptions=True)
+        await until(spoken.is_set)
+        await asyncio.sleep(0.05)
+        assert said == ["ADDED"]
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_is_refused_is_asked_for_again_when_the_api_server_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = ApiServer()
+        server.refusals[WHERE] = (429, {"Retry-After": "60"})
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            await until(lambda: bool(_said(jobs)))
+            await asyncio.sleep(1.5)
+            assert server.count("LIST", WHERE) == 1
 
     asyncio.run(scenario())

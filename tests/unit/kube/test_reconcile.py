@@ -709,3 +709,37 @@ def test_a_quiet_training_job_is_written_at_most_seven_times_a_minute(
     assert set(writes) == {"status"}
     assert world.server.job is not None
     assert world.server.job["status"]["progress"]["step"] >= 165
+
+
+def test_an_edit_that_only_the_answer_to_the_status_shows_brings_a_pass() -> None:
+    world = World(("suspend", True))
+    world.run()
+    world.run()
+    assert world.again is None or world.again > AGAIN_SECONDS
+    server, write = world.server, world.server.apply_status
+    assert server.job is not None
+    server.job["status"] = {}
+
+    async def edited(
+        namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> None:
+        await write(namespace, name, uid, status)
+        assert server.job is not None
+        server.job["spec"]["suspend"] = False
+        world._count_edits()
+        raw = copy.deepcopy(server.job)
+        raw["metadata"]["resourceVersion"] = str(server.version + 1)
+        server.cache.written(raw)
+
+    server.apply_status = edited  # type: ignore[method-assign]
+    assert world.run()[-1] == "status"
+    assert world.again == AGAIN_SECONDS
+
+
+def test_a_job_that_the_api_server_does_not_have_asks_for_a_list() -> None:
+    world, asked = World(), []
+    world.reconciler.writer.missing = lambda: asked.append(1)
+    world.server.show()
+    world.server.job = None
+    asyncio.run(world._pass())
+    assert asked

@@ -13,8 +13,12 @@ What kopf does not say, and what makes up for it:
 
 - That a job was deleted while its watch was broken. kopf lists again after a gap and shows what
   there is, as events without a type. Each such event asks for a list of our own, whose answer is
-  compared with the cache (`Cache.listed`); so does every RELIST_SECONDS, for a gap after which
-  nothing was left to show.
+  compared with the cache (`Cache.listed`). After a gap that leaves nothing to show, the list is
+  asked for by the job itself, whose status the API server has no place for (`StatusWriter`), and
+  at the latest every RELIST_SECONDS.
+- That it has found no jobs to watch. In the moment after a CRD is made, jobs can be listed before
+  the API server's discovery names them. kopf then runs and watches nothing, for ever; `run` looks
+  at what it has found, and ends it.
 - That it lives. A watch that is silent for INACTIVE_SECONDS, bookmarks included, is begun again by
   kopf, and one that cannot be begun is tried for about a minute; then kopf ends. So while kopf
   runs, its watch is at most some minutes old, and a beat from its loop each BEAT_SECONDS shows the
@@ -35,9 +39,10 @@ from typing import Any
 
 import kopf
 import structlog
+from kopf._cogs.structs.references import Insights  # kopf.operator takes one and exports no name
 
 from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Key, Object, Sight, slim
+from atoll_operator.kube.cache import Cache, Key, Object, Sight, manifest, slim
 from atoll_operator.kube.edges.api import Api, jobs_path
 from atoll_operator.kube.edges.reflector import ERRORS, PAGE_OBJECTS, retry_seconds
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
@@ -89,7 +94,8 @@ class Jobs:
                 self._note(lambda sight, now, text=text: sight.fails(text, now))  # type: ignore[misc]
                 if time.monotonic() - begun_at > INACTIVE_SECONDS:
                     failures = 0
-                await asyncio.sleep(retry_seconds(failures, random.random()))
+                wait = retry_seconds(failures, random.random())
+                await asyncio.sleep(max(wait, getattr(error, "retry_after_seconds", 0.0)))
                 failures += 1
 
     async def _watch(self) -> None:
@@ -136,7 +142,7 @@ class Jobs:
         raw = slim(KIND, raw)
         key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
         known = self.cache.job(key)
-        if known is None or _manifest(known) != _manifest(raw):
+        if known is None or manifest(known) != manifest(raw):
             self.edited(key)
         keys = self.cache.gone(KIND, raw) if kind == "DELETED" else self.cache.seen(KIND, raw)
         for key in keys:
@@ -151,16 +157,13 @@ class Jobs:
             what(sight, now)
 
 
-def _manifest(raw: Object) -> tuple[object, ...]:
-    """What changes when a person edits a job, and not when its status is written."""
-    metadata = raw["metadata"]
-    return metadata["uid"], metadata.get("generation"), metadata.get("annotations")
-
-
-def registry(take: Take, beat: Callable[[], None]) -> kopf.OperatorRegistry:
+def registry(
+    take: Take, beat: Callable[[], None], insights: Insights, stop: asyncio.Event
+) -> kopf.OperatorRegistry:
     """kopf's registry: its settings, its login, and one handler that passes events of jobs on.
 
-    Posting of Events, scanning of CRDs and finalizers are switched off: kopf only watches.
+    Posting of Events, scanning of CRDs and finalizers are switched off: kopf only watches. It is
+    stopped if it has found no resource to watch, and `beat` is called from then on that it has.
     """
     found = kopf.OperatorRegistry()
     beats: list[asyncio.Task[None]] = []
@@ -189,6 +192,10 @@ def registry(take: Take, beat: Callable[[], None]) -> kopf.OperatorRegistry:
         take(event["type"], {**event["object"], "metadata": {**event["object"]["metadata"]}})
 
     async def keep_beating() -> None:
+        await insights.ready_resources.wait()
+        if not insights.watched_resources:
+            stop.set()
+            return
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             beat()
@@ -200,7 +207,8 @@ async def run(take: Take, beat: Callable[[], None], namespaces: Sequence[str]) -
     """Run kopf until cancelled; raises KopfEndedError when it ends, whatever ended it.
 
     `take` and `beat` are called in the caller's event loop, never in kopf's thread. On cancellation
-    kopf is asked to stop and not waited for: its thread is a daemon and ends with the process.
+    kopf is asked to stop and not waited for: its thread is a daemon and ends with the process, and
+    what it still says is left out, because a list of after the cancellation may know better.
 
     The stop flag is an asyncio.Event of kopf's own loop: for a threading.Event kopf would wait in
     the loop's default executor, which `asyncio.Runner` joins, so a kopf that has ended by itself
@@ -208,30 +216,38 @@ async def run(take: Take, beat: Callable[[], None], namespaces: Sequence[str]) -
     """
     loop, inner, stop = asyncio.get_running_loop(), asyncio.new_event_loop(), asyncio.Event()
     ended: asyncio.Future[None] = loop.create_future()
+    insights = Insights()
+
+    def unless_ended(what: Callable[..., None], *values: Any) -> None:
+        if not ended.done():
+            what(*values)
 
     def hand_over(kind: str | None, raw: Object) -> None:
-        loop.call_soon_threadsafe(take, kind, raw)
+        loop.call_soon_threadsafe(unless_ended, take, kind, raw)
 
     def pass_on_beat() -> None:
-        loop.call_soon_threadsafe(beat)
+        loop.call_soon_threadsafe(unless_ended, beat)
 
     def finish(error: BaseException | None) -> None:
         if not ended.done():
             ended.set_exception(KopfEndedError(f"kopf has ended: {error or 'without an error'}"))
 
     def guard() -> None:
-        cause = None
+        cause: BaseException | None = None
         try:
             with asyncio.Runner(loop_factory=lambda: inner) as runner:
                 runner.run(
                     kopf.operator(
-                        registry=registry(hand_over, pass_on_beat),
+                        registry=registry(hand_over, pass_on_beat, insights, stop),
+                        insights=insights,
                         standalone=True,
                         clusterwide=not namespaces,
                         namespaces=namespaces,
                         stop_flag=stop,
                     )
                 )
+            if not insights.watched_resources:
+                cause = LookupError(f"the API server's discovery does not name {PLURAL}")
         except BaseException as error:  # the end of a thread: `run` raises it in the caller's loop
             cause = error
         with contextlib.suppress(RuntimeError):  # the loop may be closed by now
