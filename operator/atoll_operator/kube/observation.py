@@ -28,8 +28,9 @@ DAY_SECONDS = 24 * 3600.0  # of a budget of replacements
 RESTARTED = "@"  # between a template's hash and the time of `kubectl rollout restart`
 WORKLOADS = frozenset({"StatefulSet", "Deployment"})
 # HTTP statuses with which the API server answers to a wrong object. That of an unknown field or of
-# a wrong type in a server-side apply is 500.
+# a wrong type in a server-side apply is 500, as is that of a webhook that is away.
 WRONG = frozenset({400, 422, 500})
+AWAY = "failed calling webhook"
 
 Raw = Mapping[str, Any]
 Object = dict[str, Any]
@@ -164,7 +165,8 @@ class Refusal:
     @property
     def of_template(self) -> bool:
         """Whether a pod template is wrong, which no time can heal."""
-        return self.kind in WORKLOADS and self.status in WRONG
+        wrong = self.status in WRONG and AWAY not in self.message
+        return self.kind in WORKLOADS and wrong
 
 
 def texts_of(refused: Sequence[Refusal]) -> tuple[str, ...]:

@@ -7,30 +7,35 @@ controller would make it.
 
 What is no mistake in the template is left to the controller: a quota that is used up is free again
 when an old pod ends, a webhook may not know dry runs, of which the API server then refuses every
-one, and an operator of which the role was not renewed may try no pods.
+one, and an operator of which the role was not renewed may try no pods. An answer that says nothing
+of the pod, such as that a webhook is away, blames no template, but is waited for: its controller
+could make no pod now either.
 """
 
 import copy
 from typing import Final
 
-from atoll_operator.kube.edges.api import Api, ApiError, path
+from atoll_operator.kube.edges.api import TOO_MANY_REQUESTS, Api, ApiError, ConflictError, path
 from atoll_operator.kube.names import account_name
 from atoll_operator.kube.observation import Object
 from atoll_protos.names import Label
 
-REFUSED: Final = 422  # HTTP: the object is wrong
+REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
 NO_MISTAKE: Final = (
     "exceeded quota",
     "does not support dry run",
     'cannot create resource "pods"',
 )
+NO_ACCOUNT: Final = "error looking up service account"
+OF_ACCOUNT: Final = ("serviceaccount", "service account")  # in a message in small letters
+NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload that is to be made
 
 
 async def refusal(api: Api, workload: Object) -> ApiError | None:
     """Why the API server would refuse the workload or its pods; None: it would not.
 
-    Where another object has the name of a workload that is to be made, None too: what becomes of it
-    is decided when it is applied.
+    Where another object has the name of the workload, None too: what becomes of it is decided when
+    it is applied. Raises ApiError when the API server has too much to do: then it judges nothing.
     """
     metadata = workload["metadata"]
     where = path(workload["kind"], metadata["namespace"], metadata["name"])
@@ -38,37 +43,77 @@ async def refusal(api: Api, workload: Object) -> ApiError | None:
         return None
     try:
         await api.dry_run(workload)
+    except ConflictError:
+        return None
     except ApiError as error:
         if not _is_no_mistake(error):
             return error
+    wrong = await _refusal_of_pod(api, workload)
+    if wrong is None:
+        return None
+    status = UNAVAILABLE if wrong.may_pass else REFUSED
+    return ApiError(status, f"its pods would be refused: {wrong.message}")
+
+
+async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
+    """The service account that the operator makes is not there before a job's first pass.
+
+    The namespace's own then takes its place, since without one of the two every pod is refused, and
+    what a policy says of that one is no word about the job's pods.
+    """
+    pod = pod_of(workload)
+    wrong = await _try(api, pod)
+    labels = workload["metadata"]["labels"]
+    own = account_name(labels[Label.JOB], labels[Label.ROLE])
+    if wrong is None or pod["spec"].get("serviceAccountName") != own:
+        return wrong
+    if NO_ACCOUNT not in wrong.message:
+        return wrong
+    del pod["spec"]["serviceAccountName"]
+    wrong = await _try(api, pod)
+    return None if wrong is None or _is_of_account(wrong) else wrong
+
+
+async def _try(api: Api, pod: Object) -> ApiError | None:
+    """What the API server finds wrong with a pod."""
     try:
-        await api.dry_run_pod(pod_of(workload))
+        await api.dry_run_pod(pod)
     except ApiError as error:
-        if not _is_no_mistake(error):
-            return ApiError(REFUSED, f"its pods would be refused: {error.message}")
+        return None if _is_no_mistake(error) else error
     return None
 
 
 def _is_no_mistake(error: ApiError) -> bool:
+    if error.status == TOO_MANY_REQUESTS:
+        raise error
     return any(each in error.message for each in NO_MISTAKE)
+
+
+def _is_of_account(error: ApiError) -> bool:
+    return any(each in error.message.lower() for each in OF_ACCOUNT)
 
 
 def pod_of(workload: Object) -> Object:
     """A pod as the workload's controller would make it, under a name that nobody has.
 
-    The service account that the operator makes may not be there yet, so the namespace's own takes
-    its place: without one of the two every pod is refused.
+    It names a controller, because a policy may refuse pods without one.
     """
     metadata, template = workload["metadata"], copy.deepcopy(workload["spec"]["template"])
-    labels = metadata["labels"]
-    if template["spec"].get("serviceAccountName") == account_name(
-        labels[Label.JOB], labels[Label.ROLE]
-    ):
-        del template["spec"]["serviceAccountName"]
-    name = {"generateName": f"{metadata['name']}-", "namespace": metadata["namespace"]}
+    owner = {
+        "apiVersion": workload["apiVersion"],
+        "kind": "ReplicaSet" if workload["kind"] == "Deployment" else workload["kind"],
+        "name": metadata["name"],
+        "uid": metadata.get("uid") or NOBODYS_UID,
+        "controller": True,
+    }
+    own = {
+        "generateName": f"{metadata['name']}-",
+        "namespace": metadata["namespace"],
+        "ownerReferences": [owner],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**template["metadata"], **name},
+        "metadata": {**template["metadata"], **own},
         "spec": template["spec"],
     }

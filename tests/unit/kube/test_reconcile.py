@@ -99,6 +99,12 @@ class Server:
                 raise ApiError(500, message)
 
     async def dry_run_pod(self, pod: Mapping[str, Any]) -> None:
+        account = pod["spec"].get("serviceAccountName", "")
+        if account.startswith("tiny-") and path("ServiceAccount", "demo", account) not in (
+            self.children
+        ):
+            missing = f'service account demo/{account}: serviceaccount "{account}" not found'
+            raise ApiError(403, f'pods "x" is forbidden: error looking up {missing}')
         for text, message in self.wrong_pods.items():
             if text in str(pod):
                 raise ApiError(403, message)
@@ -720,9 +726,7 @@ def test_an_edit_that_only_the_answer_to_the_status_shows_brings_a_pass() -> Non
     assert server.job is not None
     server.job["status"] = {}
 
-    async def edited(
-        namespace: str, name: str, uid: str, status: Mapping[str, Any]
-    ) -> None:
+    async def edited(namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
         await write(namespace, name, uid, status)
         assert server.job is not None
         server.job["spec"]["suspend"] = False

@@ -93,6 +93,43 @@ def test_an_upgrade_changes_no_template_of_a_running_job(monkeypatch: pytest.Mon
         assert after == before
 
 
+def noted_by_a_later_version(live: Live) -> Live:
+    found = copy.deepcopy(live)
+    for each in found.values():
+        if each["kind"] in WORKLOADS:
+            annotations = each["metadata"]["annotations"]
+            document = json.loads(annotations[Annotation.RENDERED])
+            del document["sum"]
+            document |= {"more": "of a later version"}
+            document |= {"sum": rendering.digest(document)[:16]}
+            annotations[Annotation.RENDERED] = json.dumps(document)
+    return found
+
+
+def notes(live: Live) -> list[dict[str, Any]]:
+    return [
+        json.loads(each["metadata"]["annotations"][Annotation.RENDERED])
+        for each in live.values()
+        if each["kind"] in WORKLOADS
+    ]
+
+
+def test_a_note_of_a_later_version_with_more_fields_restarts_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So an operator that goes back to this version leaves the pods alone."""
+    before = noted_by_a_later_version(begun())
+    monkeypatch.setattr(pods, "USER_ID", 1000)
+    after = next_pass(before, generation=1, settings=NEW)
+    assert templates(after) == templates(before)
+    assert notes(after) == notes(before)
+    edited_elsewhere = next_pass(before, MORE, generation=2)
+    assert all(each["more"] == "of a later version" for each in notes(edited_elsewhere))
+    again = next_pass(edited_elsewhere, MORE, generation=2, settings=NEW)
+    assert templates(again) == templates(edited_elsewhere)
+    assert not any("more" in each for each in notes(next_pass(before, EDIT, generation=2)))
+
+
 def test_a_changed_run_file_reaches_no_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
     before = begun()
     whole = RunFile.to_json
@@ -236,13 +273,21 @@ def test_a_note_that_somebody_has_edited_counts_for_nothing() -> None:
         assert templates(next_pass(changed_note(before, text), generation=1)) == templates(before)
 
 
-def test_a_template_that_is_too_long_to_be_noted_is_rendered_in_every_pass() -> None:
-    args = json.dumps(["x" * 1000] * 150)
-    change = f"spec.learner.template={{spec: {{containers: [{{args: {args}}}]}}}}"
-    live = next_pass({}, change, generation=1)
-    annotations = live["StatefulSet", "tiny-us-east"]["metadata"]["annotations"]
-    assert Annotation.RENDERED not in annotations
-    assert Annotation.RENDERED in live["Deployment", "tiny-syncer-0"]["metadata"]["annotations"]
+def test_a_template_that_is_too_long_to_be_noted_outlives_an_upgrade_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = json.dumps(["x" * 4000] * 64)
+    short, long = "[{name: us-east}]", f"[{{name: us-east, podOverrides: {{args: {args}}}}}]"
+    before = next_pass({}, f"spec.regions={long}", generation=1)
+    east = before["StatefulSet", "tiny-us-east"]
+    assert len(east["metadata"]["annotations"][Annotation.RENDERED]) < 1000
+    east["spec"]["template"]["metadata"]["creationTimestamp"] = None  # as the API server shows it
+    monkeypatch.setattr(pods, "USER_ID", 1000)
+    after = next_pass(before, f"spec.regions={long}", generation=1, settings=NEW)
+    del east["spec"]["template"]["metadata"]["creationTimestamp"]
+    assert templates(after) == templates(before)
+    edited = next_pass(after, f"spec.regions={short}", generation=2, settings=NEW)
+    assert images(edited)["tiny-us-east"] == "worker:2"
 
 
 def test_a_run_file_that_was_deleted_is_made_again() -> None:

@@ -108,6 +108,16 @@ def test_a_slot_without_budget_is_named_instead() -> None:
     assert "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day" in text
 
 
+def test_a_node_that_another_learner_made_suspect_gives_no_further_budget() -> None:
+    found = settled(crash_loop())
+    live = found.workloads["tiny-us-east"]
+    assert "n1" in live.suspects
+    assert planned(found).delete
+    spent = Replaced(count=20, uid="x", since=int(NOW) - 60, recent=20)
+    sets = {**found.workloads, live.name: replace(live, replaced={0: spent})}
+    assert planned(replace(found, workloads=sets)).delete == ()
+
+
 def test_only_a_few_nodes_of_a_region_are_suspected_at_a_time() -> None:
     found = crash_loop()
     live = found.workloads["tiny-us-east"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.edges.api import ApiError, path
+from atoll_operator.kube.edges.api import ApiError, ConflictError, path
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS
 from atoll_operator.kube.trial import pod_of
 from unit.kube.cluster_values import children
@@ -162,6 +162,85 @@ def test_what_is_no_mistake_in_the_template_is_left_to_the_controller(message: s
     assert "apply StatefulSet tiny-us-east" in full.run()
 
 
+ACCOUNTS = (
+    "policy: running under the ServiceAccount 'default' is not allowed",
+    "unable to validate against any security context constraint: [provider nonroot-v2:"
+    " Forbidden: not usable by user or serviceaccount]",
+)
+
+
+@pytest.mark.parametrize("message", ACCOUNTS)
+def test_what_a_policy_says_of_an_account_that_only_stands_in_is_no_mistake(message: str) -> None:
+    stands_in = world(NOPE)
+    stands_in.server.wrong_pods = dict.fromkeys(CLASS, message)
+    assert "apply StatefulSet tiny-us-east" in stands_in.run()
+    spec = {"priorityClassName": "nope", "serviceAccountName": "mine"}
+    own = world({"template": {"spec": spec}})
+    own.server.wrong_pods = dict.fromkeys(CLASS, message)
+    assert own.run() == []
+
+
+def test_where_the_jobs_own_account_is_there_its_pods_are_tried_with_it() -> None:
+    running = World()
+    running.run()
+    running.server.wrong_pods = {"'tiny-learner'": "policy: this ServiceAccount may run no pods"}
+    edit(running, RIGHT)
+    assert "apply StatefulSet tiny-us-east" not in running.run()
+    running.run()
+    assert "this ServiceAccount may run no pods" in running.said("Accepted")["message"]
+
+
+def answering(found: World, error: ApiError) -> World:
+    """Every dry run of a pod gets this answer."""
+
+    async def refuse(pod: Any) -> None:
+        raise error
+
+    server: Any = found.server
+    server.dry_run_pod = refuse
+    return found
+
+
+def test_a_webhook_that_is_away_is_waited_for_and_no_template_is_blamed() -> None:
+    away = answering(World(), ApiError(500, 'failed calling webhook "pods.example.com"'))
+    away.run()
+    away.run()
+    assert not away.server.children
+    accepted = away.said("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "ChildrenRefused")
+    assert "failed calling webhook" in accepted["message"]
+
+
+def test_a_webhook_for_workloads_that_is_away_blames_no_template_either() -> None:
+    away = world(NOPE)
+    away.server.wrong = {"nope": 'Internal error occurred: failed calling webhook "sets.example"'}
+    away.run()
+    away.run()
+    assert not away.server.children
+    assert away.said("Accepted")["reason"] == "ChildrenRefused"
+
+
+def test_a_busy_api_server_judges_no_template() -> None:
+    busy = answering(World(), ApiError(429, "slow down", 3.0))
+    with pytest.raises(ApiError, match="slow down"):
+        busy.run()
+    assert not busy.reconciler.memories[KEY].refused
+
+
+def test_a_workload_that_was_made_again_in_the_meantime_is_not_refused() -> None:
+    running = World()
+    running.run()
+
+    async def conflict(child: Any) -> None:
+        raise ConflictError(409, "the UID in the precondition does not match")
+
+    server: Any = running.server
+    server.dry_run = conflict
+    edit(running, RIGHT)
+    assert "apply StatefulSet tiny-us-east" in running.run()
+    assert not running.reconciler.memories[KEY].refused
+
+
 def test_a_webhook_that_knows_no_dry_run_stops_no_job() -> None:
     found = world(NOPE)
 
@@ -201,11 +280,22 @@ def test_the_pod_that_is_tried_is_the_controllers_under_a_name_that_nobody_has()
     assert pod["metadata"]["generateName"] == "tiny-us-east-"
     assert "name" not in pod["metadata"]
     assert pod["metadata"]["labels"] == template["metadata"]["labels"]
-    assert "serviceAccountName" not in pod["spec"]  # that of the operator may not be there yet
+    assert pod["spec"]["serviceAccountName"] == "tiny-learner"
     assert pod["spec"]["containers"] == template["spec"]["containers"]
     own = "spec.learner.template.spec.serviceAccountName=mine"
     (named, *_) = [each for each in children(own).objects() if each["kind"] == "StatefulSet"]
     assert pod_of(named)["spec"]["serviceAccountName"] == "mine"
+
+
+def test_the_pod_that_is_tried_has_a_controller() -> None:
+    """A policy may refuse pods without one."""
+    made = children().objects()
+    for kind, owner in (("StatefulSet", "StatefulSet"), ("Deployment", "ReplicaSet")):
+        first = next(each for each in made if each["kind"] == kind)
+        (found,) = pod_of(first)["metadata"]["ownerReferences"]
+        assert (found["apiVersion"], found["kind"]) == ("apps/v1", owner)
+        assert found["controller"]
+        assert found["uid"]
 
 
 def test_a_job_that_is_created_suspended_is_told_of_its_mistake_before_it_starts() -> None:
@@ -243,3 +333,14 @@ def test_what_is_no_longer_refused_to_a_suspended_job_is_forgotten() -> None:
     waits.run()
     waits.run()
     assert waits.said("Accepted")["reason"] == "Valid"
+
+
+def test_a_restarted_operator_does_not_forget_the_mistake_of_a_suspended_job() -> None:
+    waits = World(("suspend", True), ("learner", TYPO))
+    waits.server.wrong = WRONG
+    waits.run()
+    waits.run()
+    waits.reconciler.memories.clear()
+    for _ in range(2):
+        waits.run()
+        assert waits.said("Accepted")["reason"] == "TemplateRefused"

@@ -39,6 +39,7 @@ from atoll_protos.names import Label
 NOT_WANTED = "the job no longer asks for it"
 DIFFERENCES_MAX = 3  # that an Event names
 VALUE_CHARACTERS_MAX = 60
+REFUSED_REASONS = ("TemplateRefused", "ChildrenRefused")  # of the condition Accepted
 CLEAN_MAX = 20_000  # children of all jobs
 
 
@@ -92,14 +93,18 @@ def _of_suspended(case: Situation) -> Changes:
     """Of a job that was created suspended nothing is made, not even an empty StatefulSet.
 
     Its templates are tried all the same, once for each edit, so that a mistake shows before a queue
-    lets the job go.
+    lets the job go. A restarted operator, which remembers no mistake, tries them again where the
+    status tells of one.
     """
     seen = case.seen
     workloads = [each for each in _builder(case).objects() if each["kind"] in WORKLOADS]
     refused = _refused(seen, workloads)
     edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
+    forgotten = not refused and any(
+        each.reason in REFUSED_REASONS for each in seen.status.conditions or []
+    )
     due = {(each.kind, each.name) for each in refused if each.wait_seconds <= 0}
-    check = tuple(each for each in workloads if edited or key_of(each) in due)
+    check = tuple(each for each in workloads if edited or forgotten or key_of(each) in due)
     return Changes(check=check, partly=False, refused=refused)
 
 

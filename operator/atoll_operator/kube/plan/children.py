@@ -304,8 +304,8 @@ class JobChildren:
     def _note(self, name: str, template: Object, region: str = "") -> dict[str, str]:
         """The annotation with what a workload was rendered from."""
         hashed = self.renderings.inputs.get(name) or inputs(self.job)[region]
-        text = self.renderings.note(name, template, hashed, self.settings).to_text()
-        return {} if text is None else {Annotation.RENDERED: text}
+        note = self.renderings.note(name, template, hashed, self.settings)
+        return {Annotation.RENDERED: note.to_text()}
 
     def _placed(self, name: str, template: Object) -> Object:
         """The template, kept off lost nodes."""

@@ -13,7 +13,10 @@ The note. Each workload keeps the template as it was rendered in an annotation o
     inputs      hash of what the user wrote that the template may depend on
     rendered    generation of the job for which the template was rendered
     images      the default images of the install at that time
-    template    without lost nodes, which come and go
+    template    without lost nodes, which come and go; null where the note would be too long for
+                an annotation: the live template then stands for it
+
+A field that this version does not know is a later one's: it stays for as long as the template does.
 
 It stands at the workload and not in the job's status, because a status can be lost and a workload
 without its template cannot; it is written in the same call as the template. The live template is no
@@ -67,7 +70,7 @@ from atoll_protos.names import Label
 RESTARTS_NOBODY = {"regions", "suspend", "managedBy", "failure", "ttlSecondsAfterFinished",
                    "activeDeadlineSeconds"}  # fmt: skip
 OF_A_REGION = {"podOverrides", "nodes"}
-NOTE_BYTES_MAX = 100_000  # of the 262,144 that all annotations of an object may have
+NOTE_BYTES_MAX = 240_000  # of the 262,144 that all annotations of an object may have
 NOTES_MAX = 2_000  # that are kept as they were parsed, of some 10 kB each
 NEVER = 0  # `rendered` of a template that a version without notes has made
 
@@ -81,15 +84,16 @@ class Note:
     inputs: str
     images: Mapping[str, str]  # by program: worker, syncer
     template: Object
+    more: Mapping[str, Any] = field(default_factory=dict)  # what only a later version knows
     text: str | None = field(default=None, compare=False)  # that it was read from
 
-    def to_text(self) -> str | None:
-        """The annotation; None: it is too long, and the template is rendered in each pass."""
+    def to_text(self) -> str:
+        """The annotation."""
         if self.text is not None:
             return self.text
-        document = {name: getattr(self, name) for name in NOTED}
-        text = json.dumps({**document, "sum": digest(document)[:16]}, separators=(",", ":"))
-        return text if len(text) <= NOTE_BYTES_MAX else None
+        document = {**self.more, **{name: getattr(self, name) for name in NOTED}}
+        text = _with_sum(document)
+        return text if len(text) <= NOTE_BYTES_MAX else _with_sum({**document, "template": None})
 
 
 NOTED = ("generation", "rendered", "inputs", "images", "template")
@@ -132,7 +136,10 @@ class Renderings:
             template=template,
         )
         kept = self.kept.get(name)
-        return kept if kept is not None and kept == found else found
+        if kept is None:
+            return found
+        found = replace(found, more=kept.more)
+        return kept if kept == found else found
 
 
 def decide(
@@ -203,17 +210,29 @@ def inputs(job: Job) -> dict[str, str]:
 def read(workload: Raw) -> Note | None:
     """The note of a live workload; None: there is none, or somebody has changed it."""
     text = (workload["metadata"].get("annotations") or {}).get(Annotation.RENDERED)
-    return _parsed(text) if text else None
+    note = _parsed(text) if text else None
+    if note is None or note.template:
+        return note
+    return replace(note, template=_live_template(workload))
 
 
 @functools.lru_cache(maxsize=NOTES_MAX)  # each is read in every pass
 def _parsed(text: str) -> Note | None:
+    """The note, of which the sum is over all fields, also those that only a later version knows."""
     try:
         document = json.loads(text)
-        values = {name: document[name] for name in NOTED}
-        return Note(**values, text=text) if document["sum"] == digest(values)[:16] else None
-    except (ValueError, KeyError, TypeError):
+        noted = document.pop("sum")
+        if noted != digest(document)[:16]:
+            return None
+        values = {name: document.pop(name) for name in NOTED}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    return Note(**{**values, "template": values["template"] or {}}, more=document, text=text)
+
+
+def _with_sum(document: Mapping[str, Any]) -> str:
+    """A note's text, by which `_parsed` sees that nobody has changed it."""
+    return json.dumps({**document, "sum": digest(document)[:16]}, separators=(",", ":"))
 
 
 def _of_live(workload: Raw, generation: int, observed: int, hashed: str) -> Note | None:
@@ -225,9 +244,7 @@ def _of_live(workload: Raw, generation: int, observed: int, hashed: str) -> Note
         return None
     if not spec.get("replicas"):
         return None
-    template = pods.without_exclusions(spec["template"])
-    template["metadata"].pop("creationTimestamp", None)
-    (template["metadata"].get("annotations") or {}).pop(RESTARTED_AT, None)  # kubectl's, not ours
+    template = _live_template(workload)
     role = (template["metadata"].get("labels") or {}).get(Label.ROLE)
     program = "syncer" if role == SHARD_ROLE else "worker"
     image = template["spec"]["containers"][0].get("image", "")
@@ -235,6 +252,14 @@ def _of_live(workload: Raw, generation: int, observed: int, hashed: str) -> Note
         generation=generation, rendered=NEVER, inputs=hashed, images={program: image},
         template=template,
     )  # fmt: skip
+
+
+def _live_template(workload: Raw) -> Object:
+    """The template that a workload has now, without what is not of its rendering."""
+    template = pods.without_exclusions(workload["spec"]["template"])
+    template["metadata"].pop("creationTimestamp", None)
+    (template["metadata"].get("annotations") or {}).pop(RESTARTED_AT, None)  # kubectl's, not ours
+    return template
 
 
 def _file(templates: Iterable[Object], configs: Mapping[str, str]) -> RunConfig | None:

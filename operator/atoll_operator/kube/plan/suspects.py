@@ -70,9 +70,7 @@ def crashing(scene: Scene) -> Suspects:
         known = {
             node for node, since in live.suspects.items() if scene.now - since < SUSPECT_SECONDS
         } | new.setdefault(live.name, set())
-        if pod.node in live.suspects and pod.node in live.excluded:
-            found.append(pod)  # decided in an earlier pass
-        elif scene.counts.get(pod.name, 0) >= scene.failure.max_replacements_per_slot:
+        if scene.counts.get(pod.name, 0) >= scene.failure.max_replacements_per_slot:
             exhausted.append(pod.name)
         elif pod.node in known or (len(known) < SUSPECTS_MAX and _has_other(pod, live, scene)):
             found.append(pod)
