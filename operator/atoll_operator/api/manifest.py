@@ -40,7 +40,12 @@ WORDS = {  # pydantic's kind of error -> problem, remedy; {names} are of the err
 
 
 def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
-    """A manifest's text, with changes such as `spec.steps=100`, as a job; raises SpecError.
+    """A manifest's text, with changes such as `spec.steps=100`, as a job; raises SpecError."""
+    return from_object(document_in(text, changes))
+
+
+def document_in(text: str, changes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The job's document in a manifest's text, with changes; raises SpecError.
 
     The file may hold other objects too, such as a claim that the job mounts, but only one job.
     """
@@ -60,7 +65,7 @@ def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
             raise SpecError(field, problem, f"write {field}: {expected}")
     for change in changes:
         _change(document, change)
-    return from_object(document)
+    return document
 
 
 def from_object(document: Mapping[str, Any], *, stored: bool = False) -> Job:

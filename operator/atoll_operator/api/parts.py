@@ -24,7 +24,8 @@ class Learner(Model):
             "Pod template of every learner. Its first container is the one that trains: give it an"
             " image with Atoll and the script, the command and the resources. What is left out is"
             " filled in; without a command, the built-in byte-level GPT trains. `atoll run` uses"
-            " command, args, workingDir and env of that container and ignores the rest."
+            " command, args, workingDir and env of that container and its limit of nvidia.com/gpu,"
+            " and ignores the rest."
         ),
     )
     hosts: int = Field(

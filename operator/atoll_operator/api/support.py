@@ -8,6 +8,7 @@ from atoll_operator.api.parts import StorageType
 from atoll_operator.api.spec import Job
 from atoll_protos.errors import SpecError
 
+OF_EVERY_POD = {"name", "image", "imagePullPolicy", "resources", "ports", "volumeMounts"}
 FORMER_DEFAULT_SECONDS = 3600  # an earlier CRD stored it in objects that never named the field
 
 
@@ -53,15 +54,18 @@ def on_a_cluster(job: Job) -> SpecError | None:
 
 
 def without_effect_here(job: Job) -> list[str]:
-    """What `atoll run` leaves to clusters, one line for each field."""
+    """What `atoll run` leaves to clusters, one line for each field.
+
+    Nothing is said of what every pod needs and no process does, such as an image.
+    """
     spec = job.spec
     lines = []
-    given = sorted({*(spec.learner.template.container.model_extra or {})} - {"name"})
+    given = sorted({*(spec.learner.template.container.model_extra or {})} - OF_EVERY_POD)
     if given:
         lines.append(f"spec.learner.template: {', '.join(given)} is for clusters only")
     for region in spec.regions:
         own = region.pod_overrides
-        here = {"command", "args", "env"}
+        here = {"command", "args", "env", "image", "resources"}
         given = sorted(own.model_dump(by_alias=True, exclude_unset=True, exclude=here))
         if given:
             where = f"spec.regions[{region.name}].podOverrides"

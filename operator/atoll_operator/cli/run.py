@@ -1,27 +1,75 @@
-"""`atoll run`: trains on this machine."""
+"""`atoll run`: trains a script, a manifest, or what a run folder holds, on this machine."""
 
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
-from atoll_operator.api import support
-from atoll_operator.cli.reading import read_job
+from atoll_operator.api import manifest, support
+from atoll_operator.cli.reading import checked, read_text
+from atoll_operator.local import manifests
 from atoll_operator.local.live import Output
+from atoll_operator.local.plan import MANIFEST_FILE
+from atoll_protos.errors import SpecError
+
+SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
+--set spec.steps=100; --set spec.sync.fragments=4; --set spec.evaluator= (removes it);
+--set 'spec.regions=[{name: us, learners: 2}, {name: eu}]' (a list is set as a whole);
+--set 'spec.sync.outer.momentum="0.5"' (the value is YAML, so text that looks like a number
+needs quotes of its own)."""
 
 
-def run(
-    file: Annotated[Path, typer.Argument(help="File with a DecoupledTrainingJob.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for everything the run writes.")],
+def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
+    what: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCRIPT.py|MANIFEST|DIR",
+            help="Your script, a manifest, or with --resume the folder of a run.",
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- ARGUMENTS", help="Of the script, after two dashes."),
+    ] = None,
+    learners: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of learners of a script.", show_default="2"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Length of a script's training, in optimizer steps."),
+    ] = None,
+    regions: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Regions over which a script's learners are spread in turn.",
+            show_default="one region",
+        ),
+    ] = "",
+    gpus_per_learner: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="GPUs of its own for each learner, as nvidia.com/gpu in the manifest says it;"
+            " 0: learners see none.",
+            show_default="as the manifest says",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for everything the run writes.",
+            show_default="runs/NAME-TIME",
+        ),
+    ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Change a field of the manifest for this run, as in --set spec.steps=100."
-            " The value is YAML, so text that looks like a number needs quotes:"
-            " --set spec.sync.outer.momentum='\"0.5\"'. Lists are set as a whole. Repeatable.",
-        ),
+        typer.Option("--set", metavar="FIELD=VALUE", help=SET_HELP),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run that the folder holds.")
@@ -33,11 +81,74 @@ def run(
         bool, typer.Option("--chaos", help="Kill a random process with SIGKILL every 20 s.")
     ] = False,
 ) -> None:
-    """Train on this machine: learners and shards of the manifest run as processes."""
+    """Train on this machine: learners and shards run as processes.
+
+    A script needs no manifest: one with the defaults is made for it, and every run keeps the
+    manifest that it has trained as manifest.yaml in its folder.
+    """
     from atoll_operator.local.run import train  # noqa: PLC0415 - only this verb needs gRPC
 
-    job = read_job(file, tuple(change or ()))
+    here = Path.cwd()
+    if what.suffix == ".py":
+        text = yaml.safe_dump(
+            manifests.of_script(
+                what,
+                arguments or (),
+                learners=learners,
+                steps=steps,
+                regions=[each.strip() for each in regions.split(",") if each.strip()],
+            ),
+            sort_keys=False,
+        )
+    else:
+        _refuse_of_script(what, learners=learners, steps=steps, regions=regions, more=arguments)
+        what, out = _of_folder(what, out, resume=resume)
+        text = read_text(what)
+    document = manifest.document_in(text, tuple(change or ()))
+    if gpus_per_learner is not None:
+        document = manifests.with_gpus(document, gpus_per_learner)
+    checked(document)
+    document = manifests.with_folders(document, here)
+    job = checked(document)
     refused = support.on_this_machine(job)
     if refused is not None:
         raise refused
-    raise typer.Exit(train(job, out.resolve(), resume=resume, output=output, chaos=chaos))
+    if out is None and resume:
+        remedy = "give the folder of the run: atoll run DIR --resume"
+        raise SpecError("--resume", "needs to know which run", remedy)
+    folder = out or manifests.default_out(job.name, time.time())
+    if out is None:
+        typer.echo(f"The run's folder is {folder}.", err=True)
+    code = train(
+        job,
+        folder.resolve(),
+        resume=resume,
+        output=output,
+        manifest=manifests.kept(text, document, sys.argv[2:], folder),
+        chaos=chaos,
+    )
+    raise typer.Exit(code)
+
+
+def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str | None) -> None:
+    """Raise SpecError for what only a script takes, given with a manifest."""
+    fields = {"learners": "spec.regions", "steps": "spec.steps", "regions": "spec.regions"}
+    for name, value in given.items():
+        if value:
+            problem = f"is for a script, and {what} is none"
+            raise SpecError(f"--{name}", problem, f"use --set {fields[name]}=...")
+    if more:
+        remedy = "use --set 'spec.learner.template.spec.containers=[{name: learner, args: [...]}]'"
+        raise SpecError(f"-- {more[0]}", f"is for a script, and {what} is none", remedy)
+
+
+def _of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Path | None]:
+    """The manifest to read and the run's folder, where a run's folder may stand for both."""
+    if what.is_dir():
+        if not resume:
+            problem = "is a folder"
+            raise SpecError(str(what), problem, "give a script or a manifest, or add --resume")
+        what = what / MANIFEST_FILE
+    if resume and out is None and (what.parent / "run.json").exists():
+        out = what.parent
+    return what, out

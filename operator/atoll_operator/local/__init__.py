@@ -8,6 +8,8 @@ and rich are imported only where a run needs them.
     run.py          one run, from a checked job to its summary
     supervisor.py   starts processes, and starts them again when they end
     plan.py         the processes of a job, in place of pods
+    gpus.py         which GPUs each of them gets
+    manifests.py    the manifest of a script, and the one that a run folder keeps
     shards.py       asks the shards for their status over gRPC
     progress.py     their answers become the status and its conditions
     live.py         the live table, lines of text, lines of JSON

@@ -17,7 +17,10 @@ from atoll_operator.api.spec import Job
 from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.names import slot_name
 
+MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
 SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
+EVALUATOR = "evaluator"  # name of its process
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +34,13 @@ class Planned:
     folder: str = ""
 
 
-def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list[Planned]:
+def processes(
+    job: Job, out: Path, ports: tuple[int, ...], gpus: Mapping[str, str], *, new: bool
+) -> list[Planned]:
     """Shards first, then learners, then the evaluator.
 
-    `ports` are by shard. With `new`, no process of this run can have run before.
+    `ports` are by shard; `gpus` is CUDA_VISIBLE_DEVICES by process, without those that keep the
+    variable of `atoll run`. With `new`, no process of this run can have run before.
     """
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {
@@ -42,25 +48,37 @@ def processes(job: Job, out: Path, ports: tuple[int, ...], *, new: bool) -> list
         Env.TELEMETRY_DIR: str(out),
         "OMP_NUM_THREADS": "1",
     }
-    planned = [_shard(shard, port, out, shared, new=new) for shard, port in enumerate(ports)]
+
+    def own(name: str) -> dict[str, str]:
+        return {**shared, **({VISIBLE: gpus[name]} if name in gpus else {})}
+
+    planned = [
+        _shard(shard, port, out, own(shard_process(shard)), new=new)
+        for shard, port in enumerate(ports)
+    ]
     template = job.spec.learner.template.container
     for region in job.spec.regions:
-        own = region.pod_overrides
+        changes = region.pod_overrides
         learners = template.model_copy(
             update={
-                "command": own.command or template.command,
-                "args": own.args or template.args,
-                "env": [*template.env, *own.env],
+                "command": changes.command or template.command,
+                "args": changes.args or template.args,
+                "env": [*template.env, *changes.env],
             }
         )
         for ordinal in range(region.learners):
             slot = slot_name(region.name, ordinal)
-            env = {**shared, **of_learner(region=region.name, slot=slot)}
+            env = {**own(slot), **of_learner(region=region.name, slot=slot)}
             planned.append(_templated("learner", slot, learners, env, TRAIN))
     if job.spec.evaluator is not None:
         container = job.spec.evaluator.template.container
-        planned.append(_templated("evaluator", "evaluator", container, shared, EVALUATE))
+        planned.append(_templated("evaluator", EVALUATOR, container, own(EVALUATOR), EVALUATE))
     return planned
+
+
+def shard_process(shard: int) -> str:
+    """The name of a shard's process."""
+    return f"shard-{shard}"
 
 
 def _shard(shard: int, port: int, out: Path, shared: Mapping[str, str], *, new: bool) -> Planned:
@@ -73,7 +91,7 @@ def _shard(shard: int, port: int, out: Path, shared: Mapping[str, str], *, new: 
         *("--export", str(out / "export")),
         *(("--new",) if new else ()),
     )
-    return Planned(role="shard", name=f"shard-{shard}", command=command, env=shared)
+    return Planned(role="shard", name=shard_process(shard), command=command, env=shared)
 
 
 def _templated(

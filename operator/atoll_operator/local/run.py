@@ -42,6 +42,7 @@ A new run passes `--new` to its shards. It promises that no process of this run 
 the registrar may start the run at once; with `--resume` it must first ask the other shards.
 """
 
+import os
 import random
 import signal
 import sys
@@ -59,7 +60,7 @@ from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
-from atoll_operator.local import plan, plots, progress, summary
+from atoll_operator.local import gpus, plan, plots, progress, summary
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
@@ -161,21 +162,27 @@ def train(
     *,
     resume: bool,
     output: Output,
+    manifest: str,
     chaos: bool = False,
     view: View | None = None,
 ) -> Exit:
     """Run a job in a folder, and write its summary and pictures there.
 
-    `view` replaces what `output` names. Raises SpecError for what a user must fix first.
+    `manifest` is what the folder keeps as manifest.yaml; `view` replaces what `output` names.
+    Raises SpecError for what a user must fix first.
     """
     wanted = run_file(job)
     ports = free_ports(job.spec.syncer.shards)
-    check_startable(plan.processes(job, out, ports, new=True))
+    found = gpus.find(os.environ)
+    assigned = gpus.assign(job, found)
+    check_startable(plan.processes(job, out, ports, assigned, new=True))
     new = prepare(wanted, expected(job), out, resume=resume)
+    (out / plan.MANIFEST_FILE).write_text(manifest, encoding="utf-8")
     view = view or view_for(output, terminal=sys.stdout.isatty())
-    for line in without_effect_here(job):
-        view.say(line)
-    supervisor = Supervisor(plan.processes(job, out, ports, new=new), out, view.say)
+    for line in (*without_effect_here(job), gpus.advice(job, found)):
+        if line:
+            view.say(line)
+    supervisor = Supervisor(plan.processes(job, out, ports, assigned, new=new), out, view.say)
     training = Training(
         needed=job.spec.learners_needed,
         out=out,

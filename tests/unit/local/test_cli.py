@@ -12,6 +12,7 @@ from atoll_operator import cli
 
 HEAVY = ("torch", "grpc", "matplotlib", "kubernetes", "kopf", "numpy", "aiohttp")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+TINY = str(EXAMPLES / "tiny.yaml")
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,40 @@ def test_shells_can_complete_verbs_and_options() -> None:
     asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": "atoll val", "COMP_CWORD": "1"}
     offered = CliRunner().invoke(cli.app, env=asked, prog_name="atoll")
     assert offered.output.split() == ["validate"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.py", "--steps", "5"), "nowhere.py: is not there"),
+        (("nowhere.yaml",), "nowhere.yaml: cannot be read"),
+        (("here.py",), "--steps: is missing"),
+        (("here.py", "--steps", "5", "--regions", "u_s"), "spec.regions[0].name: must match"),
+        (("here.py", "--steps", "5", "--gpus-per-learner", "9"), "nvidia.com/gpu: 2 processes"),
+        (("here.py", "--steps", "5", "--resume"), "--resume: needs to know which run"),
+        ((TINY, "--learners", "3"), "--learners: is for a script"),
+        ((TINY, "--steps", "3"), "--steps: is for a script"),
+        ((TINY, "--", "--lr", "1"), "-- --lr: is for a script"),
+        (("folder",), "folder: is a folder"),
+        (("folder", "--resume"), "folder/manifest.yaml: cannot be read"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line_with_its_remedy_and_makes_no_folder(
+    arguments: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    (tmp_path / "here.py").write_text("")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("sys.argv", ["atoll", "run", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(words)
+    assert "; " in last
+    assert not (tmp_path / "runs").exists()

@@ -37,7 +37,7 @@ OUT = Path("/out")
 
 
 def planned(text: str = MANIFEST, *, new: bool = True) -> dict[str, plan.Planned]:
-    return {each.name: each for each in plan.processes(parse(text), OUT, (7000, 7001), new=new)}
+    return {each.name: each for each in plan.processes(parse(text), OUT, (7000, 7001), {}, new=new)}
 
 
 def test_there_is_a_process_for_every_shard_and_slot() -> None:
@@ -86,7 +86,9 @@ def test_an_evaluator_is_a_process_without_a_slot() -> None:
 
 def test_what_only_a_cluster_can_do_is_said() -> None:
     lines = without_effect_here(parse(MANIFEST))
-    assert any("image" in line and "resources" in line for line in lines)
+    assert not any("image" in line or "resources" in line for line in lines)
+    mounted = MANIFEST.replace("            resources: {}", "            envFrom: []")
+    assert any("envFrom" in line for line in without_effect_here(parse(mounted)))
     assert any("nodeSelector" in line and "eu-west" in line for line in lines)
 
 

@@ -1,0 +1,24 @@
+"""A small training script as anyone has it: arguments of its own, and one thing that it prints."""
+
+import argparse
+import os
+
+import torch
+
+from atoll import Learner
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=8)
+width = parser.parse_args().width
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+print("width", width, "GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)  # noqa: T201
+with Learner(model, optimizer) as learner:
+    while not learner.finished:
+        inputs = torch.randn(8, 4)
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        learner.step(tokens=8, loss=loss)
