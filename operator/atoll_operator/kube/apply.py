@@ -19,9 +19,11 @@ The order, and why it is so:
 
 A child that the API server refuses (a quota, an admission rule, a mistake in a template) stops no
 other child: it is noted with the server's message, the status says it, and it is tried again after
-1 to 60 s, or at once when the job is edited. As long as one is refused nothing is deleted under
-step 2, because what replaces it may not be there. Where another's object has the name of a child
-(`plan.ownership`), the child is refused in the same way, and nothing is written.
+1 to 60 s, or at once when the job is edited. What is refused may replace a child of step 2, so
+nothing is deleted there while a StatefulSet is refused, and nothing of the kind of another child
+that is. Where a quota is used up it is deleted all the same, since that may make room. Where
+another's object has the name of a child (`plan.ownership`), the child is refused in the same way,
+and nothing is written.
 
 Any other step may fail and end the pass; its status is written all the same, and the next pass
 observes and plans again. That is safe because every step is idempotent: server-side apply states
@@ -52,7 +54,7 @@ from atoll_operator.kube.plan.actions import Deletion, Plan
 from atoll_operator.kube.plan.drift import differences
 from atoll_operator.kube.plan.ownership import obstacle
 from atoll_operator.kube.repair import Repair
-from atoll_operator.kube.trial import refusal
+from atoll_operator.kube.trial import QUOTA, refusal
 
 log = structlog.get_logger()
 
@@ -78,8 +80,7 @@ class Applier:
         memory.held = plan.held
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
         outcome = await self._apply_children(plan, memory)
-        if not memory.refused:
-            await self._delete(plan, plan.prune, memory)
+        await self._delete(plan, _without_successor(plan.prune, memory), memory)
         waits = outcome.waits
         for replacement in plan.replace:
             waits |= not await self.repair.replace(plan, replacement, memory)
@@ -168,6 +169,12 @@ class Applier:
                 )
                 if each.event is not None:
                     await self.repair.recorder.tell(each.event)
+
+
+def _without_successor(prune: Iterable[Deletion], memory: Memory) -> tuple[Deletion, ...]:
+    """Of the children that are no longer asked for those that no refused one may replace."""
+    waits = {kind for (kind, _), each in memory.refused.items() if QUOTA not in each.message}
+    return tuple(each for each in prune if not waits & {"StatefulSet", each.kind})
 
 
 def _is_outdated(child: Object, error: ApiError) -> bool:

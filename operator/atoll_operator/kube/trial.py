@@ -21,8 +21,9 @@ from atoll_operator.kube.observation import Object
 from atoll_protos.names import Label
 
 REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
+QUOTA: Final = "exceeded quota"
 NO_MISTAKE: Final = (
-    "exceeded quota",
+    QUOTA,
     "does not support dry run",
     'cannot create resource "pods"',
 )

@@ -300,7 +300,12 @@ def test_every_object_pod_and_selector_carries_the_uid_of_the_job() -> None:
 
 def test_what_an_earlier_version_has_made_goes_on_until_its_pods_carry_the_uid() -> None:
     names = frozenset({"tiny-us-east", "tiny-syncer-0"})
-    found = children(unselected=names, unmarked=names)
+    live = {
+        name: {key: text for key, text in selector_of(child).items() if key != Label.JOB_UID}
+        for (kind, name), child in children().items()
+        if kind in ("StatefulSet", "Deployment") and name in names
+    }
+    found = children(selectors=live, unmarked=names)
     for (kind, name), child in found.items():
         selector = selector_of(child)
         if not selector:
@@ -308,10 +313,19 @@ def test_what_an_earlier_version_has_made_goes_on_until_its_pods_carry_the_uid()
         earlier = name in names or kind == "PodDisruptionBudget"
         assert (Label.JOB_UID in selector) == (not earlier), name
         assert {Label.JOB, Label.ROLE} <= selector.keys()
-    later = children(unselected=names)
+    later = children(selectors=live)
     assert Label.JOB_UID not in selector_of(later["StatefulSet", "tiny-us-east"])
     for key in (("Service", "tiny-us-east"), ("PodDisruptionBudget", "tiny-learner")):
         assert Label.JOB_UID in selector_of(later[key])
+
+
+def test_a_workload_that_a_later_version_has_made_keeps_its_selector() -> None:
+    """Nothing can change a selector: after the operator went back, every apply would be refused."""
+    for key in (("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-syncer-0")):
+        live = {**selector_of(children()[key]), "atoll.dev/later": "x"}
+        found = children(selectors={key[1]: live})[key]
+        assert selector_of(found) == live
+        assert live.items() <= found["spec"]["template"]["metadata"]["labels"].items()
 
 
 def test_the_uid_as_a_label_restarts_no_pod_of_an_earlier_version() -> None:

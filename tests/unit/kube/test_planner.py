@@ -126,8 +126,21 @@ def test_what_the_job_no_longer_asks_for_is_deleted_unless_pods_or_data_depend_o
         },
     ]
     found = seen()
-    pruned = planned(replace(found, children=(*found.children, *left))).prune
-    assert [each.name for each in pruned] == ["tiny-ap-south", "read-by-none"]
+    exposed = {"labels": {Label.JOB_UID: "job-uid"}, "uid": "z"}  # by kubectl, as a pod is labelled
+    orphan = {**exposed, "annotations": {Annotation.APPLIED: "ours"}, "uid": "o"}
+    left += [
+        {"kind": "Service", "metadata": {"name": "exposed", **exposed}},
+        {"kind": "StatefulSet", "metadata": {"name": "taken-from-us", **orphan}},
+    ]
+    east = next(
+        each for each in found.children if each["metadata"]["name"] == "tiny-us-east"
+        and each["kind"] == "StatefulSet"
+    )  # fmt: skip
+    own = {"spec": {"template": {"spec": {"serviceAccountName": "used-by-no-pod-yet"}}}}
+    left.append({"kind": "ServiceAccount", "metadata": {"name": "used-by-no-pod-yet", **owner}})
+    present = [{**each, **own} if each is east else each for each in found.children]
+    pruned = planned(replace(found, children=(*present, *left))).prune
+    assert [each.name for each in pruned] == ["tiny-ap-south", "read-by-none", "taken-from-us"]
     assert {each.reason for each in pruned} == {changes.NOT_WANTED}
 
 

@@ -488,16 +488,31 @@ def test_an_edit_is_tried_at_once_whatever_was_refused() -> None:
     assert "apply StatefulSet tiny-eu-west" in world.run()
 
 
-def test_nothing_is_deleted_while_what_replaces_it_is_refused() -> None:
-    world = World()
+def without_eu_west(said: str, refused: str) -> World:
+    """The region eu-west is taken out of a running job, and an object is refused."""
+    world = World(("evaluator", {}))
     world.run()
     assert world.server.job is not None
-    world.server.refuses = {"tiny-us-east": QUOTA}
+    world.server.refuses = {refused: said}
     world.server.job["spec"]["regions"] = [{"name": "us-east", "learners": 4}]
+    world.server.job["spec"]["evaluator"] = {"template": {"spec": {"priorityClassName": "new"}}}
+    return world
+
+
+def test_nothing_is_deleted_while_what_replaces_it_is_refused() -> None:
+    world = without_eu_west("a webhook says no", "tiny-us-east")
     assert not [each for each in world.run() if each.startswith("delete")]
     world.server.refuses.clear()
     world.reconciler.memories[KEY].refused.clear()
     assert "delete tiny-eu-west" in world.run()
+
+
+def test_a_region_goes_although_the_evaluator_is_refused() -> None:
+    assert "delete tiny-eu-west" in without_eu_west("a webhook says no", "tiny-evaluator").run()
+
+
+def test_what_is_deleted_makes_room_for_what_a_quota_refuses() -> None:
+    assert "delete tiny-eu-west" in without_eu_west(QUOTA, "tiny-us-east").run()
 
 
 def failing(world: World) -> None:

@@ -24,7 +24,7 @@ from atoll_operator.api.facts import Kind
 from atoll_operator.api.parts import StorageType
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
-from atoll_operator.kube.objects import is_of, key_of, rfc3339
+from atoll_operator.kube.objects import controller, is_of, key_of, rfc3339
 from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refusal, workload_name
 from atoll_operator.kube.plan import events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
@@ -166,12 +166,12 @@ def _builder(case: Situation) -> JobChildren:
         unmarked=unlabelled.union(
             workload_name(job.name, pod) for pod in seen.pods if pod.unlabelled and not pod.ended
         ),
-        unselected=frozenset(
-            each["metadata"]["name"]
-            for each in seen.children
-            if each["kind"] in ("StatefulSet", "Deployment")
-            and Label.JOB_UID not in str(each.get("spec", {}).get("selector"))
-        ),
+        selectors={
+            each["metadata"]["name"]: match
+            for each in own
+            if each["kind"] in WORKLOADS
+            and (match := (each.get("spec", {}).get("selector") or {}).get("matchLabels"))
+        },
     )
 
 
@@ -298,11 +298,17 @@ def _pruned(
     """What the job no longer asks for; never pods, claims, or what pods use or will use.
 
     Pods use run files, and service accounts: a cloud's identity is taken from them all the time.
+    A workload whose new template is refused makes pods of its present one. Nor is anything deleted
+    that this operator has not made: `kubectl expose` gives the labels of a pod to a user's Service.
     """
     used = {key_of(each) for each in objects}
     for pod in (
         *(each for each in seen.children if each["kind"] == "Pod"),
-        *(each["spec"]["template"] for each in objects if "template" in each.get("spec", {})),
+        *(
+            each["spec"]["template"]
+            for each in (*objects, *(own[key] for key in own.keys() & used))
+            if "template" in (each.get("spec") or {})
+        ),
     ):
         spec = pod.get("spec") or {}
         used.add(("ServiceAccount", spec.get("serviceAccountName") or ""))
@@ -313,6 +319,8 @@ def _pruned(
         if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in used:
             continue
         if "deletionTimestamp" in each["metadata"]:
+            continue
+        if controller(each) is None and _applied(each) is None:
             continue
         uid = each["metadata"]["uid"]
         found.append(Deletion(kind=kind, name=name, uid=uid, reason=NOT_WANTED))

@@ -72,8 +72,8 @@ class JobChildren:
     """Names of running Deployments whose pods an earlier version made without the job's UID."""
     unmarked: frozenset[str] = frozenset()
     """Names of workloads some of whose pods have no label with the job's UID."""
-    unselected: frozenset[str] = frozenset()
-    """Names of workloads that were made with a selector without the job's UID."""
+    selectors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The labels by which live workloads select their pods, by name: nothing can change them."""
 
     def objects(self) -> list[Object]:
         """All children, in the order in which they are applied: what pods refer to comes first."""
@@ -167,9 +167,7 @@ class JobChildren:
         match = self.owner.selector(
             LEARNER_ROLE, name in self.unmarked, **{Label.REGION: region.name}
         )
-        fixed = self.owner.selector(
-            LEARNER_ROLE, name in self.unselected, **{Label.REGION: region.name}
-        )
+        fixed = self._fixed(name, LEARNER_ROLE, **{Label.REGION: region.name})
         workload = self.owner.child(
             "StatefulSet",
             "apps/v1",
@@ -211,7 +209,7 @@ class JobChildren:
         labels = self.owner.labels(SHARD_ROLE, **{Label.SHARD: str(number)})
         shard = {Label.SHARD: str(number)}
         match = self.owner.selector(SHARD_ROLE, name in self.unmarked, **shard)
-        fixed = self.owner.selector(SHARD_ROLE, name in self.unselected, **shard)
+        fixed = self._fixed(name, SHARD_ROLE, **shard)
         context = self._context(
             SHARD_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
         )
@@ -264,7 +262,7 @@ class JobChildren:
             EVALUATOR_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
         )
         template = self._template(name, context, _bare(context), partial(pods.evaluator, job))
-        fixed = self.owner.selector(EVALUATOR_ROLE, name in self.unselected)
+        fixed = self._fixed(name, EVALUATOR_ROLE)
         return self._deployment(name, labels, fixed, template, self.running.evaluator)
 
     def _deployment(
@@ -299,7 +297,13 @@ class JobChildren:
             return pods.with_run_config(kept.template, context.run_config)
         template = render(context)
         template["metadata"]["annotations"][Annotation.TEMPLATE] = digest(render(bare))[:16]
+        labels = template["metadata"]["labels"]
+        template["metadata"]["labels"] = {**self.selectors.get(name, {}), **labels}
         return template
+
+    def _fixed(self, name: str, role: str, **more: str) -> dict[str, str]:
+        """A workload's selector: the live one, whatever version of the operator has made it."""
+        return dict(self.selectors.get(name) or self.owner.selector(role, False, **more))
 
     def _note(self, name: str, template: Object, region: str = "") -> dict[str, str]:
         """The annotation with what a workload was rendered from."""
