@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from atoll import Learner, RunFile, SpecError, read_settings
+import atoll
+from atoll import Learner, RunFile, SpecError
 from bytegpt import data
 from bytegpt.model import ByteGPT, Size
 from bytegpt.options import option, parse
@@ -67,17 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(TrainOptions, sys.argv[1:] if arguments is None else arguments, "train")
     torch.set_num_threads(options.threads)
-    settings = read_settings()
-    run_file = settings.run_file
+    job = atoll.job()
+    run_file = job.run_file
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = ByteGPT(options, seed=settings.seed).to(device)
+    model = ByteGPT(options, seed=job.seed).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     batches = data.Batches(
-        text=shard_of(run_file, settings.slot, options.data),
-        seed=settings.seed,
-        slot=settings.slot,
+        text=shard_of(run_file, job.slot, options.data),
+        seed=job.seed,
+        slot=job.slot,
         batch=options.batch * options.accumulate,
         context=options.context,
     )

@@ -10,7 +10,7 @@ functions below (`of_process`, `of_learner`, `of_shard`), so that a variable can
 of them only.
 
 To add a variable of a learner: its name, row and place in `of_learner` here; the module that
-knows its value; the module that reads it (`read_settings` of the worker).
+knows its value; the module that reads it (`read_job` of the worker).
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,7 @@ class Env:
     SLOT: Final = "ATOLL_SLOT"
     REGION: Final = "ATOLL_REGION"
     TELEMETRY_DIR: Final = "ATOLL_TELEMETRY_DIR"
+    STEPS: Final = "ATOLL_STEPS"
     SHARD: Final = "ATOLL_SHARD"
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
@@ -133,6 +134,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         roles=TRAINING,
         set_by=LOCAL,
         default="",
+    ),
+    Variable(
+        name=Env.STEPS,
+        meaning="length in steps of a learner that is alone; under a job it changes nothing",
+        roles=(Role.LEARNER,),
+        set_by="the user",
+        default="100",
     ),
     Variable(
         name=Env.SHARD,

@@ -11,8 +11,9 @@ outwards:
 
 - learner.py    the public Learner
 - observer.py   the public Observer
-- settings.py   which learner of which job this process is
-- errors.py     errors with exit codes
+- settings.py   which learner of which job this process is, or that it is alone
+- presence.py   the one open Learner of this process
+- errors.py     errors, and how a script exits with their codes
 - __main__.py   the command `atoll-worker module:function`
 - training/     the training process: the model, and copies out of and into it
 - link/         what lies between the two processes: messages and shared memory

@@ -1,15 +1,23 @@
-"""The errors that end a learner or an observer, each with the exit code of the process."""
+"""The errors that end a learner or an observer, each with the exit code of the process.
 
+Python ends a script with exit code 1 for every exception. What has started a learner must know
+more: whether another start can help. `install_excepthook` makes any script exit with the codes of
+docs/operating.md, as the runner `atoll-worker` does.
+"""
+
+import sys
+from types import TracebackType
+
+from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 
 
 class LearnerError(RuntimeError):
     """This process must end; the job goes on without it.
 
-    `exit_code` is what the process should exit with, so that the operator knows whether to
-    start it again: 65 another model or run, 75 try again, 77 another process has taken the slot.
-    `atoll-worker` exits with it; a script that is started directly calls
-    `sys.exit(error.exit_code)`.
+    `exit_code` is what the process exits with, so that the operator knows whether to start it
+    again: 65 another model or run, 75 try again, 77 another process has taken the slot. A script
+    that lets the error pass exits with it by itself.
     """
 
     def __init__(self, exit_code: int, reason: str) -> None:
@@ -22,3 +30,53 @@ class TransportLostError(LearnerError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(ExitCode.TRY_AGAIN, reason)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a process leaves, in words that the shards log and the run folder shows."""
+    match error:
+        case SystemExit(code=0):
+            return "terminated"
+        case KeyboardInterrupt():
+            return "interrupted"
+        case _:
+            return f"{type(error).__name__}: {error}"
+
+
+class ExitCodes:
+    """The excepthook of a process: SpecError and LearnerError end it with their own exit codes.
+
+    A SpecError is the user's to mend, so it is said in one line; every other error keeps its
+    traceback. The hook that was there before is called too, unless it is Python's own and the error
+    is a SpecError.
+    """
+
+    def __init__(self) -> None:
+        self.previous = sys.excepthook
+        self.error: BaseException | None = None  # the exception that ends the process
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Say the error; exit with its code if it has one."""
+        self.error = error
+        known = isinstance(error, SpecError)
+        if not known or self.previous is not sys.__excepthook__:
+            self.previous(kind, error, trace)
+        if known:
+            sys.stderr.write(f"SpecError: {error}\n")
+            raise SystemExit(int(ExitCode.BAD_INPUT))
+        if isinstance(error, LearnerError):
+            raise SystemExit(error.exit_code)
+
+
+def install_excepthook() -> None:
+    """Install `ExitCodes` in this process, once."""
+    if not isinstance(sys.excepthook, ExitCodes):
+        sys.excepthook = ExitCodes()
+
+
+def uncaught() -> BaseException | None:
+    """The exception that ends the process, once Python has given it to the hook."""
+    hook = sys.excepthook
+    return hook.error if isinstance(hook, ExitCodes) else None

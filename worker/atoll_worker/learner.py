@@ -1,11 +1,12 @@
 """The public Learner: a few lines in any PyTorch training loop make it one learner of a job."""
 
+import atexit
 import contextlib
 import math
 import operator
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,27 +14,46 @@ from typing import Self
 import structlog
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import FINISHED
 from atoll_protos.run import RunFile
+from atoll_worker import presence
+from atoll_worker.errors import install_excepthook, reason_of, uncaught
 from atoll_worker.link.messages import Boundary
-from atoll_worker.settings import Settings, read_settings
-from atoll_worker.training.rates import Scheduler, TickSchedules
-from atoll_worker.training.replica import BoundaryWork, Replica, open_replica
-from atoll_worker.training.staging import Scalar
+from atoll_worker.settings import Job, read_job, say_alone
+from atoll_worker.training import optimizers, refusals
+from atoll_worker.training.alone import Alone, open_alone
+from atoll_worker.training.losses import Losses
+from atoll_worker.training.rates import Scheduler, Schedules
+from atoll_worker.training.replica import POLL_SECONDS, BoundaryWork, Replica, open_replica
 from atoll_worker.training.termination import Termination
 
 TERMINATION_LOG = Path("/dev/termination-log")  # a container's last words, in Kubernetes
-POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
+STATE_BYTES_MAX = 1 << 20
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What happened at a step boundary.
+
+    `adopted`: the tensors (by their names in the model) that were overwritten, whole or in part,
+    with values of the job, or blended with them; usually none. `tick`: the job's clock.
+    `finished`: the model has the job's final values; end the loop.
+    """
+
+    adopted: tuple[str, ...]
+    tick: int
+    finished: bool
 
 
 class Learner:
     """One model replica of a job, used around an ordinary training loop:
 
-        with Learner(model, optimizer) as learner:
+        with Learner(model) as learner:
             while not learner.finished:
                 loss = model.loss(data.at(learner.cursor))
                 loss.backward()
@@ -41,11 +61,12 @@ class Learner:
                 optimizer.zero_grad()
                 learner.step(tokens=tokens_of_the_batch, loss=loss)
 
-    `model` holds the parameters that `optimizer` steps: float32, bfloat16 or float16, on one
-    device. All trainable parameters and floating-point buffers are exchanged
-    (docs/training-scripts.md, "What travels"). On entering, the model takes the job's values. Its
-    own initial values are used only if this learner is the first of the job, so they must be a
-    function of the job's seed (`atoll.read_settings().seed`) or constant.
+    `model` holds the parameters that are trained: float32, bfloat16 or float16, on one device. All
+    trainable parameters and floating-point buffers are exchanged (docs/training-scripts.md, "What
+    travels"). On entering, the model takes the job's values. Its own initial values are used only
+    if this learner is the first of the job, so they must be a function of the job's seed
+    (`atoll.job().seed`) or constant. `optimizer`, one or a sequence of several, is checked to step
+    this model, and is the one whose rates a function given to `schedule()` sets.
 
     **What happens at a step boundary**, which is the call of `step()`:
 
@@ -56,48 +77,61 @@ class Learner:
     3. Slices that a shard has called for, or that will soon be due, are copied to memory which the
        transport process shares. It forms the offers from these copies while training goes on.
     4. Schedules given to `schedule()` are moved to the job's tick.
+    5. The functions given to `on_adopt()` are called if anything was adopted.
 
     Nothing else ever changes the model. A boundary waits neither for the network nor for
     the device; only in lock-step modes (overlap 0, or a preset in which all learners wait for each
     other) `step()` returns when the values of the round are adopted.
 
     Job, slot and the syncer's addresses come from the arguments or else from the environment: see
-    `atoll.read_settings`.
+    `atoll.job`. Without any of them the learner is alone: every step is a tick, nothing is adopted
+    or exported, and it is finished after ATOLL_STEPS steps (100).
 
-    Entering and `step()` raise LearnerError, with an `exit_code`, when the job refuses this process
-    (77: another process has taken its slot; 65: another model or job) or when its transport process
-    has died (75), and SpecError for wrong arguments or environment. SIGTERM, unless the user
-    handles it, leaves the job and exits with 0; any exception leaves the job and propagates.
+    One Learner may be open in a process at a time, and one process makes up a learner. Entering and
+    `step()` raise LearnerError, with an `exit_code`, when the job refuses this process (77: another
+    process has taken its slot; 65: another model or job) or when its transport process has died
+    (75), and SpecError for wrong arguments or environment. A script that lets them pass exits with
+    these codes. SIGTERM, unless the user handles it, leaves the job and exits with 0; any exception
+    leaves the job and propagates.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
         *,
         run_file: str | Path | RunFile | None = None,
         endpoints: Sequence[str] = (),
         slot: str = "",
     ) -> None:
+        install_excepthook()
         self.model = model
         self.optimizer = optimizer
         self._arguments = (run_file, tuple(endpoints), slot)
-        self._settings: Settings | None = None
-        self._replica: Replica | None = None
+        self._known_job: Job | None = None
+        self._replica: Replica | Alone | None = None
         self._open = False
         self._termination = Termination()
-        self._schedules = TickSchedules()
-        self._losses: deque[Scalar] = deque()  # not yet read from the device
-        self._loss = math.nan
+        self._schedules = Schedules()
+        self._followed: tuple[Optimizer, RemovableHandle] | None = None
+        self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
+        self._losses = Losses()
         self._own_steps = 0
         self._tokens = 0
         self._cursor = 0
+        self._state: bytes | None = None
         self._left_at = 0.0  # when the last step() returned, monotonic
         self._blocked_seconds = 0.0  # how long the last step() took
 
+    # ------------------------------------------------------------ what a script may ask
+
     @property
     def finished(self) -> bool:
-        """Whether the job is over and its final values are in the model: end the loop."""
+        """Whether the job is over and its final values are in the model: end the loop.
+
+        From then on `step()` counts nothing and puts the final values in place again, so that a
+        trainer that makes some more steps ends with the job's values all the same.
+        """
         return self._replica is not None and self._replica.finished
 
     @property
@@ -113,7 +147,7 @@ class Learner:
     @property
     def total_ticks(self) -> int | None:
         """The job's length in ticks (`spec.steps`); None when it is given in tokens."""
-        return self._job.run_file.steps
+        return self._job.steps
 
     @property
     def progress(self) -> float:
@@ -150,24 +184,94 @@ class Learner:
         """
         return self._cursor
 
-    def schedule(self, scheduler: Scheduler) -> None:
-        """Let a `torch.optim.lr_scheduler` follow the job's tick; do not step it yourself.
+    @property
+    def state(self) -> bytes | None:
+        """The data state that belongs to `cursor`: what `step(state=...)` was given there."""
+        return self._state
 
-        Call it before or after entering. Schedulers that need a metric (ReduceLROnPlateau) do not
-        fit.
+    # ------------------------------------------------------------ what a script may set up
+
+    def schedule(self, schedule: Scheduler | Callable[[float], float]) -> None:
+        """Let the learning rate follow the job's tick.
+
+        `schedule` is a `torch.optim.lr_scheduler`, or a function from the progress of the job (0.0
+        to 1.0) to a factor of the initial rate of every parameter group of the optimizers that
+        were given to Learner or to `follow()`. A scheduler is moved by Atoll alone, up to the job's
+        length: its own `step()` does nothing from now on. The rates of its optimizer are put in
+        place again before each step, so that no other schedule changes them.
+
+        Call it before or after entering. Raises SpecError for a scheduler that needs a metric
+        (ReduceLROnPlateau), and for one that ends before the job.
         """
-        self._schedules.schedulers.append(scheduler)
-        self._schedules.move_to(self.tick, optimizer_has_stepped=self._own_steps > 0)
+        known = optimizers.listed(self.optimizer)
+        if self._followed and self._followed[0] not in known:
+            known = (*known, self._followed[0])
+        self._schedules.add(schedule, ticks_max=self.total_ticks, optimizers=known)
+        self._move_schedules()
+
+    def follow(
+        self,
+        optimizer: Optimizer,
+        *,
+        tokens: int | Callable[[], int],
+        loss: Callable[[], float | Tensor | None] | None = None,
+    ) -> None:
+        """Call `step()` by itself after every step of `optimizer`, for trainers with a loop inside.
+
+        `tokens` is the number of tokens of one optimizer step, or a function that returns it;
+        `loss` is a function that returns the newest loss. Where several optimizers make up one step
+        of the model (Muon and AdamW), follow the one that steps last: each of its steps counts as
+        one. A step that GradScaler skips counts for nothing.
+
+        End the trainer's loop when `finished` is true. Until then further steps change nothing: the
+        final values are put in place after each. `close()` ends the following. Raises SpecError if
+        an optimizer is followed already.
+        """
+        if self._followed is not None:
+            raise SpecError(
+                "follow",
+                "an optimizer is followed already",
+                "follow one: that which makes the last step where several step together",
+            )
+
+        def count() -> None:
+            if self._open:
+                self.step(
+                    tokens=tokens() if callable(tokens) else tokens, loss=loss() if loss else None
+                )
+
+        inner = optimizers.unwrapped(optimizer)
+        self._followed = inner, optimizers.after_each_step(inner, count)
+
+    def on_adopt(self, function: Callable[[tuple[str, ...]], object]) -> None:
+        """Call `function(names)` whenever values of the job were put into the model.
+
+        `names` are tensors of the model as in `Step.adopted`. It is called at the end of `step()`
+        and of entering; if the model has taken the job's values already, also at once. For
+        optimizers with copies of their own (f32 masters, averages): copy the model's values into
+        them. What it raises ends `step()`.
+        """
+        self._on_adopt.append(function)
+        if self._open and self._replica is not None and not isinstance(self._replica, Alone):
+            function(self._replica.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held))))
+
+    # ------------------------------------------------------------ the loop
 
     def step(
-        self, *, tokens: int, loss: float | Tensor | None = None, cursor: int | None = None
-    ) -> None:
+        self,
+        *,
+        tokens: int,
+        loss: float | Tensor | None = None,
+        cursor: int | None = None,
+        state: bytes | None = None,
+    ) -> Step:
         """Call it once after every `optimizer.step()`; the class says what happens then.
 
         `tokens`: the tokens trained in this step, all accumulated micro-batches together; 1 or
         more. `loss`: a number or a one-element tensor in nats, for telemetry; on an accelerator it
         is read one step later, so that nothing waits. `cursor`: where the slot's data goes on;
-        without it, one more than before. It never goes back.
+        without it, one more than before. It never goes back. `state`: what the data pipeline needs
+        to go on there, as bytes (at most 1 MiB); it is kept with the cursor, see `state`.
 
         Raises SpecError for wrong arguments, LearnerError as the class says.
         """
@@ -175,36 +279,73 @@ class Learner:
         replica = self._inside
         step_seconds = begun - self._left_at
         tokens, cursor = self._checked(tokens, cursor)
+        if state is not None:
+            self._state = checked_state(state)
+        if replica.finished:
+            return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():
             self._own_steps += 1
             self._tokens += tokens
             self._cursor = cursor
             replica.proceed = False
-            self._note_loss(loss)
+            self._losses.note(loss, replica.scalar)
             work = replica.apply_commands()
             replica.report(self._boundary(work, tokens, step_seconds), work)
+            works = [work]
             if self._job.run_file.sync.lockstep:
                 replica.settle(wait=True)
-                self._wait(replica, lambda: replica.proceed or replica.finished)
-            self._schedules.move_to(replica.tick, optimizer_has_stepped=True)
+                works += self._wait(replica, lambda: replica.proceed or replica.finished)
+            self._move_schedules()
+        self._blocked_seconds = time.monotonic() - begun
+        done = self._done(replica, works)
         self._left_at = time.monotonic()
-        self._blocked_seconds = self._left_at - begun
+        return done
 
-    def __enter__(self) -> Self:
-        """Join the job and take its values; return when training may begin."""
-        run_file, endpoints, slot = self._arguments
-        self._settings = read_settings(run_file=run_file, endpoints=endpoints, slot=slot)
-        self._check_optimizer()
+    def open(self) -> Self:
+        """Join the job and take its values; return when training may begin.
+
+        The same as entering a `with`, for notebooks and for the callbacks of a trainer; `close()`
+        is the other end.
+        """
+        if self._replica is not None:
+            raise RuntimeError("a Learner is opened once: make a new one, also for the same model")
+        refusals.check_process()
+        job = self._job
+        say_alone(job)
+        optimizers.check(optimizers.listed(self.optimizer), self.model, told=bool(self._on_adopt))
+        instance = presence.take(self, job.instance)
         self._termination.install()
         try:
             with self._termination.deferred():
-                self._replica = open_replica(self.model, self._job)
+                refusals.check_model(self.model)
+                self._replica = (
+                    open_alone(self.model, job.run_file.steps or 1)
+                    if job.alone
+                    else open_replica(self.model, job, instance)
+                )
                 self._open = True
-                self._begin(self._replica)
+                atexit.register(self._at_exit)
+                works = self._begin(self._replica)
+            self._done(self._replica, works)
         except BaseException as error:
             self._leave(reason_of(error))
             raise
+        self._left_at = time.monotonic()
         return self
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the job, telling it why; in a pod, the kubelet too once training is over.
+
+        `error`: the exception that ends the training, if one does. Closing twice is right.
+        """
+        if error is None and self._open and self.finished and TERMINATION_LOG.exists():
+            with contextlib.suppress(OSError):
+                TERMINATION_LOG.write_text(FINISHED)
+        self._leave(reason_of(error) if error else "finished" if self.finished else "loop ended")
+
+    def __enter__(self) -> Self:
+        """Join the job and take its values; return when training may begin."""
+        return self.open()
 
     def __exit__(
         self,
@@ -212,58 +353,65 @@ class Learner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the job, telling it why; in a pod, the kubelet too once training is over."""
-        if error is None and self.finished and TERMINATION_LOG.exists():
-            with contextlib.suppress(OSError):
-                TERMINATION_LOG.write_text(FINISHED)
-        self._leave(reason_of(error) if error else "finished" if self.finished else "loop ended")
+        """Leave the job, telling it why."""
+        self.close(error)
 
-    def _estimated_ticks(self) -> int | None:
-        """The length of a job in tokens, if every slot trains as many tokens per step as this."""
-        run_file = self._job.run_file
-        if run_file.tokens is None or not self._tokens:
-            return None
-        tokens_per_tick = self._tokens / self._own_steps * len(run_file.slots)
-        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
+    # ------------------------------------------------------------ steps
 
     @property
-    def _job(self) -> Settings:
-        if self._settings is None:
-            raise RuntimeError("use a Learner as `with Learner(model, optimizer) as learner:`")
-        return self._settings
+    def _job(self) -> Job:
+        """Read when it is first asked for, which may be before entering."""
+        if self._known_job is None:
+            run_file, endpoints, slot = self._arguments
+            self._known_job = read_job(run_file=run_file, endpoints=endpoints, slot=slot)
+        return self._known_job
 
     @property
-    def _inside(self) -> Replica:
+    def _inside(self) -> Replica | Alone:
         if self._replica is None or not self._open:
             raise RuntimeError(
-                "call step() inside `with Learner(model, optimizer) as learner:` only"
+                "call step() inside `with Learner(model) as learner:`, or after open()"
             )
         return self._replica
 
-    def _begin(self, replica: Replica) -> None:
+    def _begin(self, replica: Replica | Alone) -> list[BoundaryWork]:
         """Wait until the transport says Start: the model then has the job's values."""
-        log.info("joining", job=self._job.run_file.job, slot=self.slot)
-        self._wait(replica, lambda: replica.start is not None)
+        job = self._job
+        if not job.alone:
+            log.info("joining", job=job.run_file.job, slot=self.slot)
+        works = self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
         self._cursor = replica.start.cursor
-        self._schedules.move_to(replica.tick, optimizer_has_stepped=False)
-        self._left_at = time.monotonic()
-        log.info(
-            "training",
-            job=self._job.run_file.job,
-            slot=self.slot,
-            incarnation=replica.start.incarnation,
-            cursor=self._cursor,
-            tick=replica.tick,
-        )
+        self._move_schedules()
+        if not job.alone:
+            log.info(
+                "training",
+                job=job.run_file.job,
+                slot=self.slot,
+                incarnation=replica.start.incarnation,
+                cursor=self._cursor,
+                tick=replica.tick,
+            )
+        return works
 
-    def _wait(self, replica: Replica, over: Callable[[], bool]) -> None:
+    def _wait(self, replica: Replica | Alone, over: Callable[[], bool]) -> list[BoundaryWork]:
         """Carry out commands until `over`: before the first step, and in lock-step modes."""
+        works = []
         while not over():
             self._termination.check()
-            replica.link.wait(POLL_SECONDS)
+            replica.wait(POLL_SECONDS)
             if work := replica.apply_commands():
                 replica.report(self._boundary(work), work, wait=True)
+                works.append(work)
+        return works
+
+    def _done(self, replica: Replica | Alone, works: Sequence[BoundaryWork]) -> Step:
+        """What a boundary has done; those who asked for it are told of adoptions."""
+        assigned = {key: None for work in works for key in work.assigned}
+        names = replica.names(BoundaryWork(assigned=assigned))
+        for function in self._on_adopt if names else ():
+            function(names)
+        return Step(adopted=names, tick=replica.tick, finished=replica.finished)
 
     def _boundary(
         self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
@@ -272,7 +420,7 @@ class Learner:
         return Boundary(
             own_steps=self._own_steps,
             tokens=tokens,
-            loss=self._loss,
+            loss=self._losses.newest,
             step_seconds=step_seconds or 0.0,
             blocked_seconds=0.0 if step_seconds is None else self._blocked_seconds,
             cursor=self._cursor,
@@ -281,16 +429,18 @@ class Learner:
             again=step_seconds is None,
         )
 
-    def _note_loss(self, loss: float | Tensor | None) -> None:
-        """Put the reading of a loss in line, and take the newest that the device has finished."""
-        if isinstance(loss, Tensor):
-            if loss.numel() != 1:
-                raise SpecError("loss", f"has shape {tuple(loss.shape)}", "give one number")
-            self._losses.append(self._inside.staging.scalar(loss))
-        elif loss is not None:
-            self._loss = float(loss)
-        while self._losses and self._losses[0].ticket.done():
-            self._loss = self._losses.popleft().host.item()
+    def _move_schedules(self) -> None:
+        """To the job's tick; before entering that is 0."""
+        stepped = self._own_steps > 0
+        self._schedules.move_to(self.tick, self.progress, optimizer_has_stepped=stepped)
+
+    def _estimated_ticks(self) -> int | None:
+        """The length of a job in tokens, if every slot trains as many tokens per step as this."""
+        run_file = self._job.run_file
+        if run_file.tokens is None or not self._tokens:
+            return None
+        tokens_per_tick = self._tokens / self._own_steps * len(run_file.slots)
+        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
 
     def _checked(self, tokens: int, cursor: int | None) -> tuple[int, int]:
         """The arguments of step() as plain integers; SpecError if they are not whole or go back."""
@@ -307,31 +457,42 @@ class Learner:
             raise SpecError("cursor", f"went from {self._cursor} back to {cursor}", "let it grow")
         return tokens, cursor
 
-    def _check_optimizer(self) -> None:
-        """Refuse an optimizer of another model, with which training would silently do nothing."""
-        stepped = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
-        if stepped.isdisjoint(id(each) for each in self.model.parameters()):
-            raise SpecError(
-                "optimizer",
-                "steps none of the model's parameters",
-                "build it from the parameters of the model that you give to Learner",
-            )
-
     def _leave(self, reason: str) -> None:
-        """Leave once, also when `with` ends by a signal, an exception or a failed entry."""
+        """Leave once, also when the training ends by a signal, an exception or a failed entry."""
         with self._termination.leaving():
-            if self._replica is not None and self._open:
-                self._open = False
-                log.info("leaving", job=self.run_file.job, slot=self.slot, reason=reason)
-                self._replica.leave(reason)
+            self._schedules.close()
+            if self._followed is not None:
+                self._followed[1].remove()
+            try:
+                if self._replica is not None and self._open:
+                    self._open = False
+                    if not self._job.alone:
+                        log.info("leaving", job=self.run_file.job, slot=self.slot, reason=reason)
+                    self._replica.leave(reason)
+            finally:
+                presence.release(self)
+                atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """The process ends and nobody has closed: the job is told all the same."""
+        error = uncaught()
+        terminated = "terminated" if self._termination.requested else "the process has ended"
+        self._leave(reason_of(error) if error else terminated)
 
 
-def reason_of(error: BaseException) -> str:
-    """Why a process leaves, in words that the shards log and the run folder shows."""
-    match error:
-        case SystemExit(code=0):
-            return "terminated"
-        case KeyboardInterrupt():
-            return "interrupted"
-        case _:
-            return f"{type(error).__name__}: {error}"
+def checked_state(state: object) -> bytes:
+    """The data state as bytes. Raises SpecError for what is no bytes, or too much."""
+    if not isinstance(state, bytes | bytearray | memoryview):
+        raise SpecError(
+            "state",
+            f"is of type {type(state).__name__}",
+            "give bytes: json.dumps(...).encode(), or what torch.save writes into a buffer",
+        )
+    found = bytes(state)
+    if len(found) > STATE_BYTES_MAX:
+        raise SpecError(
+            "state",
+            f"has {len(found)} bytes",
+            f"keep at most {STATE_BYTES_MAX}: where the data goes on, not the data",
+        )
+    return found

@@ -12,10 +12,10 @@ from torch import nn
 
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
-from atoll_worker.learner import POLL_SECONDS, reason_of
+from atoll_worker.errors import install_excepthook, reason_of
 from atoll_worker.link.messages import Boundary, Evaluated
-from atoll_worker.settings import Settings, read_settings
-from atoll_worker.training.replica import Replica, open_replica
+from atoll_worker.settings import Job, read_job
+from atoll_worker.training.replica import POLL_SECONDS, Replica, open_replica
 from atoll_worker.training.termination import Termination
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ class Observer:
     ) -> None:
         self.model = model
         self._arguments = (run_file, tuple(endpoints))
-        self._settings: Settings | None = None
+        self._job: Job | None = None
         self._replica: Replica | None = None
         self._termination = Termination()
         self._snapshot: Snapshot | None = None
@@ -67,9 +67,9 @@ class Observer:
     @property
     def run_file(self) -> RunFile:
         """The job as its processes know it; known once entered."""
-        if self._settings is None:
+        if self._job is None:
             raise RuntimeError("use an Observer as `with Observer(model) as observer:`")
-        return self._settings.run_file
+        return self._job.run_file
 
     @property
     def tick(self) -> int:
@@ -117,12 +117,15 @@ class Observer:
 
     def __enter__(self) -> Self:
         """Join the job; the first snapshot waits for its values."""
+        install_excepthook()
         run_file, endpoints = self._arguments
-        self._settings = read_settings(observer=True, run_file=run_file, endpoints=endpoints)
+        self._job = read_job(observer=True, run_file=run_file, endpoints=endpoints)
         self._termination.install()
         try:
             with self._termination.deferred():
-                self._replica = open_replica(self.model, self._settings, observer=True)
+                self._replica = open_replica(
+                    self.model, self._job, self._job.instance, observer=True
+                )
                 log.info("observing", job=self.run_file.job)
         except BaseException as error:
             self._leave(reason_of(error))

@@ -1,52 +1,111 @@
-"""Which learner of which job this process is: arguments first, then the environment of the pod."""
+"""Which learner of which job this process is: arguments first, then the environment of the pod.
+
+A process that was started by hand, with no argument and none of the variables that a job sets, is
+*alone*: the only learner of a job without a syncer. The same script then runs under a debugger, a
+profiler or a test. A process that has some of the variables and lacks others is not alone, but
+started wrongly, and gets an error that names what is missing.
+"""
 
 import os
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from atoll_protos.environment import Env
+from atoll_protos import environment as variables_of_a_job
+from atoll_protos.environment import Env, Role
 from atoll_protos.errors import SpecError
 from atoll_protos.names import split_slot
-from atoll_protos.run import RunFile
+from atoll_protos.run import Region, RunFile
+from atoll_worker.errors import install_excepthook
+
+ALONE: Final = "alone"  # the name of the job and of the region of a process that is alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a learner or an observer must know before it can connect to the syncer."""
+class Job:
+    """The job, and which learner of it this process is; known before any model is built.
+
+    `alone`: no launcher started this process, so it trains without a syncer or other learners.
+    """
 
     run_file: RunFile
-    endpoints: tuple[str, ...]  # host:port of every shard, in the order of the shards
     slot: str  # region and ordinal, such as us-east-0; empty for an observer
-    uid: str  # of the pod; a random name outside of one
-    instance: str  # this start of the process; no two starts share it
-    telemetry_folder: str  # where learners/SLOT.jsonl is written; empty: it is not written
+    alone: bool = False
+    endpoints: tuple[str, ...] = ()  # host:port of every shard, in the order of the shards
+    uid: str = ""  # of the pod; a random name outside of one
+    instance: str = ""  # this start of the process; no two starts share it
+    telemetry_folder: str = ""  # where learners/SLOT.jsonl is written; empty: it is not written
 
     @property
     def seed(self) -> int:
         """The job's seed: build the model's initial values from it, or from a constant."""
         return self.run_file.seed
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All slots of the job, region by region, as the run file of this process names them."""
+        return self.run_file.slots
 
-def read_settings(
+    @property
+    def index(self) -> int:
+        """This slot's place in `slots`, from 0: give the learner this share of the data.
+
+        Raises SpecError if the run file does not name the slot.
+        """
+        if self.slot not in self.slots:
+            raise SpecError(
+                Env.SLOT,
+                f"{self.slot or 'an observer'} is not a slot of the job",
+                f"use one of {', '.join(self.slots)}",
+            )
+        return self.slots.index(self.slot)
+
+    @property
+    def steps(self) -> int | None:
+        """The job's length in ticks (`spec.steps`); None when it is given in tokens."""
+        return self.run_file.steps
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The names of the job's regions."""
+        return tuple(region.name for region in self.run_file.regions)
+
+
+def job() -> Job:
+    """The job of this process, from its environment, before any model is built.
+
+    Without a launcher the process is alone, which one line on standard error says. Raises SpecError
+    as `read_job` does; a script that lets it pass exits with 64.
+    """
+    install_excepthook()
+    found = read_job()
+    say_alone(found)
+    return found
+
+
+def read_job(
     *,
     run_file: str | Path | RunFile | None = None,
     endpoints: Sequence[str] = (),
     slot: str = "",
     observer: bool = False,
     environment: Mapping[str, str] | None = None,
-) -> Settings:
+) -> Job:
     """Read who this process is, without connecting to anything.
 
-    A script calls it when it needs the job's seed or its slot before it builds the model; Learner
-    and Observer call it themselves. Every argument that is not given is taken from `environment`
-    (by default that of the process): ATOLL_RUN_FILE, ATOLL_ENDPOINTS, ATOLL_SLOT (not needed by an
-    observer), and optionally ATOLL_UID, ATOLL_INSTANCE and ATOLL_TELEMETRY_DIR.
+    Every argument that is not given is taken from `environment` (by default that of the process):
+    ATOLL_RUN_FILE, ATOLL_ENDPOINTS, ATOLL_SLOT (not needed by an observer), and optionally
+    ATOLL_UID, ATOLL_INSTANCE and ATOLL_TELEMETRY_DIR. With nothing of all that a learner is alone,
+    for ATOLL_STEPS steps.
 
     Raises SpecError, which names the variable that is missing or wrong and says what to do.
     """
     variables = os.environ if environment is None else environment
+    if not observer and not (run_file or endpoints or slot) and _without_launcher(variables):
+        return _alone(variables)
     run = run_file if isinstance(run_file, RunFile) else _read_run_file(variables, run_file)
     addresses = tuple(endpoints) or _listed(_required(variables, Env.ENDPOINTS, "endpoints"))
     if len(addresses) != run.shards:
@@ -67,7 +126,7 @@ def read_settings(
                 f"use a slot of one of spec.regions: {', '.join(r.name for r in run.regions)}",
             )
     uid = variables.get(Env.UID) or f"no-pod-{secrets.token_hex(8)}"
-    return Settings(
+    return Job(
         run_file=run,
         endpoints=addresses,
         slot=slot,
@@ -75,6 +134,34 @@ def read_settings(
         instance=variables.get(Env.INSTANCE) or f"{uid}-{secrets.token_hex(4)}",
         telemetry_folder=variables.get(Env.TELEMETRY_DIR, ""),
     )
+
+
+_said_alone: list[int] = []  # the process that has said so; a fork says it again
+
+
+def say_alone(job: Job) -> None:
+    """One line on standard error, once in a process, if it is alone."""
+    if job.alone and os.getpid() not in _said_alone:
+        _said_alone[:] = [os.getpid()]
+        line = (
+            f"atoll: no job has started this process, so it trains alone for {job.steps} steps "
+            f"({Env.STEPS} changes that); nothing is shared or exported\n"
+        )
+        sys.stderr.write(line)
+
+
+def _without_launcher(variables: Mapping[str, str]) -> bool:
+    """Whether none of the variables that a job sets for its learners is there."""
+    ours = {each.name for each in variables_of_a_job.VARIABLES if Role.LEARNER in each.roles}
+    return not any(variables.get(name) for name in ours - {Env.STEPS})
+
+
+def _alone(variables: Mapping[str, str]) -> Job:
+    text = variables_of_a_job.value(variables, Env.STEPS) or variables_of_a_job.default(Env.STEPS)
+    if not (text.isdecimal() and int(text)):
+        raise SpecError(Env.STEPS, f"is {text!r}", "give the number of steps, 1 or more")
+    run_file = RunFile(job=ALONE, regions=(Region(name=ALONE, learners=1),), steps=int(text))
+    return Job(run_file=run_file, slot=run_file.slots[0], alone=True)
 
 
 def _read_run_file(variables: Mapping[str, str], given: str | Path | None) -> RunFile:
@@ -100,6 +187,7 @@ def _required(variables: Mapping[str, str], variable: str, argument: str) -> str
         raise SpecError(
             variable,
             "is not set",
-            f"start this under `atoll run` or an operator, or set it, or pass {argument}=...",
+            f"start this under `atoll run` or an operator, or set it, or pass {argument}=..., or "
+            "unset all ATOLL_ variables to train alone",
         )
     return value

@@ -234,7 +234,7 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
         region, _ = split_slot(join.slot)
     except SpecError as error:
         return refuse(pb.UNKNOWN_SLOT, str(error), error.remedy)
-    if not run_file.has_region(region):  # a learner's own run file has it: see read_settings
+    if not run_file.has_region(region):  # a learner's own run file has it: see read_job
         known = ", ".join(each.name for each in run_file.regions)
         return refuse(
             pb.UNKNOWN_SLOT,

@@ -383,7 +383,7 @@ def test_at_the_end_every_slice_is_handed_over_and_step_waits_for_final_rule_27(
     side.again()
     assert side.take(Proceed) == []
     side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
-    assert side.take(Finished) == [Finished()]
+    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
 
 
 def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
@@ -397,7 +397,7 @@ def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
     assert len(side.take(Adopt)) == 1
     side.again()
     side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
-    assert side.take(Finished) == [Finished()]
+    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
 
 
 def test_one_that_joins_at_the_end_hands_nothing_over_beyond_it_rule_27() -> None:

@@ -6,19 +6,24 @@ import sys
 import atoll
 
 PUBLIC = {
+    "Job",
     "Learner",
     "LearnerError",
     "Observer",
     "RunFile",
-    "Settings",
     "Snapshot",
     "SpecError",
-    "read_settings",
+    "Step",
+    "job",
 }
 MEMBERS = {
+    "close",
     "cursor",
     "finished",
+    "follow",
     "model",
+    "on_adopt",
+    "open",
     "optimizer",
     "own_steps",
     "progress",
@@ -26,6 +31,7 @@ MEMBERS = {
     "schedule",
     "seed",
     "slot",
+    "state",
     "step",
     "tick",
     "total_ticks",

@@ -83,11 +83,11 @@ def test_a_learner_finishes_when_every_shard_is_final_and_the_finals_are_adopted
     assert side.take(Finished) == []  # said once
 
 
-def test_in_lock_step_nobody_trains_on_the_final_values_so_nothing_is_taken_again() -> None:
-    side = learner_side(shards=1, lockstep=True, overlap=0).begin()
+def test_in_lock_step_final_values_are_put_in_place_too_since_blend_took_a_share() -> None:
+    side = learner_side(shards=1, lockstep=True, overlap=0, blend=0.5).begin()
     side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
-    assert side.take(Finished) == [Finished()]
-    assert side.take(Place) == []
+    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
+    assert len(side.take(Place)) == len(side.exchange.slices)
 
 
 def test_finishing_at_a_final_is_reported_at_once_rule_27() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker.settings import Settings, read_settings
+from atoll_worker.settings import Job, read_job
 from unit.worker.fake_transport import RUN_FILE
 
 
@@ -19,30 +19,26 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def read(environment: dict[str, str], **arguments: Any) -> Settings:
-    return read_settings(environment=environment, **arguments)
+def read(environment: dict[str, str], **arguments: Any) -> Job:
+    return read_job(environment=environment, **arguments)
 
 
 def test_the_environment_is_enough(environment: dict[str, str]) -> None:
-    settings = read_settings(
-        environment={**environment, "ATOLL_UID": "pod", "ATOLL_TELEMETRY_DIR": "/t"}
-    )
-    assert settings.run_file == RUN_FILE
-    assert settings.endpoints == ("one:1", "two:2")
-    assert (settings.slot, settings.uid, settings.telemetry_folder) == ("here-0", "pod", "/t")
-    assert settings.instance.startswith("pod-")
+    job = read_job(environment={**environment, "ATOLL_UID": "pod", "ATOLL_TELEMETRY_DIR": "/t"})
+    assert job.run_file == RUN_FILE
+    assert job.endpoints == ("one:1", "two:2")
+    assert (job.slot, job.uid, job.telemetry_folder) == ("here-0", "pod", "/t")
+    assert job.instance.startswith("pod-")
     assert read({**environment, "ATOLL_INSTANCE": "mine"}).instance == "mine"
 
 
 def test_arguments_win_over_the_environment(environment: dict[str, str]) -> None:
-    settings = read_settings(
+    job = read_job(
         environment=environment, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1"
     )
-    assert settings.endpoints == ("a:1", "b:2")
-    assert settings.slot == "here-1"
-    assert read_settings(
-        environment={}, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1"
-    ).uid
+    assert job.endpoints == ("a:1", "b:2")
+    assert job.slot == "here-1"
+    assert read_job(environment={}, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1").uid
 
 
 def test_two_starts_are_two_instances(environment: dict[str, str]) -> None:

@@ -303,8 +303,9 @@ class Exchange:
     def _finish(self) -> list[Effect]:
         """Finish when every shard has said Final and its final versions are adopted (rule 27).
 
-        Where no learner waits, the model has been trained on since it took the first of them. It
-        takes all of them once more, so that a finished learner has the job's values.
+        The model may have been trained on since it took the first of them, and with Blend it has
+        only a share of them. It takes all of them once more, so that a finished learner has the
+        job's values.
         """
         state = self._state
         if state.finished:
@@ -314,7 +315,7 @@ class Exchange:
             if final is None or each.number < final.get(fragment, each.number + 1):
                 return []
         state.finished = True
-        if state.observer or state.run_file.sync.lockstep:
+        if state.observer:
             return [Command(Finished())]
         again = [Place(*each.key, each.number) for each in state.slices.values()]
         return [*again, Command(Finished(again=tuple(state.slices)))]

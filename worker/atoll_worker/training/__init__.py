@@ -7,6 +7,10 @@ when is decided by the transport process and arrives as commands. It may import
 - replica.py      a model, its shared memory and its link: carries out commands at step boundaries
 - staging.py      copies between model and shared memory, on a CPU and on CUDA
 - parameters.py   which tensors of a model travel, and where the parts of a slice lie in them
+- alone.py        the same without a job: nothing is started or shared
+- refusals.py     what a learner is not made for, such as one of many ranks
+- optimizers.py   looks through wrappers of optimizers, checks and follows them
+- losses.py       the newest loss, without waiting for the device
 - rates.py        learning-rate schedules that follow the job's tick
 - termination.py  SIGTERM as an orderly end
 - process.py      starts and stops the transport process

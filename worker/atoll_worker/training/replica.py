@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.tensors import FLOATS, from_bytes
@@ -52,11 +52,12 @@ from atoll_worker.link import socket as links
 from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory
 from atoll_worker.link.socket import Link
-from atoll_worker.settings import Settings
+from atoll_worker.settings import Job
 from atoll_worker.training import process
 from atoll_worker.training.parameters import Place, device_of, pairs, travelling
-from atoll_worker.training.staging import Staging, Ticket, staging_for
+from atoll_worker.training.staging import Scalar, Staging, Ticket, staging_for
 
+POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
 
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
@@ -68,6 +69,7 @@ class BoundaryWork:
 
     adopted: list[tuple[int, int, int]] = field(default_factory=list)  # shard, fragment, number
     captured: list[Key] = field(default_factory=list)
+    assigned: dict[Key, None] = field(default_factory=dict)  # slices whose values were put in
     tickets: list[Ticket] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -112,7 +114,7 @@ class Replica:
         for command in self.link.receive():
             match command:
                 case messages.Adopt(shard=shard, fragment=fragment, number=number, blend=blend):
-                    work.tickets.append(self._adopt((shard, fragment), blend))
+                    self._adopt(work, (shard, fragment), blend)
                     work.adopted.append((shard, fragment, number))
                 case messages.Capture(slices=slices):
                     captures.update(dict.fromkeys(slices))
@@ -124,7 +126,8 @@ class Replica:
                 case messages.Proceed():
                     self.proceed = True
                 case messages.Finished(again=keys):
-                    work.tickets += [self._adopt(key, 0.0) for key in keys]
+                    for key in keys:
+                        self._adopt(work, key, 0.0)
                     self.finished = True
                 case messages.Fail(exit_code=exit_code, reason=reason):
                     raise LearnerError(exit_code, reason)
@@ -174,6 +177,30 @@ class Replica:
             self.capture(key).wait()
             self._end_capture(key)
 
+    def keep_final(self) -> BoundaryWork:
+        """Put the final values in place once more: a trainer may step on after the end.
+
+        The adopt regions keep them, since nothing is placed there after Finished.
+        """
+        assert self.finished
+        work = BoundaryWork()
+        for key in self.slices:
+            self._adopt(work, key, 0.0)
+        return work
+
+    def names(self, work: BoundaryWork) -> tuple[str, ...]:
+        """The tensors that the work put values into, whole or in part, in the layout's order."""
+        pieces = (piece for key in work.assigned for piece in self.slices[key].pieces)
+        return tuple(self.places[n].spec.name for n in sorted({piece.tensor for piece in pieces}))
+
+    def wait(self, seconds_max: float) -> None:
+        """Return when a command has come, after `seconds_max` at the latest."""
+        self.link.wait(seconds_max)
+
+    def scalar(self, value: Tensor) -> Scalar:
+        """Read a one-element tensor, behind the step; see Staging."""
+        return self.staging.scalar(value)
+
     def leave(self, reason: str) -> None:
         """Settle, send Leaving, and wait for the transport process to end."""
         try:
@@ -193,12 +220,14 @@ class Replica:
         except LinkError as error:
             raise TransportLostError(f"{error}; start this process again") from error
 
-    def _adopt(self, key: Key, blend: float) -> Ticket:
+    def _adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
         self.held.add(key)
+        work.assigned[key] = None
         region = from_bytes(self.memory.adopt(*key), FLOATS[self.memory.plan.adopt_encoding])
         owned = self.slices[key]
         averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
-        return self.staging.adopt(pairs(self.places, owned, region), blend, averaged)
+        ticket = self.staging.adopt(pairs(self.places, owned, region), blend, averaged)
+        work.tickets.append(ticket)
 
     def _end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1
@@ -214,16 +243,19 @@ class Replica:
 
 def open_replica(
     model: nn.Module,
-    settings: Settings,
+    job: Job,
+    instance: str,
     *,
     observer: bool = False,
 ) -> Replica:
     """Start the transport process, lay the model out, and capture its first value as a seed.
 
+    `instance` names this opening, as no other is named.
+
     Raises SpecError if the model cannot travel (see `parameters.travelling`). If anything fails,
     no process and no memory is left behind.
     """
-    run_file = settings.run_file
+    run_file = job.run_file
     child = process.take()  # it gets ready while the model is laid out and copied
     with ExitStack() as undo:
         undo.callback(child.abandon)
@@ -248,11 +280,11 @@ def open_replica(
                 run_file=run_file.to_json(),
                 tensors=specs,
                 layout_digest=layout.digest,
-                slot=settings.slot,
-                uid=settings.uid,
-                instance=settings.instance,
-                endpoints=settings.endpoints,
-                telemetry_folder=settings.telemetry_folder,
+                slot=job.slot,
+                uid=job.uid,
+                instance=instance,
+                endpoints=job.endpoints,
+                telemetry_folder=job.telemetry_folder,
                 observer=observer,
                 training_pid=os.getpid(),
             )

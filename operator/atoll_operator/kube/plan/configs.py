@@ -60,7 +60,7 @@ def shards_file(job: Job) -> RunFile:
 
     So neither a change of `learners` nor a region more or less restarts a shard, and no learner of
     a new slot meets a shard that does not know it yet. That only slots of the job dial is seen to
-    by those who start them: the operators, and a learner's own run file (`read_settings`).
+    by those who start them: the operators, and a learner's own run file (`read_job`).
     """
     return replace(run_file(job), regions=())
 

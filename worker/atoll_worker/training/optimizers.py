@@ -1,0 +1,71 @@
+"""What a Learner does with optimizers: look through wrappers, check them, follow their steps."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from atoll_protos.errors import SpecError
+
+
+def unwrapped(optimizer: Any) -> Optimizer:
+    """The torch optimizer itself: accelerate and Lightning give their users wrappers of it.
+
+    Raises SpecError for what is no torch optimizer.
+    """
+    found = optimizer
+    while not hasattr(found, "_optimizer_step_post_hooks") and hasattr(found, "optimizer"):
+        found = found.optimizer
+    if not isinstance(found, Optimizer) or not hasattr(found, "_optimizer_step_post_hooks"):
+        raise SpecError(
+            "optimizer",
+            f"{type(optimizer).__name__} is no torch.optim.Optimizer",
+            "leave the optimizer out, call learner.step() after each of its steps, and register "
+            "learner.on_adopt(fn) if it keeps copies of the parameters",
+        )
+    return found
+
+
+def listed(given: Any) -> tuple[Optimizer, ...]:
+    """One optimizer, a sequence of several, or none, as a tuple of torch optimizers."""
+    if given is None:
+        return ()
+    many = isinstance(given, Sequence)
+    return tuple(unwrapped(each) for each in (given if many else (given,)))
+
+
+def check(optimizers: Iterable[Optimizer], model: nn.Module, *, told: bool) -> None:
+    """Refuse an optimizer of another model, with which training would silently do nothing.
+
+    Raises SpecError. An optimizer may step copies of the parameters (f32 masters of a bf16 model);
+    then the user has to bring adopted values into the copies, and is `told` of them by `on_adopt`.
+    """
+    ours = {id(each) for each in model.parameters()}
+    for optimizer in optimizers:
+        stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        if stepped.isdisjoint(ours) and not told:
+            raise SpecError(
+                "optimizer",
+                f"{type(optimizer).__name__} steps none of the model's parameters",
+                "build it from the parameters of the model that you give to Learner; if it steps "
+                "copies of them, register learner.on_adopt(fn) before entering, where fn copies "
+                "the model's values into them",
+            )
+
+
+def after_each_step(optimizer: Optimizer, count: Callable[[], object]) -> RemovableHandle:
+    """Call `count` after every step that `optimizer` has really made.
+
+    GradScaler does not call an optimizer whose gradients are not finite. A fused one it does call,
+    with `found_inf`, and the kernel skips the step; reading that waits for the device.
+    """
+
+    def hook(stepped: Optimizer, arguments: object, named: object) -> None:
+        del arguments, named
+        found_inf = getattr(stepped, "found_inf", None)
+        if found_inf is None or not float(found_inf):
+            count()
+
+    return optimizer.register_step_post_hook(hook)
