@@ -36,6 +36,7 @@ def _reasons(kind: str, status: str, *rows: tuple[str, str, str]) -> tuple[Reaso
 
 
 _SEE_SHARD_0 = "see the pod and the log of shard 0"
+_RESUME = "`spec.suspend: false` resumes it; on this machine `atoll run DIR --resume`"
 _SILENT = ("SyncerSilent", "shard 0 does not answer", _SEE_SHARD_0)
 _NOT_READ = (
     "NotRead",
@@ -204,7 +205,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "Suspended",
         TRUE,
-        ("Suspended", "nothing runs, the run is kept", "`spec.suspend: false` resumes it"),
+        ("Suspended", "nothing runs, the run is kept", _RESUME),
     ),
     *_reasons(
         "Suspended",
@@ -272,7 +273,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "the API server refuses objects that the job needs; what runs goes on",
             "see Accepted",
         ),
-        ("Suspended", "the job is suspended", "`spec.suspend: false` resumes it"),
+        ("Suspended", "the job is suspended", _RESUME),
         (
             "Rejected",
             "the manifest cannot be accepted; what runs goes on with the one before",

@@ -1,19 +1,28 @@
 """`atoll status`: the status of a run folder."""
 
+import json
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from atoll_protos.errors import SpecError
+from atoll_operator.local import folder
+from atoll_operator.local.told import told
+from atoll_protos.run import RunFile
 
 
 def status(
-    folder: Annotated[Path, typer.Argument(help="Folder that was --out of a run.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All of it, in the shape of the CRD's status.")
+    ] = False,
 ) -> None:
-    """Print the newest status of a run as JSON; its fields are those of the CRD's status."""
-    try:
-        typer.echo((folder / "status.json").read_text(encoding="utf-8"), nl=False)
-    except OSError as error:
-        remedy = "give the --out folder of a run"
-        raise SpecError(str(folder), "has no status.json", remedy) from error
+    """Say how a run stands: its step, losses, learners, and what is wrong with it."""
+    found = folder.read_status(out)
+    if as_json:
+        typer.echo(json.dumps(found.to_object(), indent=2))
+        return
+    age = time.time() - (out / folder.STATUS_FILE).stat().st_mtime
+    run = RunFile.from_json((out / "run.json").read_text(encoding="utf-8"))
+    typer.echo(told(found, run, age))

@@ -12,6 +12,8 @@ and rich are imported only where a run needs them.
     manifests.py    the manifest of a script, and the one that a run folder keeps
     shards.py       asks the shards for their status over gRPC
     progress.py     their answers become the status and its conditions
+    folder.py       who runs what is in a run folder, and its last status
+    told.py         a status in a few lines for a person
     live.py         the live table, lines of text, lines of JSON
     summary.py      summary.json: what became of every token
     plots.py        loss.png and goodput.png

@@ -12,6 +12,7 @@ import typer
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.local.progress import Snapshot
+from atoll_operator.local.told import time_left
 from atoll_protos.names import slot_name
 from atoll_protos.states import slot_text
 
@@ -131,28 +132,47 @@ def picture(seen: Snapshot) -> "RenderableType":
         table.add_column(column)
     for row in slot_rows(seen.job, seen.replies[0]):
         table.add_row(*row)
-    return Group(Text(line(seen)), table)
+    title = Text(seen.job.name, style="bold").append(f"  {reached(seen)}", style="not bold")
+    return Group(title, Text(machinery(seen)), table)
 
 
 def line(seen: Snapshot) -> str:
     """The whole job in one line."""
-    reached, columns = seen.status.progress, seen.status.columns
-    left = reached.estimated_remaining_seconds if reached else None
-    length = seen.job.spec.steps
-    tick = reached.step if reached else 0  # may pass the length by a few in the last round
+    return f"{reached(seen)}  {machinery(seen)}"
+
+
+def reached(seen: Snapshot) -> str:
+    """How far the training is, and how well it goes."""
+    progress, length = seen.status.progress, seen.job.spec.steps
+    tick = progress.step if progress else 0  # may pass the length by a few in the last round
+    parts = [f"tick {min(tick, length) if length else tick} of {length or '?'}"]
+    if ended(seen) is None:
+        parts.append(time_left(progress.estimated_remaining_seconds if progress else None))
+    parts.append(f"loss {(progress and progress.loss) or '-'}")
+    if progress and progress.metrics:
+        parts.append(f"held out {progress.metrics[0].value}")
+    return "  ".join(parts)
+
+
+def machinery(seen: Snapshot) -> str:
+    """Who takes part, and what travels; near the end, that the learners are not missing."""
+    columns, rate = seen.status.columns, seen.bytes_per_second
     grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
-    rate = seen.bytes_per_second
+    learners = f"learners {columns.learners if columns else '?'}"
     parts = (
-        f"tick {min(tick, length) if length else tick} of {length or '?'}",
-        f"learners {columns.learners if columns else '?'}",
-        f"quorum {seen.status.quorum}",
+        *((ended(seen) or learners, f"quorum {seen.status.quorum}")),
         f"grace {grace:.2f} s",
         "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
-        f"loss {(reached and reached.loss) or '-'}",
-        f"held out {reached.metrics[0].value if reached and reached.metrics else '-'}",
-        f"ETA {'-' if left is None else f'{left} s'}",
     )
     return "  ".join(parts)
+
+
+def ended(seen: Snapshot) -> str | None:
+    """What goes on after the last step; None while the training does."""
+    if seen.status.true_condition("Complete") is not None:
+        return "exported"
+    progressing = seen.status.true_condition("Progressing")
+    return "final export" if progressing and progressing.reason == "Exporting" else None
 
 
 def json_line(seen: Snapshot) -> str:

@@ -49,6 +49,31 @@ def failed(status: Status, reason: str, message: str) -> Status:
     return status.model_copy(update={"conditions": list(found)})
 
 
+def suspended(status: Status, why: str) -> Status:
+    """The last status of a run that stopped before its end: nothing runs, the run is kept."""
+    message = f"{why}; atoll run DIR --resume goes on"
+    why_stopped = Phase(kind=Kind.SUSPENDED, reason="Suspended", message=message)
+    found = decide(Facts(phase=why_stopped, shard_states=()))
+    columns, syncer = status.columns, status.syncer
+    if columns is not None:
+        desired, shards = status.learners_desired, syncer.shards if syncer else "?"
+        texts = {"learners": f"0/{desired}", "syncer": f"0/{shards}"}
+        columns = columns.model_copy(update=texts)
+    if syncer is not None:
+        silent = {"ready": 0, "epochs": [None] * syncer.shards}
+        syncer = syncer.model_copy(update=silent)
+    regions = [each.model_copy(update={"live": 0, "lost": None}) for each in status.regions or []]
+    return status.model_copy(
+        update={
+            "conditions": list(found),
+            "columns": columns,
+            "syncer": syncer,
+            "regions": regions,
+            "learners_live": 0,
+        }
+    )
+
+
 def phase(job: Job, replies: Sequence[pb.StatusReply | None]) -> Phase:
     """Where the job stands, as the shards say."""
     for reply in replies:

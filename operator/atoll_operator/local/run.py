@@ -60,7 +60,7 @@ from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
-from atoll_operator.local import gpus, plan, plots, progress, summary
+from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
@@ -176,13 +176,28 @@ def train(
     found = gpus.find(os.environ)
     assigned = gpus.assign(job, found)
     check_startable(plan.processes(job, out, ports, assigned, new=True))
-    new = prepare(wanted, expected(job), out, resume=resume)
-    (out / plan.MANIFEST_FILE).write_text(manifest, encoding="utf-8")
     view = view or view_for(output, terminal=sys.stdout.isatty())
-    for line in (*without_effect_here(job), gpus.advice(job, found)):
-        if line:
-            view.say(line)
-    supervisor = Supervisor(plan.processes(job, out, ports, assigned, new=new), out, view.say)
+    with folder.running(out):
+        new = prepare(wanted, expected(job), out, resume=resume)
+        (out / plan.MANIFEST_FILE).write_text(manifest, encoding="utf-8")
+        for line in (*without_effect_here(job), gpus.advice(job, found)):
+            if line:
+                view.say(line)
+        planned = plan.processes(job, out, ports, assigned, new=new)
+        return _train(job, out, ports, planned, view, chaos=chaos)
+
+
+def _train(
+    job: Job,
+    out: Path,
+    ports: tuple[int, ...],
+    planned: list[plan.Planned],
+    view: View,
+    *,
+    chaos: bool,
+) -> Exit:
+    """Run the processes of a job whose folder is prepared, to whatever end it has."""
+    supervisor = Supervisor(planned, out, view.say)
     training = Training(
         needed=job.spec.learners_needed,
         out=out,
@@ -240,6 +255,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
             sys.stderr.write(f"{error}\n")
         return (Exit.BAD_INPUT if bad_input else Exit.FAILED), f"failed ({error})"
     except KeyboardInterrupt:
+        training.write(progress.suspended(training.status, "atoll run was interrupted"))
         return Exit.INTERRUPTED, "interrupted, go on with --resume"
     return Exit.COMPLETE, "complete"
 

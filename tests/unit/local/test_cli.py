@@ -1,6 +1,7 @@
 """The command `atoll` starts fast: a verb imports only what it needs."""
 
 import importlib.metadata
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from atoll_operator import cli
+from atoll_operator.api.runfile import run_file
+from atoll_operator.local import progress
+from unit.local.test_progress import NOW, job, reply
 
 HEAVY = ("torch", "grpc", "matplotlib", "kubernetes", "kopf", "numpy", "aiohttp")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -94,3 +98,18 @@ def test_what_cannot_be_run_is_one_line_with_its_remedy_and_makes_no_folder(
     assert last.startswith(words)
     assert "; " in last
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_status_is_a_short_text_and_with_json_all_of_it(tmp_path: Path) -> None:
+    replies = [reply(), reply()]
+    found = progress.status(job(), replies, NOW).to_object()
+    (tmp_path / "status.json").write_text(json.dumps(found))
+    (tmp_path / "run.json").write_text(run_file(job()).to_json())
+    text = CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output
+    assert text.startswith("tiny: Suspended, tick 50 of 200 (25%)\n")
+    assert len(text.splitlines()) < 6
+    whole = json.loads(CliRunner().invoke(cli.app, ["status", str(tmp_path), "--json"]).output)
+    assert whole.keys() == found.keys()
+    by_type = {each["type"]: each["status"] for each in whole["conditions"]}
+    assert by_type["Progressing"] == "False"
+    assert by_type["Suspended"] == "True"

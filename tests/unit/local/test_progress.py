@@ -1,10 +1,12 @@
 """What the shards say becomes a status in the shape of the CRD's."""
 
+import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.manifest import parse
@@ -156,6 +158,35 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
         "quorum 2",
         "2.50 MB/s",
         "loss 2.0000",
-        "ETA 15 s",
+        "about 15 s left",
     ):
         assert part in line
+
+
+def snapshot(replies: Sequence[pb.StatusReply | None]) -> progress.Snapshot:
+    status = progress.status(job(), replies, NOW)
+    return progress.Snapshot(job=job(), replies=replies, status=status, bytes_per_second=None)
+
+
+def test_the_end_is_told_as_an_end_and_not_as_missing_learners() -> None:
+    training = live.line(snapshot([reply(tick=190), reply(tick=190)]))
+    assert "learners 3/3" in training
+    exporting = live.line(snapshot([reply("Final", 203, ()), reply("Final", 203, ())]))
+    assert "tick 200 of 200" in exporting
+    assert "final export" in exporting
+    assert "learners" not in exporting
+    assert "left" not in exporting
+    complete = live.line(snapshot([reply("Complete", 203, ()), reply("Final", 203, ())]))
+    assert "exported" in complete
+
+
+def test_no_line_above_the_table_is_cut_on_a_terminal_of_80_columns() -> None:
+    slow = reply(tick=123_456)
+    slow.evaluation.loss = 2.3456
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(live.picture(snapshot([slow, slow])))
+    lines = console.export_text().splitlines()
+    assert lines[0].startswith("tiny  tick")
+    assert lines[0].endswith("held out 2.3456")
+    assert lines[1].startswith("learners 3/3")
+    assert lines[2].startswith("┏")

@@ -1,0 +1,90 @@
+"""The run folder as others find it: who runs it, and what its last status is worth.
+
+The process that runs a job holds a lock on run.lock in its folder (flock), and the kernel lets go
+of it when that process ends, however it ends. So a second `atoll run` in the same folder is
+refused, and a reader knows whether the last status still holds: a run whose `atoll run` was killed
+is not in training, whatever its status.json says.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from atoll_operator.api.status import Status
+from atoll_operator.local import progress
+from atoll_protos.errors import SpecError
+
+LOCK_FILE = "run.lock"
+STATUS_FILE = "status.json"
+TRIES, TRY_SECONDS = 10, 0.05  # `is_run` holds the lock for a moment
+
+
+@contextmanager
+def running(out: Path) -> Iterator[None]:
+    """Make the folder, and be the one that runs what is in it; raises SpecError if another does."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
+    try:
+        _acquire(lock, out)
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def is_run(out: Path) -> bool:
+    """Whether an `atoll run` runs what is in the folder now."""
+    try:
+        lock = os.open(out / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(lock, fcntl.LOCK_SH)
+    finally:
+        os.close(lock)
+
+
+def read_status(out: Path) -> Status:
+    """The last status, which says Suspended if nothing runs any more; raises SpecError."""
+    alive = is_run(out)  # asked first: what ends after it has written its last status
+    try:
+        found = Status.read(json.loads((out / STATUS_FILE).read_text(encoding="utf-8")))
+    except OSError as error:
+        remedy = "give the folder of a run"
+        raise SpecError(str(out), f"has no {STATUS_FILE}", remedy) from error
+    except ValueError as error:
+        problem = f"cannot be read ({error})"
+        raise SpecError(str(out / STATUS_FILE), problem, "go on with the run") from error
+    over = any(found.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
+    if alive or over:
+        return found
+    return progress.suspended(found, "atoll run was killed")
+
+
+def _acquire(lock: int, out: Path) -> None:
+    for _ in range(TRIES):
+        if _locked(lock, fcntl.LOCK_EX):
+            return
+        time.sleep(TRY_SECONDS)
+    process = os.pread(lock, 32, 0).decode(errors="replace").strip()
+    problem = f"{out} is run by another atoll run (process {process})"
+    raise SpecError("--out", problem, "wait for its end, or stop it with Ctrl-C")
+
+
+def _locked(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True

@@ -1,0 +1,76 @@
+"""A status in a few lines for a person; pure."""
+
+from itertools import pairwise
+
+from atoll_operator.api.reasons import FALSE, TRUE, UNKNOWN
+from atoll_operator.api.status import Status
+from atoll_protos.run import RunFile
+
+UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+FEW = 10  # from here on a finer unit says nothing
+TROUBLES = (("Accepted", FALSE), ("Degraded", TRUE), ("SyncerReady", FALSE), ("Stalled", TRUE))
+
+
+def told(status: Status, run: RunFile, age_seconds: float, *, silent_seconds: float = 15.0) -> str:
+    """What is to be known of a run whose status is `age_seconds` old, as lines of text."""
+    conditions = {each.type: each for each in status.conditions or []}
+    ready = conditions.get("Ready")
+    lines = [f"{run.job}: {ready.reason if ready else 'unknown'}" + reached(status, run.steps)]
+    progress, columns = status.progress, status.columns
+    if progress is not None:
+        metrics = {each.name: each.value for each in progress.metrics or []}
+        held_out = metrics.get("outer_loss")
+        parts = [
+            f"loss {progress.loss}" if progress.loss else "",
+            f"held out {held_out} at tick {metrics.get('outer_loss_step')}" if held_out else "",
+            f"{progress.tokens:,} tokens",
+        ]
+        lines.append(", ".join(part for part in parts if part))
+    over = any(status.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
+    if columns is not None and not over:
+        regions = ", ".join(
+            f"{each.name} {'?' if each.live is None else each.live}/{each.learners}"
+            for each in status.regions or []
+        )
+        lines.append(f"learners {columns.learners} ({regions}), shards {columns.syncer}")
+    for kind, bad in TROUBLES:
+        found = conditions.get(kind)
+        if found is not None and found.status in (bad, UNKNOWN) and found.message:
+            lines.append(f"{kind}: {found.message}")
+    if ready is not None and ready.message and not any(ready.message in line for line in lines):
+        lines.append(ready.message)
+    if age_seconds > silent_seconds and not over:
+        lines.append(f"atoll run has written no status for {duration(age_seconds)}")
+    return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
+
+
+def reached(status: Status, steps: int | None) -> str:
+    """How far the training is, after the state of the job."""
+    progress = status.progress
+    if progress is None:
+        return ""
+    left = progress.estimated_remaining_seconds
+    trains = status.true_condition("Progressing") is not None
+    return (
+        f", tick {min(progress.step, steps) if steps else progress.step}"
+        + (f" of {steps}" if steps else "")
+        + f" ({progress.progress_percentage}%)"
+        + (f", {time_left(left)}" if left and trains else "")
+    )
+
+
+def time_left(seconds: int | None) -> str:
+    """The estimate of the time to the end, in words."""
+    if seconds is None:
+        return "time left unknown"
+    return "nearly done" if seconds < 1 else f"about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """A duration in one or two units: 40 s, 3 min 5 s, 12 min, 2 h 10 min, 3 d 4 h."""
+    whole = max(0, round(seconds))
+    for (size, name), (finer, finer_name) in pairwise(UNITS):
+        if whole >= 2 * size:
+            count, rest = whole // size, whole % size // finer
+            return f"{count} {name}" + (f" {rest} {finer_name}" if rest and count < FEW else "")
+    return f"{whole} s"
