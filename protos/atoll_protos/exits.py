@@ -38,6 +38,14 @@ class ExitCode(IntEnum):
 FINISHED: Final = "finished: the model has the final values of every shard"
 
 
+def returned_early(tick: int, steps: int | None, loops_on: str = "learner") -> str:
+    """What people are told of a script that has returned before the job is final."""
+    of = f" of {steps}" if steps else ""
+    reached = min(tick, steps) if steps else tick  # the clock passes the length by a few
+    loop = f'loop "while not {loops_on}.finished"'
+    return f"returned at tick {reached}{of}; the job is not final: {loop}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """What an exit code means.

@@ -5,6 +5,7 @@ executors share. All of it is pure: values in, values out. It may import `atoll_
 and PyYAML, but no clock, network, disk or process, and neither executor.
 
     presets.py      the published systems that spec.sync.preset names: one table of settings
+    words.py        why a process ended, from the end of its log
     model.py        what all models of a manifest have in common
     sync.py         the models of `spec.sync`
     pods.py         the models of pod templates and of `podOverrides`

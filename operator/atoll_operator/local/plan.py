@@ -46,6 +46,7 @@ def processes(
     shared = {
         **of_process(run_file=str(out / "run.json"), endpoints=endpoints),
         Env.TELEMETRY_DIR: str(out),
+        "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
         "OMP_NUM_THREADS": "1",
     }
 

@@ -27,7 +27,8 @@ A run goes through these states:
     complete   the registrar (shard 0) says that the model is exported. From then on learners and
                the evaluator have 60 s to take their last values and end by themselves.
     failed     a shard has lost its state, or so many processes were given up that the quorum is
-               out of reach: one learner of several that refuses its input ends nothing.
+               out of reach, or all learners failed in their first starts with the same words: one
+               learner of several that refuses its input ends nothing.
 
 However it ends, the supervisor stops all processes, learners before shards, and then the summary
 and the pictures are made from the files of the run folder alone. A second Ctrl-C during this does
@@ -61,10 +62,17 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
+from atoll_operator.local.ends import alike, words_of
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
-from atoll_operator.local.supervisor import Supervisor, check_startable, free_ports, write_json
+from atoll_operator.local.supervisor import (
+    Supervisor,
+    check_startable,
+    free_ports,
+    shown,
+    write_json,
+)
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
 from atoll_protos.expected import Expected
@@ -109,7 +117,9 @@ class Training:
         registrar = seen.replies[0]
         complete = registrar is not None and registrar.state == pb.SHARD_COMPLETE
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
-        self.supervisor.supervise(now, final=final or self.complete_at is not None)
+        final = final or self.complete_at is not None
+        reached = seen.status.progress or self.status.progress
+        self.supervisor.supervise(now, final=final, tick=reached.step if reached else 0)
         self.write(seen.status)
         self.view.show(seen, now)
         self._check(seen)
@@ -140,12 +150,19 @@ class Training:
         learners = self.supervisor.in_roles("learner")
         lost = [child for child in learners if child.given_up]
         shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
-        if not shards and len(learners) - len(lost) >= self.needed:
+        if shards or len(learners) - len(lost) < self.needed:
+            first = (shards or lost)[0]
+            assert first.record.last is not None
+            end, why = first.record.last, first.given_up
+        elif common := alike([child.record for child in learners]):
+            first, end, why = learners[0], common, words_of(common)
+            if len(learners) > 1:
+                why += f" (so did every learner: {len(learners)} of them)"
+        else:
             return
-        first = (shards or lost)[0]
-        row = EXITS.get(first.exit_code or 0)
+        row = EXITS.get(end.code)
         reason = (row.reason if row else "") or "ProcessFailed"
-        raise JobFailedError(reason, f"{first.planned.name}: {first.given_up}")
+        raise JobFailedError(reason, f"{first.planned.name}: {why}; log: {shown(first.log)}")
 
     def _kill_one(self) -> None:
         """Kill any process that runs; all of them may be waiting for their next start."""
@@ -197,7 +214,7 @@ def _train(
     chaos: bool,
 ) -> Exit:
     """Run the processes of a job whose folder is prepared, to whatever end it has."""
-    supervisor = Supervisor(planned, out, view.say)
+    supervisor = Supervisor(planned, out, view.say, job.spec.steps)
     training = Training(
         needed=job.spec.learners_needed,
         out=out,
@@ -251,9 +268,8 @@ def _outcome(training: Training) -> tuple[Exit, str]:
     except JobFailedError as error:
         training.fail(error)
         bad_input = error.reason == EXITS[ExitCode.BAD_INPUT].reason
-        if bad_input:
-            sys.stderr.write(f"{error}\n")
-        return (Exit.BAD_INPUT if bad_input else Exit.FAILED), f"failed ({error})"
+        sys.stderr.write(f"failed: {error}\n")
+        return (Exit.BAD_INPUT if bad_input else Exit.FAILED), "failed"
     except KeyboardInterrupt:
         training.write(progress.suspended(training.status, "atoll run was interrupted"))
         return Exit.INTERRUPTED, "interrupted, go on with --resume"

@@ -42,12 +42,15 @@ class Tokens:
 Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file; a line that a kill has cut short is left out."""
+def read_lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
+    """The JSON lines of a file, from this byte on; a line that a kill has cut short is left out."""
     if not path.exists():
         return []
+    with path.open("rb") as file:
+        file.seek(start)
+        text = file.read().decode("utf-8")
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             lines.append(json.loads(line))
         except ValueError:

@@ -11,17 +11,18 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
 
     planned --> running --> waiting (until start_at) --> running ...
                    |
-                   +--> given up   exit code of bad input or of another job, or 5 failures in a row
+                   +--> given up   another start cannot help (`ends.why_given_up`)
                    +--> done       exit code 0 once the job is final
 
 * Back-off: the first restart is at once; those that follow it wait 0.5, 1, 2, ... 30 s. It begins
   again after a start that lasted a minute.
-* Failures in a row count towards giving up; they are exits that `atoll_protos.exits` calls
-  failures. A kill is none, so chaos never gives a process up. "Try again" is none either.
+* Every end but a silent, expected one is told at once: how it ended, the last words of its log
+  (`api.words`), what is done about it, and where the log is. `ends.py` says which of them counts
+  towards giving up.
 * Giving up stops no other process. The run decides whether the job can go on without it
-  (run.Training), and shows the reason, which is the last line of the process's log.
+  (run.Training).
 * Until the job is final, exit code 0 of a learner says only that it has stopped: its slot
-  still has work, so it is started again.
+  still has work, so it is started again, and its user is told that the script returned too early.
 
 Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the
 random name of each start. Here a learner gets a new UID at every start, as a pod that was made
@@ -48,19 +49,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from atoll_operator.api.words import last_words
+from atoll_operator.local.ends import (
+    End,
+    Record,
+    exit_text,
+    returned,
+    why_given_up,
+    words_of,
+)
 from atoll_operator.local.plan import Planned
+from atoll_operator.local.summary import read_lines
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
-from atoll_protos.exits import ExitCode, is_failure, is_permanent
+from atoll_protos.exits import ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
-STEADY_SECONDS = 60.0  # after a start that lasted so long, back-off begins again
 STOP_SECONDS = 8.0
-FAILURES_MAX = 5  # exits with an error in a row, not kills, before it is given up
+FINISHED_SECONDS = 2.0  # for the job to be final too, after a learner that says that it is
+LOG_BYTES = 64 * 1024  # of the end of a log that are read for the last words
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,14 +80,16 @@ class Child:
 
     planned: Planned
     log: Path
+    telemetry: Path | None = None  # what it writes of its steps or evaluations
     process: subprocess.Popen[bytes] | None = None
     instance: str = ""
     restarts: int = -1
     started_at: float = 0.0
     start_at: float = 0.0
-    attempt: int = 0
-    failures: int = 0
+    log_bytes: int = 0  # of the log, and of the telemetry, that are of earlier starts
+    telemetry_bytes: int = 0
     exit_code: int | None = None  # of the last start
+    record: Record = field(default_factory=Record)
     given_up: str = ""  # why it is not started again
 
     @property
@@ -89,23 +102,32 @@ class Supervisor:
     """The children of one run; `report` shows one line to the user."""
 
     def __init__(
-        self, planned: Iterable[Planned], out: Path, report: Callable[[str], None]
+        self,
+        planned: Iterable[Planned],
+        out: Path,
+        report: Callable[[str], None],
+        steps: int | None = None,
     ) -> None:
-        self.out, self.report = out, report
+        self.out, self.report, self.steps = out, report, steps
         self.children = [
-            Child(planned=each, log=out / "logs" / f"{each.name}.log") for each in planned
+            Child(
+                planned=each,
+                log=out / "logs" / f"{each.name}.log",
+                telemetry=telemetry_of(each, out),
+            )
+            for each in planned
         ]
 
-    def supervise(self, now: float, *, final: bool) -> bool:
+    def supervise(self, now: float, *, final: bool, tick: int = 0) -> bool:
         """Note what has ended and start what is due; returns whether anything changed.
 
-        `now` is in monotonic seconds. Until the job is `final`, a process that ended with exit
-        code 0 has only stopped, and is started again.
+        `now` is in monotonic seconds, `tick` the job's clock. Until the job is `final`, a process
+        that ended with exit code 0 has only stopped, and is started again.
         """
         changed = False
         for child in self.children:
             if child.process is not None and (code := child.process.poll()) is not None:
-                self._ended(child, code, now)
+                self._ended(child, code, now, tick=tick, final=final)
                 changed = True
             wanted = not child.done or (not final and not child.given_up)
             if child.process is None and wanted and now >= child.start_at:
@@ -162,7 +184,9 @@ class Supervisor:
         child.instance = f"{pod}-{os.urandom(4).hex()}"
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
         child.log.parent.mkdir(parents=True, exist_ok=True)
+        child.telemetry_bytes = size_of(child.telemetry)
         with child.log.open("ab") as log:
+            child.log_bytes = log.tell()
             child.process = subprocess.Popen(
                 [*_ends_with_parent(), *command],
                 stdin=subprocess.DEVNULL,
@@ -174,18 +198,25 @@ class Supervisor:
             )
         child.started_at, child.exit_code = now, None
 
-    def _ended(self, child: Child, code: int, now: float) -> None:
+    def _ended(self, child: Child, code: int, now: float, *, tick: int, final: bool) -> None:
         child.process, child.exit_code = None, code
-        steady = now - child.started_at > STEADY_SECONDS
-        child.attempt = 1 if steady else child.attempt + 1
-        failed = is_failure(code)
-        child.failures = child.failures + 1 if failed and not steady else int(failed)
-        child.start_at = now + backoff_seconds(child.attempt)
-        if is_permanent(code) or child.failures >= FAILURES_MAX:
-            child.given_up = reason_in(child.log) or "its log is empty"
-            self.report(f"{child.planned.name} is given up (exit code {code}): {child.given_up}")
+        end = _end_of(child, code, now - child.started_at)
+        role, name = child.planned.role, child.planned.name
+        early = "" if final else returned(end, role, tick, self.steps)
+        child.record = child.record.after(end, returned=bool(early))
+        wait = backoff_seconds(child.record.attempt)
+        child.start_at = now + (max(wait, FINISHED_SECONDS) if end.left == "finished" else wait)
+        child.given_up = why_given_up(child.record, early)
+        how, log = exit_text(code), f"log: {shown(child.log)}"
+        if child.given_up:
+            self.report(f"{name} is given up ({how}): {child.given_up}; {log}")
+        elif early:
+            self.report(f"{name} {early}; it is started again; {log}")
+        elif end.failed:
+            self.report(f"{name} ended ({how}) and is started again: {words_of(end)}; {log}")
         elif code != ExitCode.FINAL:
-            self.report(f"{child.planned.name} ended ({_exit(code)}) and is started again")
+            words = f": {end.words}" if code > 0 and end.words.text else ""
+            self.report(f"{name} ended ({how}) and is started again{words}")
 
     def _write(self) -> None:
         rows = [
@@ -229,10 +260,6 @@ def check_startable(planned: Iterable[Planned]) -> None:
             raise SpecError(field, f"there is no command {word}", "fix command, or install it")
 
 
-def _exit(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
 def _ends_with_parent() -> list[str]:
     """The start of a command whose process gets SIGTERM when `atoll run` dies; else empty."""
     setpriv = shutil.which("setpriv")
@@ -254,23 +281,50 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(each.getsockname()[1] for each in sockets)
 
 
-def reason_in(path: Path) -> str:
-    """Why a process ended, in one line: the last line of its log, read as JSON if it is that."""
+def _end_of(child: Child, code: int, seconds: float) -> End:
+    """How the present start ended, as its log and its telemetry say."""
+    lines = read_lines(child.telemetry, child.telemetry_bytes) if child.telemetry else []
+    # A learner's lines count its own steps; an evaluator's do not, and each is an evaluation.
+    worked = any(line.get("t_m", 1) > 0 for line in lines if "event" not in line)
+    lefts = [str(line.get("reason", "")) for line in lines if line.get("event") == "end"]
+    return End(
+        code=code,
+        words=last_words(tail(child.log, child.log_bytes)),
+        worked=worked,
+        left=lefts[-1] if lefts else "",
+        seconds=seconds,
+    )
+
+
+def telemetry_of(planned: Planned, out: Path) -> Path | None:
+    """The file that grows with a process's work; None for a shard."""
+    if planned.role == "learner":
+        return out / "learners" / f"{planned.name}.jsonl"
+    return out / "evaluations.jsonl" if planned.role == "evaluator" else None
+
+
+def size_of(path: Path | None) -> int:
+    """Bytes of a file, 0 if there is none."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return path.stat().st_size if path else 0
+    except OSError:
+        return 0
+
+
+def tail(path: Path, start: int) -> str:
+    """The text of a log from this byte on, or its end if that is long; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, size_of(path) - LOG_BYTES))
+            return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-    last = lines[-1] if lines else ""
-    try:
-        line = json.loads(last)
-    except ValueError:
-        return last
-    if not isinstance(line, dict):
-        return last
-    if {"field", "problem", "remedy"} <= line.keys():
-        return f"{line['field']}: {line['problem']}; {line['remedy']}"
-    words = line.get("reason") or line.get("exception") or line.get("event") or last
-    return str(words).strip().splitlines()[-1]
+
+
+def shown(path: Path) -> str:
+    """A path as a person in this folder would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def write_json(path: Path, value: Any) -> None:

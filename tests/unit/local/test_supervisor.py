@@ -14,7 +14,7 @@ from atoll_operator.local.supervisor import (
     Supervisor,
     backoff_seconds,
     check_startable,
-    reason_in,
+    tail,
 )
 from atoll_protos.errors import SpecError
 
@@ -161,21 +161,92 @@ def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_pat
     assert again["instance"] != row["instance"]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("one\ntwo\n", "two"),
-        ('{"field": "data", "problem": "x", "remedy": "y", "event": "bad"}\n', "data: x; y"),
-        ('{"event": "ended", "reason": "another layout"}\n', "another layout"),
-        ('{"event": "failed", "exception": "Traceback\\n  a\\nValueError: no"}', "ValueError: no"),
-        ("", ""),
-    ],
-)
-def test_the_last_line_of_a_log_says_why_a_process_ended(
-    text: str, words: str, tmp_path: Path
+def test_the_first_end_is_told_with_its_last_words_and_its_log(run_of: Start) -> None:
+    run = run_of(learner(sys.executable, "-c", "print('hello')\nraise ValueError('boom')"))
+    assert run.start()
+    run.end()
+    assert run.said == [
+        "here-0 ended (exit code 1) and is started again: ValueError: boom (<string>:2); "
+        f"log: {run.child.log}"
+    ]
+
+
+def test_the_same_words_twice_before_any_step_end_the_starts(run_of: Start) -> None:
+    run = run_of(learner(sys.executable, "-c", "raise ValueError('boom')"))
+    for _ in range(2):
+        assert run.start()
+        run.end()
+    assert not run.start()
+    assert run.said[-1].startswith("here-0 is given up (exit code 1): ValueError: boom")
+
+
+def test_the_words_of_an_earlier_start_are_not_those_of_the_last(run_of: Start) -> None:
+    run = run_of(learner(sys.executable, "-c", "raise ValueError('boom')"))
+    assert run.start()
+    run.child.planned = exiting(75)  # of the second start
+    run.end()
+    assert run.start()
+    run.end()
+    assert run.said[-1] == "here-0 ended (exit code 75) and is started again"
+
+
+def stepping(tmp_path: Path, own_steps: int, then: str, reason: str) -> Planned:
+    """A learner that writes the telemetry of so many steps and of its leaving."""
+    folder = tmp_path / "learners"
+    folder.mkdir()
+    lines = [{"t_m": each + 1, "tokens": 8, "adopted": []} for each in range(own_steps)]
+    text = "\n".join(json.dumps(each) for each in [*lines, {"event": "end", "reason": reason}])
+    script = f"open({str(folder / 'here-0.jsonl')!r}, 'a').write({text!r} + chr(10)); {then}"
+    return learner(sys.executable, "-c", script)
+
+
+def test_a_crash_after_steps_is_tried_five_times(run_of: Start, tmp_path: Path) -> None:
+    run = run_of(stepping(tmp_path, 2, "raise ValueError('boom')", "ValueError: boom"))
+    for _ in range(5):
+        assert run.start()
+        run.end()
+    assert not run.start()
+    assert len(run.said) == 5
+
+
+def test_a_script_that_returns_early_is_told_and_given_up(run_of: Start, tmp_path: Path) -> None:
+    run = run_of(stepping(tmp_path, 2, "pass", "loop ended"))
+    run.supervisor.steps = 400
+    for _ in range(3):
+        assert run.start()
+        assert run.child.process
+        run.child.process.wait(60)
+        run.supervisor.supervise(run.now, final=False, tick=14)
+    assert not run.start()
+    sentence = 'returned at tick 14 of 400; the job is not final: loop "while not learner.finished"'
+    log = f"log: {run.child.log}"
+    assert run.said == [
+        *[f"here-0 {sentence}; it is started again; {log}"] * 2,
+        f"here-0 is given up (exit code 0): {sentence}; {log}",
+    ]
+
+
+@pytest.mark.parametrize("reason", ["finished", "terminated"])
+def test_a_learner_that_was_told_to_end_has_not_returned_early(
+    reason: str, run_of: Start, tmp_path: Path
 ) -> None:
-    (tmp_path / "log").write_text(text)
-    assert reason_in(tmp_path / "log") == words
+    run = run_of(stepping(tmp_path, 2, "pass", reason))
+    for _ in range(5):
+        assert run.start()
+        run.end()
+    assert run.said == []
+    wait = run.child.start_at - run.now
+    assert wait >= 2.0  # the job is final in a moment
+
+
+def test_of_a_log_the_end_of_the_present_start_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(log, 0) == ""
+    log.write_bytes(b"before\n\xff after\n")
+    assert tail(log, 7) == "\ufffd after\n"
+    log.write_bytes(b"x" * 1_000_000 + b"end")
+    assert tail(log, 0).endswith("xend")
+    assert len(tail(log, 0)) < 100_000
 
 
 def test_a_wait_ends_when_a_process_ends_when_one_is_due_and_after_its_limit(
