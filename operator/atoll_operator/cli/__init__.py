@@ -8,6 +8,7 @@ more module with one function, and one line in `app.py`.
     validate.py   checks a manifest without a cluster
     run.py        trains on this machine
     status.py     the status of a run folder
+    logs.py       what the processes of a run folder or of a job in a cluster have written
     evaluate.py   `atoll eval`: the held-out loss of an exported byte model
     reading.py    a manifest's file becomes a job
 """

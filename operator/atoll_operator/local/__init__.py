@@ -14,6 +14,7 @@ and rich are imported only where a run needs them.
     shards.py       asks the shards for their status over gRPC
     progress.py     their answers become the status and its conditions
     folder.py       who runs what is in a run folder, and its last status
+    logs.py         the logs of a run folder, through restarts
     told.py         a status in a few lines for a person
     live.py         the live table, lines of text, lines of JSON
     summary.py      summary.json: what became of every token

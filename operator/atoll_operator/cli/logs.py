@@ -1,0 +1,75 @@
+"""`atoll logs`: what the processes of a run have written, in a run folder or in a cluster."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll_operator.local import logs as files
+from atoll_operator.local.summary import Exit
+from atoll_protos.errors import SpecError
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def logs(
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|JOB",
+            help="Folder of a run; or name of a job in the cluster of your kubeconfig.",
+        ),
+    ],
+    process: Annotated[
+        str, typer.Argument(metavar="[PROCESS]", help="A slot, shard-0, or evaluator.")
+    ] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, through restarts.")
+    ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=0, help="Last lines of each process only.", show_default="all"),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Of a job; left out, as for kubectl.")
+    ] = "",
+    context: Annotated[str, typer.Option(help="Of the kubeconfig, for a job.")] = "",
+) -> None:
+    """Show what the processes of a run have written.
+
+    A folder that holds a run is taken as that; any other name is a job's, and so is every name
+    that comes with --namespace or --context. Lines begin with their process if there are several.
+    """
+    colours: dict[str, str] = {}
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    try:
+        for name, line in _lines(which, process, tail, follow, namespace, context):
+            prefix = ""
+            if not process:
+                colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+                prefix = f"[{name}] "
+                prefix = typer.style(prefix, fg=colour) if coloured else prefix
+            typer.echo(prefix + line)
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _lines(
+    which: str, process: str, tail: int | None, follow: bool, namespace: str, context: str
+) -> Iterator[tuple[str, str]]:
+    """Pairs of a process and a line, from a folder or from a cluster."""
+    if not (namespace or context):
+        if files.holds_run(Path(which)):
+            return files.lines(Path(which), process, tail=tail, follow=follow)
+        if JOB_NAME.fullmatch(which) is None:
+            there = "holds no run" if Path(which).is_dir() else "is not there"
+            remedy = "give the folder of a run, or the name of a job in a cluster"
+            raise SpecError(which, there, remedy)
+    from atoll_operator.kube.logs import connect  # noqa: PLC0415 - slow to import
+
+    return connect(which, namespace, context).lines(process, tail=tail, follow=follow)

@@ -1,0 +1,218 @@
+"""The logs of a job's pods, for `atoll logs JOB`: as a person reads them, with their own rights.
+
+This is no part of the operator: it uses the kubeconfig of whoever calls it. Pods are found by the
+label of their job, and a process has the name that it has under `atoll run`: its slot, shard-N or
+evaluator.
+
+Following goes through restarts: one thread for each pod reads the stream of its container, and a
+stream that ends is begun again for as long as the pod is there. The API can say "since" only in
+whole seconds, so lines are asked for with their time, and those that have been seen are left out.
+"""
+
+import calendar
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
+from atoll_protos.errors import SpecError
+from atoll_protos.names import Label
+
+CALL_SECONDS_MAX = 20.0
+LOOK_SECONDS = 2.0  # between two looks for new pods
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+HTTP_OK = 200
+REMEDY = "check --context, and that kubectl get pods works"
+
+Line = tuple[str, str]  # process, line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of the job: what it runs, and whether its container has begun to write."""
+
+    name: str
+    uid: str
+    process: str
+    container: str
+    began: bool
+
+
+@dataclass(slots=True)
+class Logs:
+    """The pods' logs of one job in a namespace."""
+
+    core: Any
+    namespace: str
+    job: str
+    seen: dict[str, str] = field(default_factory=dict)  # time of the last line, by the pod's UID
+
+    def lines(self, process: str, *, tail: int | None, follow: bool) -> Iterator[Line]:
+        """Pairs of a process and a line; `process` empty: all. Raises SpecError.
+
+        Begins with the last `tail` lines of each pod (None: all). With `follow` it goes on until
+        the job has no pods any more.
+        """
+        pods = self.pods()
+        if not pods:
+            problem = f"has no pods in the namespace {self.namespace}"
+            remedy = "a job that is over or suspended has none; see kubectl get dtj, or use -n"
+            raise SpecError(self.job, problem, remedy)
+        if process and process not in {pod.process for pod in pods}:
+            has = ", ".join(sorted({pod.process for pod in pods}))
+            raise SpecError(process, f"is no process of {self.job}", f"it has {has}")
+        if follow:
+            yield from self._followed(process, tail)
+            return
+        for pod in pods:
+            if process in ("", pod.process):
+                yield from self._read(pod, tail, follow=False)
+
+    def pods(self) -> list[Pod]:
+        """The job's pods, learners by slot, in the order of their names."""
+        try:
+            listed = self.core.list_namespaced_pod(
+                self.namespace,
+                label_selector=f"{Label.JOB}={self.job}",
+                _request_timeout=CALL_SECONDS_MAX,
+            )
+        except client.ApiException as error:
+            raise _refused(self.job, error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise SpecError(self.job, f"the cluster does not answer ({error})", REMEDY) from error
+        return sorted((_pod(self.job, each) for each in listed.items), key=lambda pod: pod.process)
+
+    def _followed(self, process: str, tail: int | None) -> Iterator[Line]:
+        arrived: queue.Queue[Line] = queue.Queue()
+        readers: dict[str, threading.Thread] = {}
+        looked_at = -LOOK_SECONDS
+        while True:
+            if time.monotonic() - looked_at >= LOOK_SECONDS:
+                looked_at = time.monotonic()
+                pods = [pod for pod in self.pods() if process in ("", pod.process)]
+                running = {uid: each for uid, each in readers.items() if each.is_alive()}
+                for pod in pods:
+                    if pod.began and pod.uid not in running:
+                        readers[pod.uid] = self._reader(pod, tail, arrived)
+                if not pods and not running and arrived.empty():
+                    return
+            try:
+                yield arrived.get(timeout=LOOK_SECONDS / 4)
+            except queue.Empty:
+                continue
+
+    def _reader(self, pod: Pod, tail: int | None, arrived: "queue.Queue[Line]") -> threading.Thread:
+        def read() -> None:
+            for line in self._read(pod, tail, follow=True):
+                arrived.put(line)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return thread
+
+    def _read(self, pod: Pod, tail: int | None, *, follow: bool) -> Iterator[Line]:
+        """The container's log; with `follow` until the stream ends, without lines of before."""
+        before = self.seen.get(pod.uid, "")
+        try:
+            answer = self.core.read_namespaced_pod_log(
+                pod.name,
+                self.namespace,
+                container=pod.container,
+                follow=follow,
+                timestamps=True,
+                tail_lines=None if before else tail,
+                since_seconds=_seconds_since(before) if before else None,
+                _preload_content=False,
+                _request_timeout=None if follow else CALL_SECONDS_MAX,
+            )
+            if answer.status != HTTP_OK:
+                raise client.ApiException(http_resp=answer)
+            for raw in _whole_lines(answer):
+                moment, _, line = raw.partition(" ")
+                moment = moment.removesuffix("Z")  # so that texts are in the order of times
+                if moment > before:
+                    self.seen[pod.uid] = moment
+                    yield pod.process, line
+        except client.ApiException as error:
+            if not follow:
+                yield pod.process, f"(no log: {_message(error)})"
+        except urllib3.exceptions.HTTPError as error:
+            if not follow:  # a follower comes back
+                yield pod.process, f"(the log broke off: {error})"
+
+
+def connect(job: str, namespace: str, context: str) -> Logs:
+    """The logs of a job, with the kubeconfig of whoever calls; raises SpecError without one."""
+    file = os.environ.get("KUBECONFIG") or None
+    settings = client.Configuration()
+    try:
+        config.load_kube_config(file, context=context or None, client_configuration=settings)
+        contexts, active = config.list_kube_config_contexts(file)
+        chosen = next((each for each in contexts if each["name"] == context), active)
+        own = chosen["context"].get("namespace") or "default"
+    except config.ConfigException as error:
+        try:
+            config.load_incluster_config(client_configuration=settings)
+            own = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+        except (config.ConfigException, OSError):
+            problem = f"is no run folder, and no cluster can be asked ({error})"
+            raise SpecError(job, problem, "give the folder of a run, or set KUBECONFIG") from error
+    settings.retries = False
+    core = client.CoreV1Api(client.ApiClient(settings))
+    return Logs(core, namespace or own, job)
+
+
+def _pod(job: str, raw: Any) -> Pod:
+    """A pod as the client has it."""
+    labels = raw.metadata.labels or {}
+    role, container = labels.get(Label.ROLE, ""), raw.spec.containers[0].name
+    process = {
+        LEARNER_ROLE: raw.metadata.name.removeprefix(f"{job}-"),
+        SHARD_ROLE: f"shard-{labels.get(Label.SHARD, '')}",
+    }.get(role, role)
+    states = {each.name: each.state for each in raw.status.container_statuses or []}
+    state = states.get(container)
+    return Pod(
+        name=raw.metadata.name,
+        uid=raw.metadata.uid,
+        process=process,
+        container=container,
+        began=bool(state and (state.running or state.terminated)),
+    )
+
+
+def _seconds_since(moment: str) -> int:
+    """Whole seconds from a time in RFC 3339 until now, and one more; at least 1."""
+    begun = calendar.timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S"))
+    return max(1, int(time.time() - begun) + 2)
+
+
+def _whole_lines(answer: Any) -> Iterator[str]:
+    rest = b""
+    for chunk in answer.stream(amt=None, decode_content=False):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", errors="replace")
+    if rest:
+        yield rest.decode("utf-8", errors="replace")
+
+
+def _refused(job: str, error: client.ApiException) -> SpecError:
+    return SpecError(job, f"the cluster refuses: {_message(error)}", REMEDY)
+
+
+def _message(error: client.ApiException) -> str:
+    """What the API server says of its refusal."""
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.status} {error.reason}"

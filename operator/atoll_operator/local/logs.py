@@ -1,0 +1,82 @@
+"""The logs of a run folder, line by line, through restarts of its processes.
+
+A process that is started again appends to its file, so following a file follows all starts.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll_operator.local.folder import is_run
+from atoll_protos.errors import SpecError
+
+LOOK_SECONDS = 0.2
+
+
+def holds_run(out: Path) -> bool:
+    """Whether a folder is one that `atoll run` writes, or has written."""
+    return (out / "run.json").is_file() or (out / "logs").is_dir()
+
+
+def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterator[tuple[str, str]]:
+    """Pairs of a process and a line of its log; `process` empty: all, one after another.
+
+    Begins with the last `tail` lines of each (None: all). With `follow` it goes on with what is
+    written, in the order in which it comes, until the run is over. Raises SpecError for a process
+    that the run does not have.
+    """
+    known = _processes(out)
+    if process and process not in known:
+        has = f"it has {', '.join(known)}" if known else "it has none yet"
+        raise SpecError(process, f"is no process of the run in {out}", has)
+    files: dict[str, Growing] = {}
+    while True:
+        alive = follow and is_run(out)  # asked before what it wrote last is read
+        found = False
+        for path in sorted((out / "logs").glob(f"{process or '*'}.log")):
+            cut = tail is not None and path.stem not in files
+            file = files.setdefault(path.stem, Growing(path))
+            for line in deque(file.read(), maxlen=tail) if cut else file.read():
+                found = True
+                yield path.stem, line
+        if not alive:
+            for name, file in files.items():
+                if file.rest:
+                    yield name, file.rest
+            return
+        if not found:
+            time.sleep(LOOK_SECONDS)
+
+
+@dataclass(slots=True)
+class Growing:
+    """A file to which others append; `rest` is the begun line at its end."""
+
+    path: Path
+    position: int = 0
+    rest: str = ""
+
+    def read(self) -> Iterator[str]:
+        """The whole lines that have come since the last time."""
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            for raw in file:
+                self.position += len(raw)
+                text = self.rest + raw.decode("utf-8", errors="replace")
+                self.rest = "" if text.endswith("\n") else text
+                if not self.rest:
+                    yield text.removesuffix("\n").removesuffix("\r")
+
+
+def _processes(out: Path) -> list[str]:
+    """The names of the processes of a run, also of those that have written nothing yet."""
+    names = {path.stem for path in (out / "logs").glob("*.log")}
+    try:
+        rows = json.loads((out / "processes.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        rows = []
+    names |= {row["slot"] if "slot" in row else f"shard-{row['shard']}" for row in rows}
+    return sorted(names)
