@@ -33,10 +33,11 @@ from numpy.typing import NDArray
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs
-from atoll_protos.codecs import Codec
+from atoll_protos.codecs import Codec, Form, Packed
+from atoll_protos.frames import Buffer
 
-Array: TypeAlias = NDArray[Any]  # 1-d and contiguous: of F32, or of BF16 for a base
-Buffer: TypeAlias = bytes | bytearray | memoryview
+Array: TypeAlias = NDArray[Any]  # 1-d and contiguous: of F32, or of BF16 in a base
+Base: TypeAlias = Packed[Array]
 
 F32: Final = np.dtype(np.float32)
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
@@ -59,79 +60,99 @@ def byte_view(values: Array) -> memoryview:
     return values.view(np.uint8).data
 
 
-def encoding_of(base: Array) -> pb.Encoding:
+def packed(data: Buffer, encoding: pb.Encoding, form: Form) -> Base:
+    """The whole values of a slice over its bytes, without a copy: F32 or BF16."""
+    exact, coded = form.cut(data)
+    return Packed(
+        form=form,
+        data=memoryview(data),
+        exact=from_bytes(exact, pb.F32),
+        coded=from_bytes(coded, encoding),
+    )
+
+
+def encoding_of(base: Base) -> pb.Encoding:
     """F32 or BF16: how a base travels bit for bit."""
-    return pb.F32 if base.dtype == F32 else pb.BF16
+    return pb.F32 if base.coded.dtype == F32 else pb.BF16
 
 
 def difference(
-    base: Array,
-    theta: Array,
-    *,
-    rounded: Sequence[tuple[slice, np.dtype[Any]]] = (),
-    averaged: Sequence[slice] = (),
+    base: Base, theta: Array, *, rounded: Sequence[tuple[slice, np.dtype[Any]]] = ()
 ) -> Array:
-    """What was trained since `base`, in f32: a new array [n], `base - theta` but for two things.
+    """What was trained since `base`: `base - theta`, a new array F32 [n]; `theta` is F32 [n].
 
-    `base` is F32 or BF16, `theta` is F32. In the spans of `rounded` the learner holds the base in
-    a narrower type, so the difference is to the base after that rounding; else everybody's offers
-    would carry one and the same rounding. In the spans of `averaged` (buffers) a learner keeps its
-    own value where the base is that value, rounded; there the difference is 0.
+    In the spans of `rounded` the learner holds the base in a narrower type, so the difference is
+    to the base after that rounding; else everybody's offers would carry one and the same rounding.
     """
-    assert base.shape == theta.shape, (base.shape, theta.shape)
-    found = np.empty(base.size, F32)
+    assert base.form.element_count == theta.size, (base.form, theta.size)
+    found = np.empty(theta.size, F32)
     with np.errstate(all="ignore"):
-        for part in _runs(base.size):
-            np.subtract(_widened(base[part], found[part]), theta[part], out=found[part])
+        for part in (*_runs(base.form.exact), *_runs(theta.size, base.form.exact)):
+            held = _widened(base.part(part), found[part])
+            np.subtract(held, theta[part], out=found[part])
         for span, dtype in rounded:
             for part in _runs(span.stop, span.start):
-                held = base[part].astype(dtype).astype(F32)
+                held = base.part(part).astype(dtype).astype(F32)
                 np.subtract(held, theta[part], out=found[part])
-        for span in averaged:
-            for part in _runs(span.stop, span.start):
-                found[part][theta[part].astype(base.dtype) == base[part]] = 0.0
     return found
 
 
-def moved(base: Array, data: Buffer, encoding: pb.Encoding) -> Array:
-    """`base` plus the encoded difference in `data`: a new array of the base's type and shape.
+def moved(base: Base, data: Buffer, encoding: pb.Encoding) -> Base:
+    """The base that a difference to `base` leads to: `data` is what a Publish carries.
 
-    The sum is formed in f32 and rounded once (docs/protocol.md, rule 17).
+    Exact values come whole. The others are `base` plus the encoded difference, formed in f32 and
+    rounded once (docs/protocol.md, rule 17).
     """
-    codec = codecs.of(encoding)
-    found = np.empty(base.size, base.dtype)
+    codec, count = codecs.of(encoding), base.form.coded
+    found = packed(np.empty(len(base.data), "u1").data, encoding_of(base), base.form)
+    exact, change = base.form.cut(data)
+    found.exact[:] = from_bytes(exact, pb.F32)
     one, other = np.empty(RUN, F32), np.empty(RUN, F32)
     with np.errstate(all="ignore"):
-        for part in _runs(base.size):
+        for part in _runs(count):
             work = one[: part.stop - part.start]
-            change = _decode_run(data, codec, base.size, part, work)
-            old = _widened(base[part], other[: work.size])
-            found[part] = np.add(change, old, out=work)
+            decoded = _decode_run(change, codec, count, part, work)
+            old = _widened(base.coded[part], other[: work.size])
+            found.coded[part] = np.add(decoded, old, out=work)
     return found
+
+
+def pack(values: Array, encoding: pb.Encoding, form: Form) -> memoryview:
+    """F32 [n], the values of a slice, as the bytes of an offer."""
+    data = np.empty(form.byte_count(encoding), "u1")
+    data[: form.exact_bytes].view(F32)[:] = values[: form.exact]
+    _encode_into(data[form.exact_bytes :], values[form.exact :], encoding)
+    return data.data
 
 
 def encode(values: Array, encoding: pb.Encoding) -> memoryview:
     """F32 [n] as bytes laid out as `codecs` says: the bytes that `tensors.encode` gives."""
+    data = np.empty(codecs.encoded_size(values.size, encoding), "u1")
+    _encode_into(data, values, encoding)
+    return data.data
+
+
+def _encode_into(data: Array, values: Array, encoding: pb.Encoding) -> None:
+    """Fill `data` (uint8) with the encoded values."""
     assert values.dtype == F32, values.dtype
-    codec, data = codecs.of(encoding), np.empty(codecs.encoded_size(values.size, encoding), "u1")
+    codec = codecs.of(encoding)
     if encoding in FLOATS:
         given = data.view(FLOATS[encoding])
         for part in _runs(values.size):
             given[part] = values[part]
-        return data.data
+        return
     scales, rest = _split(data, codec, values.size)
     work, levels = np.empty(RUN, F32), np.empty(RUN + 1, np.int8)
     with np.errstate(all="ignore"):
         for part in _runs(values.size):
             stop = -(-part.stop // codec.block)
             scale = scales[part.start // codec.block : stop]
-            packed = rest[part.start * codec.bits // 8 : -(-part.stop * codec.bits // 8)]
+            given = rest[part.start * codec.bits // 8 : -(-part.stop * codec.bits // 8)]
             rounded = _quantised(values[part], codec, scale, work[: part.stop - part.start])
             if codec.bits == BYTE_BITS:
-                np.copyto(packed.view(np.int8), rounded, casting="unsafe")
+                np.copyto(given.view(np.int8), rounded, casting="unsafe")
             else:
-                _pack(rounded, levels, packed)
-    return data.data
+                _pack(rounded, levels, given)
 
 
 def decode(data: Buffer, encoding: pb.Encoding, out: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The table of codecs: how f32 values become bytes on the wire, and how many; no arithmetic.
+"""How f32 values become bytes on the wire, and how many: the table of codecs; no arithmetic.
 
 A run file chooses two codecs by name: `sync.wire_up` for what learners send (the differences of
 an offer) and `sync.wire_down` for what shards publish. This module is the one home of everything
@@ -22,13 +22,27 @@ of four bits. The last block may be short; with an odd n the last high half-byte
 A block whose largest value is too small for a scale (1 / scale would be infinite) decodes to
 zeros. A value that is not finite makes its block not finite, so that the receiver's norm finds it.
 
+Layout of the bytes of a slice
+------------------------------
+Averaged buffers (statistics, constants) need all of their bits, so an integer or 16-bit wire is
+not for them. They lie first in a slice, and their values travel in f32 whatever the codec; the
+codec writes the other values, which follow:
+
+    exact: f32 ...    coded: as above, in the encoding that the transfer names
+
+`Form` says how many there are of each, so it tells the size of every transfer of a slice. f32
+comes first because scales and values then lie at multiples of their size. In a Publish that is a
+difference the exact values are whole values all the same: that takes no more bytes than their
+difference, and needs no sum that would be rounded.
+
 What a base is
 --------------
 Every learner and its shard must hold a published version (a *base*) bit for bit alike, whatever
 the codec of the wire. A base is f32 where `sync.wire_down` is f32, else bf16 (docs/protocol.md,
-rule 17): `Codec.base` says which. A codec with scales cannot carry a base exactly; under such a
-codec a shard publishes the encoded difference to the version before, and sends whole values (to a
-newcomer) in the encoding of the base.
+rule 17): `Codec.base` says which; its exact values are f32 always. `Packed` is a base in memory:
+its bytes, and both kinds of values as views of them. A codec with scales cannot carry a base
+exactly; under such a codec a shard publishes the encoded difference to the version before, and
+sends whole values (to a newcomer) in the encoding of the base.
 
 To add a codec
 --------------
@@ -37,14 +51,18 @@ its arithmetic, unless it is one more integer type of 8 or 4 bits, which the row
 Run files, the manifest's schema and all programs take their names and sizes from the table.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
 
 SCALE_BYTES: Final = 4  # an f32
+EXACT_BYTES: Final = 4  # an f32
+
+Values = TypeVar("Values")  # arrays of some library
 
 
 class Wire(StrEnum):
@@ -119,3 +137,61 @@ def base_encoding(wire_down: Wire) -> pb.Encoding:
 def encoded_size(element_count: int, encoding: pb.Encoding) -> int:
     """Bytes that so many values take. Raises ValueError for a number without a codec."""
     return of(encoding).byte_count(element_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How many values of a slice lie in its bytes as f32, and how many as a codec writes them."""
+
+    exact: int  # of averaged buffers; they come first
+    coded: int
+
+    @property
+    def element_count(self) -> int:
+        """Values in all."""
+        return self.exact + self.coded
+
+    @property
+    def exact_bytes(self) -> int:
+        """Where the bytes of the coded values begin."""
+        return EXACT_BYTES * self.exact
+
+    def byte_count(self, encoding: pb.Encoding) -> int:
+        """Bytes of the slice in that encoding. Raises ValueError for one without a codec."""
+        return self.exact_bytes + encoded_size(self.coded, encoding)
+
+    def cut(self, data: bytes | bytearray | memoryview) -> tuple[memoryview, memoryview]:
+        """Views of the bytes of the exact values and of those of the coded ones."""
+        view = memoryview(data)
+        return view[: self.exact_bytes], view[self.exact_bytes :]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed(Generic[Values]):
+    """The whole values of a slice: its bytes, and the values as views of them.
+
+    `exact` is f32 [form.exact], `coded` f32 or bf16 [form.coded].
+    """
+
+    form: Form
+    data: memoryview
+    exact: Values
+    coded: Values
+
+    @property
+    def digest(self) -> str:
+        """The digest of a version with this base."""
+        return digest(self.data)
+
+    def part(self, span: range | slice) -> Values:
+        """A view of the values of a span, which lies in the exact or in the coded values."""
+        first = self.form.exact
+        if span.stop <= first:
+            return self.exact[span.start : span.stop]  # type: ignore[index,no-any-return]
+        assert span.start >= first, (span, self.form)
+        return self.coded[span.start - first : span.stop - first]  # type: ignore[index,no-any-return]
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """sha256 of the bytes of a base, hexadecimal: the digest of the version."""
+    return hashlib.sha256(data).hexdigest()

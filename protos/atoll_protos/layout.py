@@ -2,8 +2,9 @@
 
 A model's tensors are spread over P *fragments*, which take turns in being exchanged, and each
 fragment over the shards of the syncer. The part of a fragment that one shard owns is a *slice*: a
-list of pieces (elements start..stop of a tensor), in the order of the tensors' names. Learners and
-shards send slices as flat arrays of values, so all processes must agree on every piece.
+list of pieces (elements start..stop of a tensor): first those of averaged buffers, which travel in
+f32 on any wire (`codecs.Form`), then the others, both in the order of the tensors' names. Learners
+and shards send slices as flat arrays of values, so all processes must agree on every piece.
 
 They agree because the layout is a pure function of three things: the table of tensors (name,
 shape, dtype, way of merging), the number of fragments, and the number of shards. Each process
@@ -41,9 +42,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import Form
 from atoll_protos.errors import SpecError
 
-AVERAGE: Final = "average"  # of buffers: plain mean, which no outer optimizer extrapolates
+AVERAGE: Final = "average"  # of buffers: plain mean in f32, which no outer optimizer extrapolates
 MERGES: Final = ("rda", "mean", AVERAGE)
 DTYPES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 TENSORS_MAX: Final = 100_000
@@ -102,16 +104,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of a fragment that one shard owns: pieces in the order of their tensors."""
+    """The part of a fragment that one shard owns: pieces of averaged buffers, then the others."""
 
     fragment: int
     shard: int
     pieces: tuple[Piece, ...]
+    form: Form
 
     @property
     def element_count(self) -> int:
         """Number of elements."""
-        return sum(piece.element_count for piece in self.pieces)
+        return self.form.element_count
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> 
         for shard, on_shard in zip(by_load, by_size, strict=True):  # largest to the least loaded
             bins[shard, fragment] = on_shard
             loads[shard] += _size(on_shard)
-    slices = _cut(bins, len(table))
+    slices = _cut(bins, table)
     return Layout(table, fragments, shards, slices)
 
 
@@ -240,18 +243,24 @@ def _spread(parts: Sequence[_Part], bins: int, parts_min: int) -> list[list[_Par
     return filled
 
 
-def _cut(bins: Mapping[tuple[int, int], Iterable[_Part]], tensors: int) -> tuple[Slice, ...]:
-    """Say which rows: each slice gets one run of each of its tensors."""
-    cut = [0] * tensors  # elements given away, by tensor
+def _cut(
+    bins: Mapping[tuple[int, int], Iterable[_Part]], table: Sequence[TensorSpec]
+) -> tuple[Slice, ...]:
+    """Say which rows: each slice gets one run of each of its tensors, averaged ones first."""
+    cut = [0] * len(table)  # elements given away, by tensor
     slices = []
     for (shard, fragment), parts in sorted(bins.items()):
         elements: dict[int, int] = {}
         for part in parts:
             elements[part.tensor] = elements.get(part.tensor, 0) - part.minus_elements
+        averaged = [tensor for tensor in sorted(elements) if table[tensor].merge == AVERAGE]
+        others = [tensor for tensor in sorted(elements) if table[tensor].merge != AVERAGE]
         offset, pieces = 0, []
-        for tensor, count in sorted(elements.items()):
+        for tensor in (*averaged, *others):
+            count = elements[tensor]
             pieces.append(Piece(tensor, cut[tensor], cut[tensor] + count, offset))
             cut[tensor] += count
             offset += count
-        slices.append(Slice(fragment, shard, tuple(pieces)))
+        exact = sum(elements[tensor] for tensor in averaged)
+        slices.append(Slice(fragment, shard, tuple(pieces), Form(exact, offset - exact)))
     return tuple(slices)

@@ -5,7 +5,7 @@ from typing import Final
 
 from atoll_protos.errors import SpecError
 
-PROTOCOL: Final = 2  # 2: a Bulk stream needs the secret of its session's Welcome
+PROTOCOL: Final = 3  # 2: Bulk needs its session's secret; 3: averaged buffers travel in f32
 REGISTRAR_SHARD: Final = 0
 DIGEST_DIGITS: Final = 16  # of a digest, where it only tells two values of one number apart
 

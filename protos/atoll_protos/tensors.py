@@ -7,7 +7,6 @@ how a slice is cut into spans. So a shard and its learners come to the same base
 """
 
 import ctypes
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,7 +15,7 @@ from torch.nn.functional import pad
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs
-from atoll_protos.codecs import Codec, Wire, encoded_size
+from atoll_protos.codecs import Codec, Form, Packed, Wire, base_encoding, encoded_size
 from atoll_protos.layout import DTYPES as BYTES_OF_DTYPES
 
 BYTE_BITS: Final = 8
@@ -28,11 +27,6 @@ FLOATS: Final[Mapping[pb.Encoding, torch.dtype]] = {
     pb.BF16: torch.bfloat16,
 }
 DTYPES: Final[Mapping[str, torch.dtype]] = {name: getattr(torch, name) for name in BYTES_OF_DTYPES}
-
-
-def base_dtype(wire_down: Wire) -> torch.dtype:
-    """Of a base as both sides hold it: f32 on an f32 wire, else bf16 (rule 17)."""
-    return FLOATS[codecs.base_encoding(wire_down)]
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
@@ -52,9 +46,22 @@ def from_bytes(data: bytearray | memoryview, dtype: torch.dtype) -> torch.Tensor
     return torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
 
 
-def digest(tensor: torch.Tensor) -> str:
-    """sha256 of a tensor's bytes, hexadecimal: the digest of a version's base."""
-    return hashlib.sha256(byte_view(tensor)).hexdigest()
+def packed(data: bytearray | memoryview, encoding: pb.Encoding, form: Form) -> Packed[torch.Tensor]:
+    """The whole values of a slice over its writable bytes, without a copy: F32 or BF16."""
+    exact, coded = form.cut(data)
+    return Packed(
+        form=form,
+        data=memoryview(data),
+        exact=from_bytes(exact, torch.float32),
+        coded=from_bytes(coded, FLOATS[encoding]),
+    )
+
+
+def empty_base(wire_down: Wire, form: Form) -> Packed[torch.Tensor]:
+    """Memory for a base; its values are not set yet."""
+    encoding = base_encoding(wire_down)
+    data = torch.empty(form.byte_count(encoding), dtype=torch.uint8)
+    return packed(byte_view(data), encoding, form)
 
 
 def encode(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:

@@ -47,7 +47,6 @@ from typing import Any
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs
 from atoll_protos.deadline import Deadline
 from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout, from_model
@@ -204,8 +203,8 @@ class Driver:
                 self.ports[session].publish(fragment)
             case EndSession(session, end) if session in self.ports:
                 self.ports[session].end(end)
-            case Accept(session, element_count, encoding):
-                self.accepted[session] = codecs.encoded_size(element_count, encoding)
+            case Accept(session, byte_count):
+                self.accepted[session] = byte_count
             case Append(entry):
                 self._entries.put_nowait(entry)
             case Reply():

@@ -17,9 +17,9 @@ import torch  # noqa: E402
 import xxhash  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
-from atoll_protos import arrays, tensors  # noqa: E402
+from atoll_protos import arrays, codecs, tensors  # noqa: E402
 from atoll_protos.arrays import Array  # noqa: E402
-from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
+from atoll_protos.codecs import Form, Wire, encoding_of  # noqa: E402
 from atoll_protos.frames import Assembler, transfer_frames  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
@@ -37,9 +37,9 @@ def offered(base: torch.Tensor, theta: torch.Tensor, encoding: pb.Encoding) -> b
     return tensors.encode(base.float() - theta, encoding)
 
 
-def offered_by_numpy(base: Array, theta: Array, encoding: pb.Encoding) -> memoryview:
+def offered_by_numpy(base: arrays.Base, theta: Array, encoding: pb.Encoding) -> memoryview:
     """An offer as a transport process makes it."""
-    return arrays.encode(arrays.difference(base, theta), encoding)
+    return arrays.pack(arrays.difference(base, theta), encoding, base.form)
 
 
 def moved(base: torch.Tensor, data: bytearray, encoding: pb.Encoding) -> torch.Tensor:
@@ -52,7 +52,7 @@ def compare(count: int, rounds: int) -> None:
     """What a transport process computes, with numpy and with torch: a table of ratios."""
     theta, other, moves = torch.randn(count), torch.randn(count), torch.randn(count)
     base = other.bfloat16()
-    base_array = arrays.from_bytes(tensors.byte_view(base), pb.BF16)
+    base_array = arrays.packed(tensors.byte_view(base), pb.BF16, Form(0, count))
     theta_array = arrays.from_bytes(tensors.byte_view(theta), pb.F32)
     pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {}
     for wire in Wire:
@@ -102,7 +102,7 @@ def main() -> None:
         case(f"{wire} decode", partial(tensors.decode, data, encoding, out), 4 * count + len(data))
     data = tensors.encode(values, pb.BF16)
     case("xxh3_64", partial(xxhash.xxh3_64_intdigest, data), len(data))
-    case("sha256", partial(tensors.digest, tensors.from_bytes(data, torch.uint8)), len(data))
+    case("sha256", partial(codecs.digest, data), len(data))
     case("frames and back", partial(through_frames, data), 8 * len(data))
     seconds = interleaved(cases, arguments.rounds)
     bandwidth = traffic["add_"] / seconds["add_"]

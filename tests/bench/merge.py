@@ -46,8 +46,9 @@ def case(layout: Layout, offers: list[Arrived], sync: Sync) -> Callable[[], obje
     state = SliceTensors(
         master=master,
         momentum=torch.zeros(steps.element_count),
-        base=round_master(master, sync.wire_down),
+        base=tensors.empty_base(sync.wire_down, steps.form),
     )
+    round_master(master, state.base)
     scratch = Scratch(steps.sum_elements)
     weights = [1.0 + n for n in range(len(offers))]
     return lambda: advance(state, offers, weights, steps, scratch)

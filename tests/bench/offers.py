@@ -19,6 +19,7 @@ import torch  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
 from atoll_protos import arrays, tensors  # noqa: E402
+from atoll_protos.codecs import Form  # noqa: E402
 from atoll_protos.run import Sync  # noqa: E402
 from atoll_protos.schedule import ahead, next_due  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
@@ -109,7 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count: int = arguments.elements
     base, theta = torch.randn(count).bfloat16(), torch.randn(count)
-    base_array = arrays.from_bytes(tensors.byte_view(base), pb.BF16)
+    base_array = arrays.packed(tensors.byte_view(base), pb.BF16, Form(0, count))
     theta_array = arrays.from_bytes(tensors.byte_view(theta), pb.F32)
     work: dict[str, Callable[[], object]] = {
         "three passes": lambda: three_passes(base, theta),

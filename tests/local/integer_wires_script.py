@@ -16,7 +16,7 @@ STEP_SECONDS = 0.02
 
 
 class Model(nn.Module):
-    """Parameters, a constant that travels, and a bf16 part."""
+    """Parameters, a constant that travels, statistics that change, and a bf16 part."""
 
     frequencies: Tensor
 
@@ -26,12 +26,14 @@ class Model(nn.Module):
             torch.manual_seed(seed)
             self.embedding = nn.Embedding(SYMBOLS, WIDTH)
             self.hidden = nn.Linear(WIDTH, WIDTH)
+            self.norm = nn.BatchNorm1d(WIDTH)
             self.narrow = nn.Linear(WIDTH, WIDTH, bias=False).bfloat16()
         self.register_buffer("frequencies", 10000.0 ** -(torch.arange(WIDTH) / WIDTH))
 
     def forward(self, symbols: Tensor) -> Tensor:
         """Symbols int64 [batch] -> logits [batch, SYMBOLS]."""
-        value = functional.gelu(self.hidden(self.embedding(symbols) + self.frequencies))
+        value = self.norm(self.hidden(self.embedding(symbols) + self.frequencies))
+        value = functional.gelu(value)
         value = self.narrow(value.bfloat16()).float()
         return functional.linear(value, self.embedding.weight)
 

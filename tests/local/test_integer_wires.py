@@ -1,4 +1,7 @@
-"""int8 up and int4 down through the whole program: every learner ends with the shards' bits."""
+"""int8 up and int4 down through the whole program: every learner ends with the shards' bits.
+
+The model has a norm with running statistics and a constant: both travel in f32 on these wires.
+"""
 
 import hashlib
 import sys
@@ -11,8 +14,8 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from atoll_protos.codecs import Wire, encoded_size, encoding_of
-from atoll_protos.layout import Layout, build_layout
+from atoll_protos.codecs import Wire, encoding_of
+from atoll_protos.layout import AVERAGE, Layout, build_layout
 from atoll_protos.tensors import byte_view
 from atoll_worker.training.parameters import travelling
 from local.command import RUN_SECONDS_MAX, TESTS, commits, python_path, run_atoll, tapes
@@ -45,15 +48,16 @@ def manifest() -> str:
 
 
 def digests(state: dict[str, Tensor], layout: Layout) -> dict[tuple[int, int], str]:
-    """(shard, slice) -> sha256 of its values in bf16, as a base is named."""
+    """(shard, slice) -> sha256 of its values, as a base is named: bf16, buffers in f32."""
     found = {}
     for owned in layout.slices:
-        parts = [
-            state[layout.tensors[piece.tensor].name].flatten()[piece.start : piece.stop].bfloat16()
-            for piece in owned.pieces
-        ]
-        data = byte_view(torch.cat(parts))
-        found[owned.shard, owned.fragment] = hashlib.sha256(data).hexdigest()
+        sha256 = hashlib.sha256()
+        for piece in owned.pieces:
+            tensor = layout.tensors[piece.tensor]
+            part = state[tensor.name].flatten()[piece.start : piece.stop]
+            dtype = torch.float32 if tensor.merge == AVERAGE else torch.bfloat16
+            sha256.update(byte_view(part.to(dtype)))
+        found[owned.shard, owned.fragment] = sha256.hexdigest()
     return found
 
 
@@ -64,7 +68,9 @@ def last_of(committed: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 
 @pytest.mark.timeout(2 * RUN_SECONDS_MAX)
-def test_learners_on_integer_wires_end_with_the_bits_that_the_shards_have(tmp_path: Path) -> None:
+def test_learners_on_integer_wires_end_with_the_shards_bits_and_buffers_are_averages_in_f32(
+    tmp_path: Path,
+) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(manifest())
     run_atoll(job, out)
@@ -80,19 +86,20 @@ def test_learners_on_integer_wires_end_with_the_bits_that_the_shards_have(tmp_pa
 
     exported = load_file(out / "export" / "model-00001-of-00001.safetensors")
     constant = Model(seed=0).frequencies
+    assert not torch.equal(constant, constant.bfloat16().float())
     for model in (*models, exported):
-        assert torch.equal(model["frequencies"], constant)  # the wires round it, nobody keeps that
+        assert torch.equal(model["frequencies"], constant)
+    variance = exported["norm.running_var"]
+    assert not torch.equal(variance, variance.bfloat16().float()), "it is an f32 average"
+    assert float(variance.min()) > 0
+    assert not torch.equal(variance, torch.ones_like(variance))
     for name, tensor in exported.items():
         assert torch.equal(models[0][name], tensor), name
-    moved = max((exported[name] - start).abs().max() for name, start in start_values())
+    start = Model(seed=0).state_dict()
+    moved = max((tensor - start[name]).abs().max() for name, tensor in exported.items())
     assert moved > 0.01
 
     assert bytes_down(out) < 0.75 * whole_values(layout, committed)
-
-
-def start_values() -> list[tuple[str, Tensor]]:
-    """Version 0."""
-    return list(Model(seed=0).state_dict().items())
 
 
 def bytes_down(out: Path) -> int:
@@ -114,7 +121,7 @@ def enumerate_tapes(out: Path) -> list[tuple[int, dict[str, Any]]]:
 
 def whole_values(layout: Layout, committed: list[dict[str, Any]]) -> int:
     """What it would take to send every version whole."""
-    counts = {(each.shard, each.fragment): each.element_count for each in layout.slices}
+    forms = {(each.shard, each.fragment): each.form for each in layout.slices}
     encoding = encoding_of(Wire.BF16)
-    sizes = (encoded_size(counts[each["shard"], each["slice"]], encoding) for each in committed)
+    sizes = (forms[each["shard"], each["slice"]].byte_count(encoding) for each in committed)
     return len(SLOTS) * sum(sizes)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs
 from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile
@@ -232,7 +231,12 @@ class Numbers:
         return self._learner.regions[shard, fragment].counter
 
     def decode(
-        self, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Received | None
+        self,
+        shard: int,
+        publish: pb.Publish,
+        encoding: pb.Encoding,
+        data: bytearray,
+        held: Received | None,
     ) -> Received:
         """See Numbers: a difference to another base than the one held gives nonsense."""
         symbol = self._world.symbol(data)
@@ -246,15 +250,18 @@ class Numbers:
         """See Numbers."""
         self._learner.placed[shard, fragment] = base.publish, base.value
 
-    def difference(self, shard: int, fragment: int, base: Received) -> tuple[Key, Difference]:
+    def difference(self, shard: int, fragment: int, base: Received) -> Difference:
         """See Numbers."""
         theta = self._learner.regions[shard, fragment].theta
         assert theta is not None, "nothing was captured"
-        return (shard, fragment), Difference(base.value, theta)
+        return Difference(base.value, theta)
 
-    def encode_difference(self, difference: tuple[Key, Difference]) -> tuple[pb.Encoding, bytes]:
+    def encode_difference(
+        self, shard: int, fragment: int, difference: Difference
+    ) -> tuple[pb.Encoding, bytes]:
         """See Numbers."""
-        return self._encoded(*difference, encoding_of(self._world.run_file.sync.wire_up))
+        encoding = encoding_of(self._world.run_file.sync.wire_up)
+        return self._encoded((shard, fragment), difference, encoding)
 
     def encode_seed(self, shard: int, fragment: int) -> tuple[pb.Encoding, bytes]:
         """See Numbers."""
@@ -271,5 +278,5 @@ class Numbers:
     def _encoded(
         self, key: Key, symbol: Symbol, encoding: pb.Encoding
     ) -> tuple[pb.Encoding, bytes]:
-        count = self._world.layout.slice(*key).element_count
-        return encoding, self._world.payload(symbol, codecs.encoded_size(count, encoding))
+        form = self._world.layout.slice(*key).form
+        return encoding, self._world.payload(symbol, form.byte_count(encoding))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs
 from atoll_protos.codecs import BY_WIRE
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
@@ -132,8 +131,8 @@ class ShardValues:
         if codec.scaled and version.before is not None and base == number - 1:
             symbol, encoding = Change(version.before, version.value), codec.encoding
             difference = True
-        count = self.layout.slice(self.process.number, slice_).element_count
-        data = self.world.payload(symbol, codecs.encoded_size(count, encoding))
+        form = self.layout.slice(self.process.number, slice_).form
+        data = self.world.payload(symbol, form.byte_count(encoding))
         return Payload(encoding=encoding, difference=difference, data=data)
 
     def exported(self) -> Mapping[int, Value]:

@@ -16,7 +16,7 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervisor import free_ports
-from atoll_protos import channels, tensors
+from atoll_protos import channels, codecs, tensors
 from atoll_protos.codecs import Wire
 from atoll_protos.frames import transfer_frames
 from atoll_protos.layout import Layout, TensorSpec, build_layout
@@ -152,6 +152,10 @@ class Peer:
         """Of one slice, all elements the same."""
         return torch.full((self.layout.slice(0, fragment).element_count,), value)
 
+    def digest(self, fragment: int) -> str:
+        """Of version 0."""
+        return codecs.digest(tensors.byte_view(self.values(fragment)))
+
     def frames(self, fragment: int, value: float = SEED) -> list[bytes]:
         """A seed of one slice."""
         data = bytes(tensors.byte_view(self.values(fragment, value)))
@@ -163,7 +167,7 @@ class Peer:
         """So many steps have been done, all on version 0 with its usual values."""
         since = pb.Counters(steps=t_m, tokens=t_m)
         slices = [
-            pb.SliceProgress(slice=n, since=since, digest=tensors.digest(self.values(n))[:16])
+            pb.SliceProgress(slice=n, since=since, digest=self.digest(n)[:16])
             for n in range(RUN_FILE.sync.fragments)
         ]
         report = pb.Report(t_m=t_m, step_seconds=1.0, slices=slices, training=True)
@@ -176,7 +180,7 @@ class Peer:
             slice=call.slice,
             capture=steps,
             counters=pb.Counters(steps=steps, tokens=steps),
-            base_digest=tensors.digest(self.values(call.slice)),
+            base_digest=self.digest(call.slice),
         )
         head = pb.Transfer(offer=offer, byte_count=len(data), encoding=pb.F32)
         await self.send(list(transfer_frames(RUN_FILE.sync.fragments + 1, head, data)))

@@ -33,8 +33,7 @@ class Accept:
     """The transfer that has just begun may be received; the answer to `transfer_started`."""
 
     session: int
-    element_count: int
-    encoding: pb.Encoding
+    byte_count: int
 
 
 @dataclass(frozen=True, slots=True)

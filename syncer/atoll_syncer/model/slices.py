@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atoll_protos import tensors
-from atoll_protos.codecs import Wire
+from atoll_protos.codecs import Packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +17,10 @@ class SliceTensors:
 
     master: torch.Tensor  # f32[n]
     momentum: torch.Tensor  # f32[n]
-    base: torch.Tensor  # bf16[n], or f32[n] on an f32 wire
+    base: Packed[torch.Tensor]
 
 
-def round_master(master: torch.Tensor, wire_down: Wire) -> torch.Tensor:
-    """A base that is not the sum of differences: the master f32[n] in the base's type, a copy."""
-    return torch.empty_like(master, dtype=tensors.base_dtype(wire_down)).copy_(master)
+def round_master(master: torch.Tensor, base: Packed[torch.Tensor]) -> None:
+    """Fill a base that is not the sum of differences: the master f32[n] in the base's types."""
+    base.exact.copy_(master[: base.form.exact])
+    base.coded.copy_(master[base.form.exact :])

@@ -12,6 +12,7 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs, tensors
+from atoll_protos.codecs import Form
 from atoll_protos.layout import Layout, Slice
 from atoll_syncer.numbers.merge import Scratch, norm
 
@@ -22,31 +23,47 @@ class TransferError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """Values of one slice as they came over the wire, in `element_count` elements."""
+    """Values of one slice as they came over the wire (codecs.Form)."""
 
     data: bytearray
     encoding: pb.Encoding
-    element_count: int
-    floats: torch.Tensor | None  # `data` as a tensor, where the encoding is a float type
+    form: Form
+    exact: torch.Tensor  # f32 [form.exact], over `data`
+    coded: memoryview  # the bytes of the others
+    floats: torch.Tensor | None  # `coded` as a tensor, where the encoding is a float type
 
     def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
-        """See merge.Delta: f32 of the span, in place for an f32 wire, else in `scratch`."""
+        """See merge.Delta: f32 of the span, in place where it came so, else in `scratch`.
+
+        The span lies in one piece, so its values are either exact or coded.
+        """
+        before = self.form.exact
+        if span.stop <= before:
+            return self.exact[span.start : span.stop]
+        first, stop = span.start - before, span.stop - before
+        assert first >= 0, (span, self.form)
         if self.floats is not None:
-            values = self.floats[span.start : span.stop]
+            values = self.floats[first:stop]
             return values if values.dtype == torch.float32 else scratch[: len(span)].copy_(values)
         scale = codecs.of(self.encoding).block
-        start = span.start // scale * scale
-        stop = min(-(-span.stop // scale) * scale, self.element_count)
-        out = scratch[: stop - start]
-        tensors.decode_span(self.data, self.encoding, self.element_count, start, out)
-        return out[span.start - start : span.stop - start]
+        begin = first // scale * scale
+        out = scratch[: min(-(-stop // scale) * scale, self.form.coded) - begin]
+        tensors.decode_span(self.coded, self.encoding, self.form.coded, begin, out)
+        return out[first - begin : stop - begin]
 
 
-def encoded(data: bytearray, encoding: pb.Encoding, element_count: int) -> Encoded:
+def encoded(data: bytearray, encoding: pb.Encoding, form: Form) -> Encoded:
     """Values over `data`, without a copy; its length must be that of the encoding."""
+    exact, coded = form.cut(data)
     dtype = tensors.FLOATS.get(encoding)
-    floats = None if dtype is None else tensors.from_bytes(data, dtype)
-    return Encoded(data=data, encoding=encoding, element_count=element_count, floats=floats)
+    return Encoded(
+        data=data,
+        encoding=encoding,
+        form=form,
+        exact=tensors.from_bytes(exact, torch.float32),
+        coded=coded,
+        floats=None if dtype is None else tensors.from_bytes(coded, dtype),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +91,13 @@ def examine(layout: Layout, shard: int, head: pb.Transfer, payload: bytearray) -
     """
     owned = layout.slice(shard, _slice_number(head))
     _check_size(owned, head, payload)
-    values = encoded(payload, head.encoding, owned.element_count)
+    values = encoded(payload, head.encoding, owned.form)
     norms = slice_norms(owned, values)
     if not all(map(math.isfinite, norms)):
         raise TransferError(f"slice {owned.fragment}: values are not finite")
     if head.HasField("held"):
         claimed = head.held.version.version.digest
-        found = tensors.digest(tensors.from_bytes(payload, torch.uint8))
+        found = codecs.digest(payload)
         if found != claimed:
             raise TransferError(f"slice {owned.fragment}: digest {found}, not {claimed}")
     return Arrived(head=head, values=values, norms=norms if head.HasField("offer") else ())
@@ -110,7 +127,7 @@ def _check_size(owned: Slice, head: pb.Transfer, payload: bytearray) -> None:
     if not head.HasField("offer") and head.encoding not in tensors.FLOATS:
         raise TransferError(f"slice {owned.fragment}: whole values must come as f32 or bf16")
     try:
-        expected = codecs.encoded_size(owned.element_count, head.encoding)
+        expected = owned.form.byte_count(head.encoding)
     except ValueError as error:
         raise TransferError(f"slice {owned.fragment}: {error}") from error
     if len(payload) != expected:

@@ -6,7 +6,8 @@ randomness, no order of arrival. So a replay of the tape gives the same bits (ru
 All three steps run block by block, so that each block is read from memory once. With a wire of
 f32 or bf16 the new base is the master, rounded. With an integer wire it is the old base plus the
 decoded difference (rule 17): receivers that hold the old base add the difference and get exactly
-these bits, and all others get the base itself.
+these bits, and all others get the base itself. Averaged buffers take the mean itself, and their
+base is the master, in f32, on every wire (rule 18).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,8 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs, tensors
-from atoll_protos.codecs import Wire, encoding_of
-from atoll_protos.layout import AVERAGE, Layout, Slice
+from atoll_protos.codecs import Form, Packed, Wire, encoding_of
+from atoll_protos.layout import Layout, Slice
 from atoll_protos.run import Merge, Sync
 from atoll_syncer.model.slices import SliceTensors
 from atoll_syncer.numbers.arrivals import Arrived
@@ -40,14 +41,14 @@ class Recipe:
 
     spans: tuple[range, ...]  # one for each piece
     radial: tuple[bool, ...]  # for each piece: RDA, else weighted mean
-    averaged: tuple[bool, ...]  # for each piece: takes the mean itself, without the outer optimizer
+    form: Form  # its exact values take the mean itself, without the outer optimizer
     outer: Outer
     wire_down: Wire
 
     @property
     def element_count(self) -> int:
         """Elements of the slice."""
-        return self.spans[-1].stop
+        return self.form.element_count
 
     @property
     def sum_elements(self) -> int:
@@ -58,9 +59,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A new base and, on an integer wire, its encoded difference to the base before (rule 17)."""
+    """A new base and, on an integer wire, the bytes that lead to it from the one before.
 
-    base: torch.Tensor
+    Those bytes are the exact values, whole, and the encoded difference of the others (rule 17).
+    """
+
+    base: Packed[torch.Tensor]
     difference: bytearray | None = None
 
 
@@ -72,7 +76,7 @@ def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
             sync.merge is Merge.RADIAL_DIRECTIONAL and layout.tensors[p.tensor].merge == "rda"
             for p in owned.pieces
         ),
-        averaged=tuple(layout.tensors[p.tensor].merge == AVERAGE for p in owned.pieces),
+        form=owned.form,
         outer=Outer(learning_rate=sync.outer_learning_rate, momentum=sync.outer_momentum),
         wire_down=sync.wire_down,
     )
@@ -92,14 +96,14 @@ def advance(
     """
     if not offers:
         return Published(base=state.base)
-    exact = not codecs.BY_WIRE[recipe.wire_down].scaled
-    base = torch.empty_like(state.base)
+    rounds = not codecs.BY_WIRE[recipe.wire_down].scaled
+    base = tensors.empty_base(recipe.wire_down, recipe.form)
     for block, delta, outer in _merged(offers, weights, recipe, scratch):
         part = slice(block.start, block.stop)
         nesterov_step(state.master[part], state.momentum[part], delta, outer)
-        if exact:
-            base[part].copy_(state.master[part])
-    if exact:
+        if rounds or block.stop <= recipe.form.exact:
+            base.part(part).copy_(state.master[part])
+    if rounds:
         return Published(base=base)
     return Published(base=base, difference=_add_difference(state, base, recipe, scratch))
 
@@ -130,7 +134,8 @@ def advance_finite(
         made = advance(
             state, [offers[n] for n in kept], [weights[n] for n in kept], recipe, scratch
         )
-        if all(_is_finite(each) for each in (state.master, state.momentum, made.base)):
+        found = (state.master, state.momentum, made.base.exact, made.base.coded)
+        if all(_is_finite(each) for each in found):
             return made, frozenset(longest_last[count:])
         state.master.copy_(master)
         state.momentum.copy_(momentum)
@@ -161,7 +166,7 @@ def _merged(
     """The merged difference and its outer step, block by block, each piece by its own rule."""
     deltas = [offer.values for offer in offers]
     for number, span in enumerate(recipe.spans):
-        outer = PLAIN if recipe.averaged[number] else recipe.outer
+        outer = PLAIN if span.stop <= recipe.form.exact else recipe.outer
         if recipe.radial[number]:
             norms = [offer.norms[number] for offer in offers]
             blocks_of = radial_directional(deltas, weights, norms, span, scratch)
@@ -172,36 +177,32 @@ def _merged(
 
 
 def _add_difference(
-    state: SliceTensors, base: torch.Tensor, recipe: Recipe, scratch: Scratch
+    state: SliceTensors, base: Packed[torch.Tensor], recipe: Recipe, scratch: Scratch
 ) -> bytearray:
-    """Fill `base` with bf16(old base + decoded difference to the master); returns the encoded.
+    """Fill the coded values of `base`: bf16(old base + decoded difference to the master).
 
-    Of a buffer it is the difference to the rounded master. So nothing of a constant is sent, and
-    its base stays the rounding of the value that every learner keeps.
+    Returns the bytes that a receiver makes the base from; see Published.
     """
-    encoding = encoding_of(recipe.wire_down)
-    whole = bytearray(codecs.encoded_size(base.numel(), encoding))
-    for block in blocks(range(base.numel())):
+    encoding, form = encoding_of(recipe.wire_down), recipe.form
+    data = bytearray(form.byte_count(encoding))
+    exact, whole = form.cut(data)
+    exact[:] = tensors.byte_view(base.exact)
+    master = state.master[form.exact :]
+    for block in blocks(range(form.coded)):
         part = slice(block.start, block.stop)
-        old = scratch.sums[: len(block)].copy_(state.base[part])
+        old = scratch.sums[: len(block)].copy_(state.base.coded[part])
         decoded = scratch.decoded[: len(block)]
-        torch.sub(state.master[part], old, out=decoded)
-        for span, averaged in zip(recipe.spans, recipe.averaged, strict=True):
-            first, stop = max(span.start, block.start), min(span.stop, block.stop)
-            if averaged and first < stop:
-                within = slice(first - block.start, stop - block.start)
-                rounded = state.master[first:stop].to(base.dtype)
-                decoded[within].copy_(rounded).sub_(old[within])
+        torch.sub(master[part], old, out=decoded)
         encoded = tensors.encode(decoded, encoding)
-        base[part].copy_(old.add_(tensors.decode(encoded, encoding, decoded)))
-        _place(whole, encoded, block, base.numel(), encoding)
-    return whole
+        base.coded[part].copy_(old.add_(tensors.decode(encoded, encoding, decoded)))
+        _place(whole, encoded, block, form.coded, encoding)
+    return data
 
 
 def _place(
-    whole: bytearray, part: bytearray, block: range, element_count: int, encoding: pb.Encoding
+    whole: memoryview, part: bytearray, block: range, element_count: int, encoding: pb.Encoding
 ) -> None:
-    """Copy the encoded block to where it lies in the encoded slice: all scales come first."""
+    """Copy the encoded block to where it lies in the encoded values: all scales come first."""
     scale_bytes = codecs.of(encoding).scale_bytes
     first, size = scale_bytes(block.start), scale_bytes(len(block))
     whole[first : first + size] = memoryview(part)[:size]

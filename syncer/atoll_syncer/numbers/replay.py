@@ -7,7 +7,6 @@ rules. A digest that differs means that a commit was not what the tape says it w
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from atoll_protos import tensors
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreHeld, StoreSeed
@@ -70,7 +69,7 @@ class Replay:
     def _finish(self, fragment: int, making: Making) -> str:
         making.compute()
         self.values.committed(fragment)
-        return tensors.digest(self.values.bases()[fragment])
+        return self.values.bases()[fragment].digest
 
     def _check(self, committed: Committed, found: str) -> None:
         if found != committed.digest:

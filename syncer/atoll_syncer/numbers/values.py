@@ -50,7 +50,7 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.allocator import memory_byte_count_max
-from atoll_protos.codecs import base_encoding, encoding_of
+from atoll_protos.codecs import Packed, base_encoding, encoding_of
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
@@ -70,10 +70,10 @@ OfferName = tuple[str, int, int, int]  # slot, incarnation, slice, capture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A base in memory and, on an integer wire, its encoded difference to the version before."""
+    """A base in memory and, on an integer wire, the bytes that lead to it from the one before."""
 
     number: int
-    base: torch.Tensor
+    base: Packed[torch.Tensor]
     difference: bytearray | None = None
 
 
@@ -276,28 +276,22 @@ class Values:
             encoding = encoding_of(part.recipe.wire_down)
             return Payload(encoding=encoding, difference=True, data=version.difference)
         encoding = base_encoding(part.recipe.wire_down)
-        return Payload(encoding=encoding, difference=False, data=tensors.byte_view(version.base))
+        return Payload(encoding=encoding, difference=False, data=version.base.data)
 
-    def bases(self) -> dict[int, torch.Tensor]:
+    def bases(self) -> dict[int, Packed[torch.Tensor]]:
         """The head of every slice, as published."""
         heads = {fragment: part.head for fragment, part in self.slices.items()}
         return {fragment: head.base for fragment, head in heads.items() if head is not None}
 
     def exported(self) -> dict[int, torch.Tensor]:
-        """What the export is made of: the bases, with buffers that no wire has rounded.
+        """What the export is made of: the bases [n], as learners hold them.
 
-        A constant of the model so keeps its bits. A slice with a buffer comes in f32. To be called
-        while no version is under way.
+        In the type of the base; a slice with averaged buffers comes in f32.
         """
-        found = self.bases()
-        for fragment, base in found.items():
-            part = self.slices[fragment]
-            if base.dtype != torch.float32 and any(part.recipe.averaged):
-                found[fragment] = whole = base.float()
-                for span, averaged in zip(part.recipe.spans, part.recipe.averaged, strict=True):
-                    if averaged:
-                        whole[span.start : span.stop] = part.master[span.start : span.stop]
-        return found
+        return {
+            fragment: torch.cat((base.exact, base.coded.float())) if base.form.exact else base.coded
+            for fragment, base in self.bases().items()
+        }
 
     def restore(self, history: History, store: Store) -> dict[int, StoreCorrupt | StoreMissing]:
         """Read the head of every slice back, to the bit. Takes long; may run in a thread.
@@ -308,9 +302,10 @@ class Values:
         lost: dict[int, StoreCorrupt | StoreMissing] = {}
         for fragment, head in history.heads.items():
             part = self.slices[fragment]
-            state = SliceTensors(master=part.master, momentum=part.momentum, base=part.master)
+            base = tensors.empty_base(part.recipe.wire_down, part.recipe.form)
+            state = SliceTensors(master=part.master, momentum=part.momentum, base=base)
             try:
-                base = read_slice(store, head, state, part.recipe.wire_down)
+                read_slice(store, head, state, part.recipe.wire_down)
             except (StoreCorrupt, StoreMissing) as trouble:
                 lost[fragment] = trouble
                 continue
@@ -321,10 +316,13 @@ class Values:
         """A version from whole values: they become the master, and the momentum is zero."""
 
         def make() -> Published:
-            values = arrived.values
-            tensors.decode(values.data, values.encoding, part.master)
+            values, exact = arrived.values, part.recipe.form.exact
+            part.master[:exact].copy_(values.exact)
+            tensors.decode(values.coded, values.encoding, part.master[exact:])
             part.momentum.zero_()
-            return Published(base=round_master(part.master, part.recipe.wire_down))
+            base = tensors.empty_base(part.recipe.wire_down, part.recipe.form)
+            round_master(part.master, base)
+            return Published(base=base)
 
         return make
 

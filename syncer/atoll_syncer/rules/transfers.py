@@ -49,8 +49,8 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     credit = rounds.spend_credit(sender, fragment) if kind == "offer" else None
     sender.receiving, sender.heard_at = transfer, now
     sender.asked_at = credit.called_at if credit else now
-    element_count = state.layout.slice(state.number, fragment).element_count
-    return [Accept(session, element_count, encoding)]
+    form = state.layout.slice(state.number, fragment).form
+    return [Accept(session, form.byte_count(encoding))]
 
 
 def verified(

@@ -1,7 +1,8 @@
 """One version of a slice as an object of the store, and the removal of old ones (rule 19).
 
-An object holds master and momentum in f32, and the base only where it is not simply the master,
-rounded: with an integer wire the base is a sum of differences (rule 17). So a restart continues
+An object holds master and momentum in f32, and of the base only what is not simply the master,
+rounded: with an integer wire the coded values are sums of differences (rule 17); the exact ones
+(codecs.Form) are the master's always. So a restart continues
 with exactly the same bits. An object takes 8 bytes per element, 10 with an integer wire.
 
 Objects are written before the entry that names them. A process that dies in between leaves an
@@ -14,9 +15,6 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-import torch
-
-from atoll_protos import tensors
 from atoll_protos.codecs import BY_WIRE, Wire
 from atoll_syncer.model.history import Head
 from atoll_syncer.model.slices import SliceTensors, round_master
@@ -51,10 +49,10 @@ def write_slice(
     """
     content = {"master": state.master, "momentum": state.momentum}
     if BY_WIRE[wire_down].scaled:
-        content["base"] = state.base
+        content["base"] = state.base.coded
     metadata = {key: str(value) for key, value in dataclasses.asdict(origin).items()}
     digest = hashlib.sha256()
-    hashing = threading.Thread(target=digest.update, args=(tensors.byte_view(state.base),))
+    hashing = threading.Thread(target=digest.update, args=(state.base.data,))
     hashing.start()
     try:
         stored = store.put(encode_parts(content, metadata))
@@ -63,8 +61,8 @@ def write_slice(
     return digest.hexdigest(), stored
 
 
-def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -> torch.Tensor:
-    """Fill master and momentum of `state` from the head's object; returns its base.
+def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -> None:
+    """Fill master, momentum and base of `state` from the head's object.
 
     Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
     """
@@ -74,17 +72,20 @@ def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -
     try:
         content, _ = decode(data)
         master, momentum = content["master"], content["momentum"]
-        base = content["base"].clone() if BY_WIRE[wire_down].scaled else None
+        coded = content["base"] if BY_WIRE[wire_down].scaled else None
     except (ObjectError, KeyError) as error:
         raise StoreCorrupt(head.object, f"not a slice: {error!r}", LOST) from error
     if master.shape != state.master.shape or momentum.shape != state.momentum.shape:
         raise StoreCorrupt(head.object, f"has another layout: {tuple(master.shape)}", LOST)
+    if coded is not None and coded.shape != state.base.coded.shape:
+        raise StoreCorrupt(head.object, f"has another layout: {tuple(coded.shape)}", LOST)
     state.master.copy_(master)
     state.momentum.copy_(momentum)
-    base = round_master(state.master, wire_down) if base is None else base
-    if tensors.digest(base) != head.digest:
+    round_master(state.master, state.base)
+    if coded is not None:
+        state.base.coded.copy_(coded)
+    if state.base.digest != head.digest:
         raise StoreCorrupt(head.object, "its base has another digest", LOST)
-    return base
 
 
 class Collector:

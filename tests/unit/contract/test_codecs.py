@@ -34,6 +34,15 @@ def test_a_short_block_has_a_scale_and_a_half_byte_takes_a_whole_one() -> None:
     assert codecs.encoded_size(65, pb.INT4) == 2 * 4 + 33
 
 
+def test_averaged_buffers_take_four_bytes_in_every_encoding() -> None:
+    """Rule 18; the sizes of rule 25 count them so."""
+    for codec in codecs.CODECS:
+        size = codecs.Form(3, 65).byte_count(codec.encoding)
+        assert size == 12 + codecs.encoded_size(65, codec.encoding)
+    with pytest.raises(ValueError, match="encoding 9"):
+        codecs.Form(3, 65).byte_count(cast(pb.Encoding, 9))
+
+
 def test_an_unknown_encoding_has_no_size() -> None:
     with pytest.raises(ValueError, match="encoding 9 is unknown"):
         codecs.encoded_size(1, cast(pb.Encoding, 9))

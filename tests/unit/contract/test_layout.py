@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import TENSORS_MAX, Layout, TensorSpec, build_layout, from_model
+from atoll_protos.layout import AVERAGE, TENSORS_MAX, Layout, TensorSpec, build_layout, from_model
 
 
 def tensor(name: str, *shape: int, merge: str = "rda") -> TensorSpec:
@@ -23,7 +23,7 @@ def cases(draw: st.DrawFn) -> tuple[list[TensorSpec], int, int]:
     """A model, and as many fragments and shards as it has tensors for."""
     names = draw(st.lists(st.text(min_size=1), min_size=1, max_size=12, unique=True))
     shapes = st.lists(st.integers(1, 40), max_size=3)
-    kinds = st.sampled_from(["rda", "mean"])
+    kinds = st.sampled_from(["rda", "mean", "average"])
     model = [tensor(name, *draw(shapes), merge=draw(kinds)) for name in names]
     fragments = draw(st.integers(1, len(model)))
     return model, fragments, draw(st.integers(1, len(model) // fragments))
@@ -81,6 +81,12 @@ def test_a_layout_covers_every_element_once_whatever_the_order_of_the_tensors(
             covered.setdefault(piece.tensor, []).append((piece.start, piece.stop))
             spec = layout.tensors[piece.tensor]
             assert piece.start % spec.row_elements == piece.stop % spec.row_elements == 0
+        averaged = [layout.tensors[piece.tensor].merge == AVERAGE for piece in owned.pieces]
+        assert averaged == sorted(averaged, reverse=True), "averaged buffers come first"
+        counts = [piece.element_count for piece in owned.pieces]
+        assert owned.form.exact == sum(
+            n for n, first in zip(counts, averaged, strict=True) if first
+        )
         assert owned.element_count == offset > 0
         assert len({piece.tensor for piece in owned.pieces}) == len(owned.pieces)
     assert sorted(covered) == list(range(len(model)))

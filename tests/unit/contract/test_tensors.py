@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs, tensors
-from atoll_protos.codecs import Wire
+from atoll_protos.codecs import Form, Wire
 
 ALL = [codec.encoding for codec in codecs.CODECS]
 BLOCKED = [(each.encoding, each.block, each.levels) for each in codecs.CODECS if each.scaled]
@@ -252,11 +252,18 @@ def test_a_tensor_over_bytes_shares_them() -> None:
 
 @given(st.binary(min_size=2, max_size=100).filter(lambda data: len(data) % 2 == 0))
 def test_a_digest_is_the_sha256_of_the_bytes(data: bytes) -> None:
-    values = tensors.from_bytes(bytearray(data), torch.bfloat16)
-    assert tensors.digest(values) == hashlib.sha256(data).hexdigest()
+    base = tensors.packed(bytearray(data), pb.BF16, Form(0, len(data) // 2))
+    assert base.digest == hashlib.sha256(data).hexdigest()
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_a_base_is_bf16_unless_the_wire_is_f32(wire: Wire) -> None:
-    expected = torch.float32 if wire is Wire.F32 else torch.bfloat16
-    assert tensors.base_dtype(wire) is expected
+def test_a_base_is_bf16_unless_the_wire_is_f32_but_for_averaged_buffers(wire: Wire) -> None:
+    base = tensors.empty_base(wire, Form(3, 5))
+    assert base.coded.dtype is (torch.float32 if wire is Wire.F32 else torch.bfloat16)
+    assert base.exact.dtype is torch.float32
+    assert (base.exact.numel(), base.coded.numel()) == (3, 5)
+    base.exact.fill_(1.0)
+    base.coded.fill_(2.0)
+    assert base.part(range(1, 3)).tolist() == [1.0] * 2
+    assert base.part(slice(3, 5)).tolist() == [2.0] * 2
+    assert bytes(base.data[:12]) == struct.pack("<3f", 1, 1, 1)

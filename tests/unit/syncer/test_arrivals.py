@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs, tensors
+from atoll_protos import arrays, codecs, tensors
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_syncer.numbers.arrivals import Arrived, TransferError, examine
 
@@ -23,10 +23,16 @@ TENSORS = [
     TensorSpec(name="weight", shape=(33, 21), dtype="float32", merge="rda"),
     TensorSpec(name="bias", shape=(33,), dtype="float32", merge="mean"),
     TensorSpec(name="scale", shape=(), dtype="float32", merge="rda"),
+    TensorSpec(name="running_mean", shape=(7,), dtype="float32", merge="average"),
 ]
 LAYOUT = build_layout(TENSORS, fragments=1, shards=1)
-COUNT = LAYOUT.slice(0, 0).element_count
+FORM = LAYOUT.slice(0, 0).form
+COUNT = FORM.element_count
 PLACES = st.integers(0, COUNT - 1)
+
+
+def packed(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:
+    return bytearray(arrays.pack(values.numpy(), encoding, FORM))
 
 
 def offered(data: bytearray, encoding: pb.Encoding) -> Arrived:
@@ -42,10 +48,10 @@ def test_an_offer_with_one_value_that_is_not_finite_is_refused(
     encoding: pb.Encoding, bad: float, place: int
 ) -> None:
     values = torch.linspace(-1.0, 1.0, COUNT)
-    assert all(map(math.isfinite, offered(tensors.encode(values, encoding), encoding).norms))
+    assert all(map(math.isfinite, offered(packed(values, encoding), encoding).norms))
     values[place] = bad
     with pytest.raises(TransferError, match="slice 0: values are not finite"):
-        offered(tensors.encode(values, encoding), encoding)
+        offered(packed(values, encoding), encoding)
 
 
 @pytest.mark.parametrize("encoding", [pb.F32, pb.BF16])
@@ -54,9 +60,9 @@ def test_whole_values_that_are_not_finite_are_refused(encoding: pb.Encoding, bad
     """A seed, and a version that a learner holds: its digest is right all the same."""
     values = torch.ones(COUNT)
     values[COUNT // 2] = bad
-    data = tensors.encode(values, encoding)
+    data = packed(values, encoding)
     version = pb.Version(run="run", number=1, epoch=1)
-    version.digest = tensors.digest(tensors.from_bytes(data, torch.uint8))
+    version.digest = codecs.digest(data)
     held = pb.Held(version=pb.SliceVersion(slice=0, version=version))
     for head in (pb.Transfer(seed=pb.Seed(slice=0)), pb.Transfer(held=held)):
         head.encoding = encoding
@@ -73,17 +79,17 @@ def test_a_scale_that_is_not_finite_is_refused_whatever_its_levels(
 ) -> None:
     """Nobody's encoder writes levels of 0 under such a scale; a peer may send them."""
     block = codecs.of(encoding).block
-    payload = tensors.encode(torch.full((COUNT,), float(level)), encoding)
-    place = data.draw(st.integers(0, (COUNT - 1) // block))
-    payload[4 * place : 4 * place + 4] = struct.pack("<f", scale)
+    payload = packed(torch.full((COUNT,), float(level)), encoding)
+    place = FORM.exact_bytes + 4 * data.draw(st.integers(0, (FORM.coded - 1) // block))
+    payload[place : place + 4] = struct.pack("<f", scale)
     with pytest.raises(TransferError, match="slice 0: values are not finite"):
         offered(payload, encoding)
 
 
 @pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4])
 def test_a_finite_scale_whose_levels_overflow_is_refused(encoding: pb.Encoding) -> None:
-    payload = tensors.encode(torch.ones(COUNT), encoding)
-    payload[:4] = struct.pack("<f", 3.3e38)
+    payload = packed(torch.ones(COUNT), encoding)
+    payload[FORM.exact_bytes : FORM.exact_bytes + 4] = struct.pack("<f", 3.3e38)
     with pytest.raises(TransferError, match="slice 0: values are not finite"):
         offered(payload, encoding)
 
@@ -92,8 +98,11 @@ def test_a_finite_scale_whose_levels_overflow_is_refused(encoding: pb.Encoding) 
 def test_bytes_are_refused_exactly_when_they_decode_to_values_that_are_not_finite(
     encoding: pb.Encoding, numbers: random.Random
 ) -> None:
-    data = bytearray(numbers.randbytes(codecs.encoded_size(COUNT, encoding)))
-    finite = bool(tensors.decode(data, encoding, torch.empty(COUNT)).isfinite().all())
+    data = bytearray(numbers.randbytes(FORM.byte_count(encoding)))
+    exact, coded = FORM.cut(data)
+    values = tensors.decode(coded, encoding, torch.empty(FORM.coded))
+    every = torch.cat((tensors.from_bytes(exact, torch.float32), values))
+    finite = bool(every.isfinite().all())
     if finite:
         assert offered(data, encoding).byte_count == len(data)
     else:
@@ -103,7 +112,7 @@ def test_bytes_are_refused_exactly_when_they_decode_to_values_that_are_not_finit
 
 def test_large_but_finite_values_are_values() -> None:
     """Their squares are beyond f32."""
-    arrived = offered(tensors.encode(torch.full((COUNT,), 1e30), pb.F32), pb.F32)
+    arrived = offered(packed(torch.full((COUNT,), 1e30), pb.F32), pb.F32)
     pieces = LAYOUT.slice(0, 0).pieces
     expected = [1e30 * piece.element_count**0.5 for piece in pieces]
     assert arrived.norms == pytest.approx(expected)

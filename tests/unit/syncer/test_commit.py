@@ -11,7 +11,7 @@ from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Merge as MergeKind
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import StoreHeld
-from atoll_syncer.model.slices import SliceTensors
+from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import examine
 from atoll_syncer.numbers.commit import advance, recipe
 from atoll_syncer.numbers.merge import Scratch
@@ -39,9 +39,11 @@ def test_matrices_take_the_mean_length_and_embeddings_the_plain_mean_rule_18() -
     for values in ([1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]):
         head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32)
         offers.append(examine(layout, 0, head, tensors.encode(torch.tensor(values), pb.F32)))
-    state = SliceTensors(master=torch.zeros(4), momentum=torch.zeros(4), base=torch.zeros(4))
+    base = tensors.empty_base(Wire.F32, layout.slice(0, 0).form)
+    state = SliceTensors(master=torch.zeros(4), momentum=torch.zeros(4), base=base)
+    round_master(state.master, base)
     made = advance(state, offers, [1.0, 1.0], recipe(layout, layout.slice(0, 0), sync), Scratch())
-    embedding, matrix = made.base[:2], made.base[2:]
+    embedding, matrix = made.base.coded[:2], made.base.coded[2:]
     assert torch.allclose(embedding, torch.tensor([-0.5, -0.5]))
     assert torch.allclose(matrix, torch.full((2,), -(0.5**0.5)))
 
@@ -52,7 +54,7 @@ def test_a_version_taken_back_ends_the_momentum_that_was_there_rule_22(tmp_path:
     bench.round(0, 3)
     part = bench.values.slices[0]
     assert part.momentum.any()
-    data = bytearray(bytes(tensors.byte_view(bench.values.bases()[0])))
+    data = bytearray(bench.values.bases()[0].data)
     version = pb.Version(run="run", number=1, epoch=1, digest=bench.entries[-1].digest)
     held = pb.Held(version=pb.SliceVersion(slice=0, version=version))
     arrived = examine(LAYOUT, 0, pb.Transfer(held=held, encoding=pb.BF16), data)

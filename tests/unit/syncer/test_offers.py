@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.means import MovingMean
 from atoll_syncer.model.effects import Accept, Drop, EndSession, Merge, Stage
 from atoll_syncer.model.grace import Timings
 from atoll_syncer.rules.status import status
-from unit.syncer.shard_side import Side, begun, digest, step_all
+from unit.syncer.shard_side import FRAGMENTS, Side, begun, digest, step_all
 
 
 def open_round(*slots: str, **sync: Any) -> tuple[Side, list[int]]:
@@ -75,6 +76,19 @@ def test_an_offer_in_another_encoding_than_the_run_files_ends_its_session(
     (end,) = one.ends()
     assert end.code == pb.BAD_TRANSFER
     assert "encoding" in end.reason
+
+
+def test_the_bytes_of_an_offer_count_averaged_buffers_in_f32_rule_25() -> None:
+    one, sessions = open_round("a-0")
+    specs = [
+        TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge="average" if n == 1 else "rda")
+        for n in range(FRAGMENTS)
+    ]
+    one.state.seed.layout = build_layout(specs, FRAGMENTS, 1)
+    (fragment,) = (each.fragment for each in one.state.seed.layout.slices if each.form.exact)
+    assert fragment == 1
+    began(one, sessions[0], 5)
+    assert [accept.byte_count for accept in one.take(Accept)] == [4 * 8]
 
 
 def test_nothing_counts_of_a_session_that_is_not_its_slots_newest_rule_5() -> None:

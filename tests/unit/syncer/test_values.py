@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays, tensors
+from atoll_protos import arrays, codecs, tensors
 from atoll_protos.codecs import Wire, encoding_of
 from atoll_protos.layout import AVERAGE, TensorSpec, build_layout
 from atoll_protos.run import Merge as MergeKind
@@ -17,7 +17,7 @@ from atoll_syncer.model.log import Participant
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome, Values
 from atoll_syncer.storage.store import FileStore
-from unit.syncer.values_side import LAYOUT, SLOTS, Bench, bits
+from unit.syncer.values_side import LAYOUT, SLOTS, TENSORS, Bench, bits, whole
 
 torch.set_num_threads(1)
 
@@ -25,19 +25,21 @@ torch.set_num_threads(1)
 def published(values: Values, fragment: int, number: int, base: int | None) -> torch.Tensor:
     """What a learner holds after this Publish, given base `base`."""
     payload = values.publish_payload(fragment, number, base)
-    count = values.slices[fragment].recipe.element_count
-    out = torch.empty(count)
     assert not payload.difference
-    return tensors.decode(bytearray(payload.data), payload.encoding, out)
+    form = values.slices[fragment].recipe.form
+    return whole(tensors.packed(bytearray(payload.data), payload.encoding, form))
 
 
 def test_one_commit_is_merge_then_outer_step_then_rounding(tmp_path: Path) -> None:
-    """The blockwise pass against the same arithmetic on whole tensors."""
+    """The blockwise pass against the same arithmetic on whole tensors; buffers take the mean."""
     bench = Bench(tmp_path, Sync(fragments=2, wire_up=Wire.F32, merge=MergeKind.MEAN))
     seeds = bench.seed()
     master = torch.empty(LAYOUT.slice(0, 0).element_count)
     tensors.decode(seeds[0].values.data, pb.F32, master)
-    parameter = torch.nn.Parameter(master.clone())
+    exact = LAYOUT.slice(0, 0).form.exact
+    assert exact
+    average = master[:exact].clone()
+    parameter = torch.nn.Parameter(master[exact:].clone())
     peer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
     for capture in range(1, 6):
         entry = bench.round(0, capture)
@@ -48,12 +50,16 @@ def test_one_commit_is_merge_then_outer_step_then_rounding(tmp_path: Path) -> No
         mean = offers[0] * (1 / 3)
         for offer in offers[1:]:
             mean.add_(offer, alpha=1 / 3)
-        parameter.grad = mean
+        parameter.grad = mean[exact:]
         peer.step()
-        part = bench.values.slices[0]
-        assert torch.equal(part.master, parameter.detach())
-        assert torch.equal(bench.values.bases()[0], parameter.detach().bfloat16())
-        assert entry.digest == tensors.digest(parameter.detach().bfloat16())
+        average -= mean[:exact]
+        part, base = bench.values.slices[0], bench.values.bases()[0]
+        assert torch.equal(part.master[exact:], parameter.detach())
+        assert torch.equal(part.master[:exact], average)
+        assert torch.equal(base.exact, average)
+        assert torch.equal(base.coded, parameter.detach().bfloat16())
+        values = (tensors.byte_view(average), tensors.byte_view(base.coded))
+        assert entry.digest == codecs.digest(b"".join(values))
 
 
 @pytest.mark.parametrize("wire_down", [Wire.INT8, Wire.INT4])
@@ -63,18 +69,20 @@ def test_a_difference_and_the_full_value_give_the_same_bits(
     """base(n+1) = bf16(base(n) + decoded difference) (rule 17)."""
     bench = Bench(tmp_path, Sync(fragments=2, wire_down=wire_down))
     bench.seed()
-    held = bench.values.bases()[0].clone()
+    form = LAYOUT.slice(0, 0).form
+    held = arrays.packed(bytes(bench.values.bases()[0].data), pb.BF16, form)
     for capture in range(1, 5):
         entry = bench.round(0, capture)
         payload = bench.values.publish_payload(0, entry.number, entry.base)
         assert payload.difference
         assert payload.encoding == encoding_of(wire_down)
-        difference = torch.empty(held.numel())
-        tensors.decode(bytearray(payload.data), payload.encoding, difference)
-        held = (held.float() + difference).bfloat16()
-        assert torch.equal(held, bench.values.bases()[0])
-        assert torch.equal(held.float(), published(bench.values, 0, entry.number, None))
-        assert torch.equal(held.float(), published(bench.values, 0, entry.number, entry.base - 1))
+        held = arrays.moved(held, payload.data, payload.encoding)
+        assert held.digest == entry.digest
+        assert held.data == bench.values.bases()[0].data
+        assert torch.equal(bench.values.slices[0].master[: form.exact], exact_of(held))
+        for base in (None, entry.base - 1):
+            values = published(bench.values, 0, entry.number, base)
+            assert torch.equal(values, whole(bench.values.bases()[0]))
 
 
 @pytest.mark.parametrize("wire_down", [Wire.BF16, Wire.INT8, Wire.INT4])
@@ -92,8 +100,10 @@ def test_what_rounding_left_over_stays_in_the_master(tmp_path: Path, wire_down: 
         part = replace(bench.offer(0, "b-0", 99), slot="a-0", capture=capture)
         bench.commit(0, [part])
     moved = before - bench.values.slices[0].master
-    assert torch.allclose(moved, torch.full((count,), 40 * 0.7 * 2e-4), atol=2e-5)
-    off = (bench.values.bases()[0].float() - bench.values.slices[0].master).abs()
+    step = torch.full((count,), 0.7)
+    step[: LAYOUT.slice(0, 0).form.exact] = 1.0  # the average itself
+    assert torch.allclose(moved, 40 * 2e-4 * step, atol=2e-5)
+    off = (whole(bench.values.bases()[0]) - bench.values.slices[0].master).abs()
     assert float(off.max()) < 0.03  # half a step of bf16 at 4, and of the block's scale
     assert float(off.mean()) < 0.003
 
@@ -104,7 +114,7 @@ def test_a_version_taken_back_from_a_learner_has_its_bits_and_no_momentum(tmp_pa
     bench.seed()
     bench.round(0, 3)
     entry = bench.round(0, 4)
-    held = bytearray(bytes(tensors.byte_view(bench.values.bases()[0])))
+    held = bytearray(bench.values.bases()[0].data)
     version = pb.Version(run="run", number=entry.number, epoch=1, digest=entry.digest)
     head = pb.Transfer(
         held=pb.Held(version=pb.SliceVersion(slice=0, version=version)), encoding=pb.BF16
@@ -118,8 +128,8 @@ def test_a_version_taken_back_from_a_learner_has_its_bits_and_no_momentum(tmp_pa
     outcome = making.write(store)
     values.committed(0)
     assert (outcome.number, outcome.digest) == (entry.number + 1, entry.digest)
-    assert torch.equal(values.bases()[0], bench.values.bases()[0])
-    assert torch.equal(values.slices[0].master, bench.values.bases()[0].float())
+    assert values.bases()[0].data == bench.values.bases()[0].data
+    assert torch.equal(values.slices[0].master, whole(bench.values.bases()[0]))
     assert not values.slices[0].momentum.any()
     head.held.version.version.digest = "0" * 64
     with pytest.raises(TransferError, match="digest"):
@@ -172,7 +182,7 @@ def test_staged_memory_is_counted_and_given_back(tmp_path: Path) -> None:
     assert bench.values.staged_bytes == 0
     offer = bench.offer(0, "a-0", 1)
     bench.offer(0, "a-1", 1)
-    size = 2 * LAYOUT.slice(0, 0).element_count
+    size = LAYOUT.slice(0, 0).form.byte_count(pb.BF16)
     assert bench.values.staged_bytes == 2 * size
     bench.values.drop(Drop("a-1", 1, 0, 1))
     assert bench.values.staged_bytes == size
@@ -239,7 +249,7 @@ def test_a_tiny_scalar_is_merged_without_an_error_rule_12(size: float, tmp_path:
     )
     participants = [bench.offer(fragment, slot, 1, size) for slot in SLOTS]
     bench.commit(fragment, participants)
-    for values in (bench.values.slices[fragment].master, bench.values.bases()[fragment]):
+    for values in (bench.values.slices[fragment].master, whole(bench.values.bases()[fragment])):
         assert bool(torch.isfinite(values).all())
 
 
@@ -268,40 +278,57 @@ def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path
 
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8, Wire.INT4])
-def test_a_constant_keeps_its_bits_in_the_shard_and_in_the_export_rule_18(
+def test_buffers_are_what_the_shard_computed_in_f32_everywhere_whatever_the_wire_rule_18(
     wire: Wire, tmp_path: Path
 ) -> None:
-    """Learners keep their own bits of a buffer whose base is theirs, rounded."""
+    """A constant keeps its bits; a variance that changes is held with the bits of the master."""
     specs = [
         TensorSpec(name="rotary.frequencies", shape=(64,), dtype="float32", merge=AVERAGE),
+        TensorSpec(name="running_var", shape=(64,), dtype="float32", merge=AVERAGE),
         TensorSpec(name="weight", shape=(64,), dtype="float32", merge="rda"),
     ]
     layout = build_layout(specs, fragments=1, shards=1)
     bench = Bench(tmp_path, Sync(fragments=1, wire_up=wire, wire_down=wire), layout)
     bench.seed()
-    constant = bench.values.slices[0].master[:64].clone()
-    theta = torch.cat([constant, bench.random(0)[64:]]).numpy()
-    assert not torch.equal(bench.values.bases()[0][:64].float(), constant)
+    master = bench.values.slices[0].master
+    constant, variance = master[:64].clone(), master[64:128].clone()
+    held = arrays.packed(bytes(bench.values.bases()[0].data), pb.BF16, layout.slices[0].form)
     for capture in range(1, 6):
-        base = bench.values.bases()[0].view(torch.uint16).numpy().view(arrays.BF16)
-        found = arrays.difference(base, theta, averaged=[slice(0, 64)])
+        theta = torch.cat([constant, bench.random(0)[:64].abs(), bench.random(0)[:64]])
+        found = arrays.difference(held, theta.numpy())
         head = pb.Transfer(offer=pb.Offer(slice=0, capture=capture))
         arrived = bench.examined(head, torch.from_numpy(found), wire)
         for slot in SLOTS[:2]:
             bench.values.stage(Stage(slot, 1, 0, capture), arrived)
         parts = [replace(a_participant(slot, capture), base=capture - 1) for slot in SLOTS[:2]]
-        bench.commit(0, parts)
-    assert torch.equal(bench.values.slices[0].master[:64], constant)
+        entry = bench.commit(0, parts)
+        payload = bench.values.publish_payload(0, entry.number, entry.base)
+        if payload.difference:
+            held = arrays.moved(held, payload.data, payload.encoding)
+        else:
+            held = arrays.packed(bytes(payload.data), payload.encoding, held.form)
+        assert torch.equal(exact_of(held), master[:128])
+        assert torch.allclose(master[64:128], theta[64:128], rtol=0, atol=1e-6)
+    assert torch.equal(master[:64], constant)
+    assert not torch.equal(master[64:128], variance)
     exported = bench.values.exported()[0]
-    assert torch.equal(exported[:64], constant)
-    assert torch.equal(exported[64:], bench.values.bases()[0][64:].float())
+    assert torch.equal(exported[:128], master[:128])
+    assert torch.equal(exported[128:], bench.values.bases()[0].coded.float())
+    assert torch.equal(bench.restored().bases()[0].exact, master[:128])
+
+
+def exact_of(base: arrays.Base) -> torch.Tensor:
+    """The averaged buffers that a learner holds."""
+    return torch.from_numpy(base.exact.copy())
 
 
 def test_without_buffers_the_export_is_made_of_the_bases_themselves(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Sync(fragments=2, wire_down=Wire.BF16))
+    layout = build_layout([spec for spec in TENSORS if spec.merge != AVERAGE], 2, 1)
+    bench = Bench(tmp_path, Sync(fragments=2, wire_down=Wire.BF16), layout)
     bench.seed()
+    exported = bench.values.exported()
     for fragment, base in bench.values.bases().items():
-        assert bench.values.exported()[fragment] is base
+        assert exported[fragment] is base.coded
 
 
 def a_participant(slot: str, capture: int) -> Participant:

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
-from atoll_protos.codecs import Wire, encoding_of
-from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos import arrays, tensors
+from atoll_protos.codecs import Packed, Wire, encoding_of
+from atoll_protos.layout import AVERAGE, Layout, TensorSpec, build_layout
 from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
 from atoll_syncer.model.history import History
@@ -24,6 +24,8 @@ TENSORS = [
     TensorSpec(name="first.bias", shape=(93,), dtype="float32", merge="mean"),
     TensorSpec(name="second.weight", shape=(37, 93), dtype="float32", merge="rda"),
     TensorSpec(name="scale", shape=(), dtype="float32", merge="rda"),
+    TensorSpec(name="second.running_mean", shape=(37,), dtype="float32", merge=AVERAGE),
+    TensorSpec(name="second.running_var", shape=(37,), dtype="float32", merge=AVERAGE),
 ]
 LAYOUT = build_layout(TENSORS, fragments=2, shards=1)
 SLOTS = ("a-0", "a-1", "b-0")
@@ -73,7 +75,9 @@ class Bench:
 
     def examined(self, head: pb.Transfer, values: torch.Tensor, wire: Wire) -> Arrived:
         head.encoding = encoding_of(wire)
-        return self.values.examine(head, tensors.encode(values, head.encoding))
+        form = self.layout.slice(0, _slice_of(head)).form
+        data = arrays.pack(values.numpy(), head.encoding, form)
+        return self.values.examine(head, bytearray(data))
 
     def offer(self, fragment: int, slot: str, capture: int, scale: float = 0.01) -> Participant:
         head = pb.Transfer(offer=pb.Offer(slice=fragment, capture=capture))
@@ -133,5 +137,14 @@ def bits(values: Values, fragment: int) -> tuple[bytes, bytes, bytes]:
     return (
         bytes(tensors.byte_view(part.master)),
         bytes(tensors.byte_view(part.momentum)),
-        bytes(tensors.byte_view(base)),
+        bytes(base.data),
     )
+
+
+def whole(base: Packed[torch.Tensor]) -> torch.Tensor:
+    """The values of a base as f32[n]."""
+    return torch.cat((base.exact, base.coded.float()))
+
+
+def _slice_of(head: pb.Transfer) -> int:
+    return head.offer.slice if head.HasField("offer") else head.seed.slice

@@ -9,7 +9,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
-from atoll_protos.codecs import Wire, base_encoding
+from atoll_protos.codecs import Wire, base_encoding, encoded_size, encoding_of
 from atoll_protos.layout import Layout, TensorSpec, build_layout
 from atoll_protos.run import Sync
 from atoll_worker.link import memory
@@ -25,7 +25,7 @@ def layout(dtype: str = "float32", merge: str = "rda") -> Layout:
 
 
 def numbers(wire_down: Wire, of: Layout | None = None) -> tuple[ArrayNumbers, memory.Memory]:
-    sync = Sync(fragments=1, period=4, wire_up=Wire.F32, wire_down=wire_down)
+    sync = Sync(fragments=1, period=4, wire_up=wire_down, wire_down=wire_down)
     of = of or layout()
     plan = memory_plan(of, sync, observer=False)
     descriptor = memory.create()
@@ -38,49 +38,56 @@ def numbers(wire_down: Wire, of: Layout | None = None) -> tuple[ArrayNumbers, me
 @pytest.mark.parametrize("wire_down", [Wire.F32, Wire.BF16])
 def test_an_offer_leaves_the_base_as_it_is_so_that_it_can_be_offered_again(wire_down: Wire) -> None:
     made, shared = numbers(wire_down)
-    base = np.arange(COUNT).astype(arrays.FLOATS[base_encoding(wire_down)])
-    before = base.tobytes()
+    base = based(np.arange(COUNT), wire_down)
+    before = bytes(base.data)
     shared.capture(0, 0)[:] = np.full(COUNT, 2.0, np.float32).tobytes()
     first = made.difference(0, 0, base)
-    assert base.tobytes() == before
+    assert bytes(base.data) == before
     assert first.tolist() == [number - 2.0 for number in range(COUNT)]
     assert made.difference(0, 0, base).tobytes() == first.tobytes()
 
 
 def test_a_difference_keeps_its_values_when_the_region_is_captured_again() -> None:
     made, shared = numbers(Wire.F32)
-    difference = made.difference(0, 0, np.zeros(COUNT, np.float32))
+    difference = made.difference(0, 0, based(np.zeros(COUNT), Wire.F32))
     shared.capture(0, 0)[:] = np.ones(COUNT, np.float32).tobytes()
     assert not difference.any()
 
 
 def test_a_difference_is_added_to_the_base_that_is_held() -> None:
     made, _ = numbers(Wire.INT8)
-    held = np.ones(COUNT, ml_dtypes.bfloat16)
+    held = based(np.ones(COUNT), Wire.INT8)
     data = bytearray(arrays.encode(np.full(COUNT, 3.0, np.float32), pb.INT8))
-    decoded = made.decode(pb.Publish(difference=True), pb.INT8, data, held)
-    assert decoded.dtype == ml_dtypes.bfloat16
-    assert decoded.tolist() == [4.0] * COUNT
-    assert held.tolist() == [1.0] * COUNT
+    decoded = made.decode(0, pb.Publish(difference=True), pb.INT8, data, held)
+    assert decoded.coded.dtype == ml_dtypes.bfloat16
+    assert decoded.coded.tolist() == [4.0] * COUNT
+    assert held.coded.tolist() == [1.0] * COUNT
 
 
 def test_a_base_and_a_seed_go_bit_for_bit() -> None:
     made, shared = numbers(Wire.BF16)
-    base = np.random.default_rng(0).random(COUNT).astype(ml_dtypes.bfloat16)
+    base = based(np.random.default_rng(0).random(COUNT), Wire.BF16)
     encoding, data = made.encode_base(base)
     assert encoding == pb.BF16
-    again = made.decode(pb.Publish(), encoding, bytearray(data), None)
-    assert again.tobytes() == base.tobytes()
+    again = made.decode(0, pb.Publish(), encoding, bytearray(data), None)
+    assert again.data == base.data
     made.place(0, 0, base)
-    assert shared.adopt(0, 0) == base.tobytes()
-    shared.capture(0, 0)[:] = base.astype(np.float32).tobytes()
+    assert shared.adopt(0, 0) == base.data
+    shared.capture(0, 0)[:] = base.coded.astype(np.float32).tobytes()
     encoding, data = made.encode_seed(0, 0)
     assert encoding == pb.F32
-    seed = made.decode(pb.Publish(), encoding, bytearray(data), None)
-    assert seed.tobytes() == base.astype(np.float32).tobytes()
+    assert bytes(data) == base.coded.astype(np.float32).tobytes()
 
 
 # ------------------------------------------------------------ what a learner does not hold exactly
+
+
+def based(values: np.ndarray[Any, Any], wire_down: Wire, of: Layout | None = None) -> arrays.Base:
+    """The values as a base of the one slice."""
+    form, encoding = (of or layout()).slices[0].form, base_encoding(wire_down)
+    base = arrays.packed(bytearray(form.byte_count(encoding)), encoding, form)
+    base.exact[:], base.coded[:] = values[: form.exact], values[form.exact :]
+    return base
 
 
 def random(seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -94,37 +101,48 @@ def test_a_learner_that_has_trained_nothing_offers_nothing_also_in_16_bits_rule_
 ) -> None:
     """[Else every learner offers the rounding of its parameters, and pulls the masters back.]"""
     made, shared = numbers(wire_down, layout(dtype))
-    base = random().astype(arrays.FLOATS[base_encoding(wire_down)])
-    held = base.astype(arrays.DTYPES[dtype]).astype(np.float32)
+    base = based(random(), wire_down)
+    held = base.coded.astype(arrays.DTYPES[dtype]).astype(np.float32)
     shared.capture(0, 0)[:] = held.tobytes()
     assert not made.difference(0, 0, base).any()
     shared.capture(0, 0)[:] = (held - 0.25).tobytes()
     assert made.difference(0, 0, base).tolist() == [0.25] * COUNT
 
 
-@pytest.mark.parametrize("wire_down", [Wire.F32, Wire.BF16, Wire.INT4])
-def test_a_buffer_that_does_not_change_offers_nothing_though_its_base_is_rounded_rule_18(
-    wire_down: Wire,
-) -> None:
-    made, shared = numbers(wire_down, layout(merge="average"))
-    own = random()
-    base = own.astype(arrays.FLOATS[base_encoding(wire_down)])
+@pytest.mark.parametrize("wire", [Wire.F32, Wire.BF16, Wire.INT8, Wire.INT4])
+def test_a_buffer_is_held_and_offered_in_f32_on_every_wire_rule_18(wire: Wire) -> None:
+    """[Rotary frequencies rounded to bf16 turn position 4096 by more than a radian.]"""
+    of = build_layout(
+        [
+            TensorSpec(name="a.weight", shape=(COUNT,), dtype="float32", merge="rda"),
+            TensorSpec(name="b.running_mean", shape=(5,), dtype="float32", merge="average"),
+        ],
+        *(1, 1),
+    )
+    made, shared = numbers(wire, of)
+    own = np.random.default_rng(1).standard_normal(COUNT + 5).astype(np.float32)
+    base = based(own, wire, of)
+    assert base.exact.tobytes() == own[:5].tobytes()
     shared.capture(0, 0)[:] = own.tobytes()
-    assert not made.difference(0, 0, base).any()
-    changed = own.copy()
-    changed[3] += 1.0
-    shared.capture(0, 0)[:] = changed.tobytes()
-    found = made.difference(0, 0, base)
-    assert np.flatnonzero(found).tolist() == [3]
-    assert found[3] == np.float32(base[3]) - changed[3]
+    assert not made.difference(0, 0, base)[:5].any()
+    change = np.linspace(1e-6, 1.0, 5, dtype=np.float32)
+    shared.capture(0, 0)[:] = np.concatenate((own[:5] - change, own[5:])).tobytes()
+    difference = made.difference(0, 0, base)
+    assert difference[:5].tobytes() == (own[:5] - (own[:5] - change)).tobytes()
+    encoding, data = made.encode_difference(0, 0, difference)
+    assert len(data) == 20 + encoded_size(COUNT, encoding)
+    assert bytes(data[:20]) == difference[:5].tobytes()
 
 
-def test_a_parameter_offers_the_rounding_of_its_base_for_only_a_buffer_keeps_its_own() -> None:
-    made, shared = numbers(Wire.BF16, layout(merge="mean"))
-    own = random()
-    base = own.astype(ml_dtypes.bfloat16)
-    shared.capture(0, 0)[:] = own.tobytes()
-    assert made.difference(0, 0, base).tobytes() == (base.astype(np.float32) - own).tobytes()
+@pytest.mark.parametrize("wire", [Wire.INT8, Wire.INT4])
+def test_a_difference_brings_buffers_whole_so_that_no_sum_rounds_them_rule_17(wire: Wire) -> None:
+    of = layout(merge="average")
+    made, _ = numbers(wire, of)
+    held, comes = based(random(0), wire, of), random(1) * np.float32(1e-4)
+    data = bytearray(comes.tobytes())
+    found = made.decode(0, pb.Publish(difference=True), encoding_of(wire), data, held)
+    assert found.exact.tobytes() == comes.tobytes()
+    assert found.data == comes.tobytes()
 
 
 def test_the_rounding_is_that_of_each_tensor_in_a_slice_of_several() -> None:
@@ -135,12 +153,13 @@ def test_the_rounding_is_that_of_each_tensor_in_a_slice_of_several() -> None:
     ]
     of = build_layout(specs, 1, 1)
     made, shared = numbers(Wire.F32, of)
-    base = random()
-    held = base.copy()
+    values = random()
+    base = based(values, Wire.F32, of)
+    held = values.copy()
     for piece in of.slices[0].pieces:
         part = slice(piece.offset, piece.offset + piece.element_count)
         dtype = arrays.DTYPES[of.tensors[piece.tensor].dtype]
-        held[part] = base[part].astype(dtype).astype(np.float32)
+        held[part] = values[part].astype(dtype).astype(np.float32)
     shared.capture(0, 0)[:] = held.tobytes()
     assert not made.difference(0, 0, base).any()
     shared.capture(0, 0)[:] = (held + 1).tobytes()

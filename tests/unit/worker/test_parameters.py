@@ -2,8 +2,11 @@ import pytest
 import torch
 from torch import nn
 
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import Layout, build_layout
+from atoll_protos.layout import Layout, Slice, build_layout
+from atoll_protos.tensors import byte_view, packed
 from atoll_worker.training.parameters import COMPILED_PREFIX, Place, device_of, pairs, travelling
 
 
@@ -83,6 +86,10 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
         travelling(nn.Linear(2, 2).requires_grad_(False))
 
 
+def over(region: torch.Tensor, owned: Slice) -> Packed[torch.Tensor]:
+    return packed(byte_view(region), pb.F32, owned.form)
+
+
 def test_slices_together_cover_every_element_once() -> None:
     model = Everything()
     places = travelling(model)
@@ -90,7 +97,7 @@ def test_slices_together_cover_every_element_once() -> None:
     seen = {place.spec.name: torch.zeros(place.spec.shape) for place in places}
     for each in layout.slices:
         region = torch.ones(each.element_count)
-        for theta, part in pairs(places, each, region):
+        for theta, part in pairs(places, each, over(region, each)):
             assert theta.shape == part.shape
             theta.detach().copy_(part)
     for place in places:
@@ -106,7 +113,7 @@ def test_a_cut_embedding_goes_to_its_rows() -> None:
     for each in layout.slices:
         (piece,) = each.pieces
         region = whole.flatten()[piece.start : piece.stop].clone()
-        for theta, part in pairs(places, each, region):
+        for theta, part in pairs(places, each, over(region, each)):
             theta.copy_(part)
     assert torch.equal(model.weight.detach(), whole)
 
@@ -117,7 +124,7 @@ def test_a_tensor_need_not_be_contiguous() -> None:
     places = travelling(model)
     layout = layout_of(places, fragments=1)
     region = torch.zeros(12)
-    for theta, part in pairs(places, layout.slices[0], region):
+    for theta, part in pairs(places, layout.slices[0], over(region, layout.slices[0])):
         part.copy_(theta)
     assert torch.equal(region.view(4, 3), model.weight.detach())
 

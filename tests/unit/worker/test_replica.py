@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import Wire
 from atoll_protos.layout import build_layout
 from atoll_protos.run import Sync
-from atoll_protos.tensors import FLOATS, from_bytes
+from atoll_protos.tensors import FLOATS, from_bytes, packed
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Tick
@@ -195,7 +196,7 @@ def test_a_finished_model_has_the_final_values_though_it_was_trained_on(
         assert torch.equal(place.tensor, final[place.spec.name])
 
 
-def test_parameters_take_the_base_bit_for_bit_and_constants_keep_their_own_bits_rule_18() -> None:
+def test_parameters_take_the_base_and_buffers_take_it_in_f32_bit_for_bit_rule_18() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     constant = torch.tensor([0.1, 0.2, 0.3])
     model.register_buffer("constant", constant.clone())
@@ -203,8 +204,9 @@ def test_parameters_take_the_base_bit_for_bit_and_constants_keep_their_own_bits_
     with replica_of(model, sync) as (replica, other, _):
         own = {place.spec.name: place.tensor.clone() for place in replica.places}
         for key in replica.slices:
-            region = from_bytes(replica.memory.adopt(*key), torch.bfloat16)
-            for theta, part in pairs(replica.places, replica.slices[key], region):
+            owned = replica.slices[key]
+            region = packed(replica.memory.adopt(*key), pb.BF16, owned.form)
+            for theta, part in pairs(replica.places, owned, region):
                 part.copy_(theta)
             other.send(Adopt(shard=key[0], fragment=key[1], number=1, blend=0.0))
         step(replica, 1)

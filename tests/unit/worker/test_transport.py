@@ -12,7 +12,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
-from atoll_protos.codecs import Wire
+from atoll_protos.codecs import Form, Wire
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
@@ -26,6 +26,12 @@ from atoll_worker.transport.transport import Outside, Transport
 COUNT = 256
 KEY = (0, 0)
 OFFER = pb.Offer(slice=0, base=3, capture=2)
+
+
+def full(value: float) -> arrays.Base:
+    """A base on an f32 wire."""
+    values = np.full(COUNT, value, np.float32)
+    return arrays.packed(arrays.byte_view(values), pb.F32, Form(0, COUNT))
 
 
 class End:
@@ -136,7 +142,7 @@ class Rig:
 
 def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.captured(2.0)
     outgoing = rig.sent()
     assert outgoing is not None
@@ -149,7 +155,7 @@ def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:
 @pytest.mark.parametrize("torn", ["being written", "written again", "half a second copy"])
 def test_a_capture_that_is_written_while_it_is_read_never_goes_out(torn: str) -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.captured(2.0)
 
     def meanwhile() -> None:
@@ -166,7 +172,7 @@ def test_a_capture_that_is_written_while_it_is_read_never_goes_out(torn: str) ->
 
 def test_an_offer_names_its_own_capture_also_when_the_next_is_announced_meanwhile() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.captured(2.0)
     assert rig.sent(lambda: rig.captured(7.0)) is None
     assert rig.lost == [OFFER]
@@ -174,12 +180,12 @@ def test_an_offer_names_its_own_capture_also_when_the_next_is_announced_meanwhil
 
 def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.captured(2.0)
 
     async def scenario() -> Outgoing | None:
         rig.transport.feed([SendOffer(0, OFFER)])
-        rig.transport.bases[KEY] = np.full(COUNT, 9.0, np.float32)
+        rig.transport.bases[KEY] = full(9.0)
         return await rig.client.payloads[0]()
 
     outgoing = asyncio.run(scenario())
@@ -189,7 +195,7 @@ def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
 
 def test_differences_are_formed_outside_of_the_event_loop() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.captured(2.0)
     threads: list[int] = []
     rig.sent(lambda: threads.append(threading.get_ident()))
@@ -200,7 +206,7 @@ def test_differences_are_formed_outside_of_the_event_loop() -> None:
 def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> None:
     """Its Call died with the session: a new capture would be an offer without credit."""
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.captured(2.0)
 
     async def scenario() -> None:
@@ -216,7 +222,7 @@ def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> Non
 def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) -> None:
     rig = Rig(wire_down=wire)
     held = np.linspace(-1, 1, COUNT).astype(ml_dtypes.bfloat16)
-    rig.transport.bases[KEY] = held
+    rig.transport.bases[KEY] = arrays.packed(arrays.byte_view(held), pb.BF16, Form(0, COUNT))
     encoding = pb.INT8 if wire is Wire.INT8 else pb.INT4
     change = np.linspace(0.25, 0.5, COUNT).astype(np.float32)
     data = bytearray(arrays.encode(change, encoding))
@@ -227,15 +233,15 @@ def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) 
     asyncio.run(rig.transport.published(0, head, data))
     decoded = arrays.decode(data, encoding, np.empty(COUNT, np.float32))
     expected = (held.astype(np.float32) + decoded).astype(ml_dtypes.bfloat16)
-    assert rig.transport.candidates[0, 0, 4].tobytes() == expected.tobytes()
+    assert rig.transport.candidates[0, 0, 4].data == expected.tobytes()
 
 
 def test_final_values_are_placed_once_more_from_the_bases() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = np.full(COUNT, 5.0, np.float32)
+    rig.transport.bases[KEY] = full(5.0)
     rig.transport.feed([Place(0, 0, 3)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 5.0, np.float32).tobytes()
-    rig.transport.candidates[0, 0, 4] = np.full(COUNT, 6.0, np.float32)
+    rig.transport.candidates[0, 0, 4] = full(6.0)
     rig.transport.feed([Place(0, 0, 4)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 6.0, np.float32).tobytes()
 

@@ -9,7 +9,7 @@ transport inherits the descriptor, derives the same plan from the layout and che
 
     0           counters    one unsigned 64-bit number for each slice
     then        captures    for each slice its values in f32      (none for an observer)
-    then        adoptions   for each slice a base, as it travels: f32 or bf16
+    then        adoptions   for each slice a base, as it travels (codecs.Form): f32 or bf16
 
 Each region begins on a page. This module knows bytes only, and imports neither torch nor numpy:
 the training process lays tensors over the regions, the transport lays numpy arrays over them.
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import encoded_size
+from atoll_protos.codecs import Form
 from atoll_protos.layout import Layout
 
 ALIGN_BYTES = 4096
@@ -44,7 +44,7 @@ class Plan:
     """Where each slice's counter and regions lie; both ends derive it from the layout."""
 
     slices: tuple[tuple[int, int], ...]  # (shard, fragment) in order
-    element_counts: tuple[int, ...]
+    forms: tuple[Form, ...]
     capture_offsets: tuple[int, ...]  # empty for an observer
     adopt_offsets: tuple[int, ...]
     adopt_encoding: pb.Encoding  # F32 or BF16
@@ -54,16 +54,16 @@ class Plan:
 def plan(layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool) -> Plan:
     """Counters first, then all capture regions, then all adopt regions."""
     slices = layout.slices
-    counts = [each.element_count for each in slices]
+    forms = [each.form for each in slices]
     sizes = [aligned(COUNTER.size * len(slices))]
     if captures:
-        sizes += [aligned(encoded_size(count, CAPTURE_ENCODING)) for count in counts]
-    sizes += [aligned(encoded_size(count, adopt_encoding)) for count in counts]
+        sizes += [aligned(form.byte_count(CAPTURE_ENCODING)) for form in forms]
+    sizes += [aligned(form.byte_count(adopt_encoding)) for form in forms]
     starts = [0, *accumulate(sizes)]
     first_adopt = 1 + len(slices) * captures
     return Plan(
         slices=tuple((each.shard, each.fragment) for each in slices),
-        element_counts=tuple(counts),
+        forms=tuple(forms),
         capture_offsets=tuple(starts[1:first_adopt]),
         adopt_offsets=tuple(starts[first_adopt:-1]),
         adopt_encoding=adopt_encoding,
@@ -89,7 +89,7 @@ class Memory:
         return self._region(shard, fragment, self.plan.capture_offsets, CAPTURE_ENCODING)
 
     def adopt(self, shard: int, fragment: int) -> memoryview:
-        """Where the transport puts a base: [element_count] in `plan.adopt_encoding`."""
+        """Where the transport puts a base, in `plan.adopt_encoding`."""
         return self._region(shard, fragment, self.plan.adopt_offsets, self.plan.adopt_encoding)
 
     def counter(self, shard: int, fragment: int) -> int:
@@ -111,7 +111,7 @@ class Memory:
     ) -> memoryview:
         index = self.index[shard, fragment]
         start = offsets[index]
-        return self.whole()[start : start + encoded_size(self.plan.element_counts[index], encoding)]
+        return self.whole()[start : start + self.plan.forms[index].byte_count(encoding)]
 
 
 def create() -> int:

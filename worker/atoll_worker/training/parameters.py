@@ -6,9 +6,9 @@ and from it the layout of fragments and slices (atoll_protos.layout).
 
     trainable parameter                travels; merged as spec.sync.merge says
     embedding, or a head tied to it    travels; plain mean, as published (arXiv 2604.21428)
-    floating-point buffer              travels; plain mean, without the outer optimizer: a step of
-                                       it would make a running variance negative; where it does
-                                       not change, every learner keeps its own bits
+    floating-point buffer              travels in f32 on any wire; plain mean, without the outer
+                                       optimizer: a step of it would make a running variance
+                                       negative; one that does not change keeps all of its bits
     buffer that is not finite          stays: a mask is a constant of the model
     frozen parameter                   stays: it is the same everywhere already
     integer or unsaved buffer          stays: a mean of counters has no meaning
@@ -22,6 +22,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Slice, TensorSpec
 from atoll_protos.tensors import DTYPES
@@ -109,11 +110,13 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
 
 
-def pairs(places: Sequence[Place], wanted: Slice, region: Tensor) -> list[tuple[Tensor, Tensor]]:
+def pairs(
+    places: Sequence[Place], wanted: Slice, region: Packed[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
     """For every piece of a slice: a view of the parameter, and a view of `region` of equal shape.
 
-    `region` is 1-d, `wanted.element_count` long, of any dtype. A piece is a whole tensor or some of
-    its rows, so parameters need not be contiguous.
+    `region` holds the slice's values. A piece is a whole tensor or some of its rows, so parameters
+    need not be contiguous.
     """
     found = []
     for piece in wanted.pieces:
@@ -121,7 +124,7 @@ def pairs(places: Sequence[Place], wanted: Slice, region: Tensor) -> list[tuple[
         if piece.element_count < tensor.numel():
             row = tensor[0].numel()
             tensor = tensor[piece.start // row : piece.stop // row]
-        part = region[piece.offset : piece.offset + piece.element_count]
+        part = region.part(range(piece.offset, piece.offset + piece.element_count))
         found.append((tensor, part.view(tensor.shape)))
     return found
 

@@ -44,8 +44,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
-from atoll_protos.tensors import FLOATS, from_bytes
+from atoll_protos.layout import Layout, Slice, build_layout
+from atoll_protos.tensors import from_bytes, packed
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import memory, messages
 from atoll_worker.link import socket as links
@@ -168,8 +168,9 @@ class Replica:
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
         self.copies_under_way[key] += 1
-        region = from_bytes(self.memory.capture(*key), FLOATS[memory.CAPTURE_ENCODING])
-        return self.staging.capture(pairs(self.places, self.slices[key], region))
+        owned = self.slices[key]
+        region = packed(self.memory.capture(*key), memory.CAPTURE_ENCODING, owned.form)
+        return self.staging.capture(pairs(self.places, owned, region))
 
     def capture_seed(self) -> None:
         """Fill every capture region with the model as it is, which may become version 0."""
@@ -223,11 +224,9 @@ class Replica:
     def _adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
         self.held.add(key)
         work.assigned[key] = None
-        region = from_bytes(self.memory.adopt(*key), FLOATS[self.memory.plan.adopt_encoding])
         owned = self.slices[key]
-        averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
-        ticket = self.staging.adopt(pairs(self.places, owned, region), blend, averaged)
-        work.tickets.append(ticket)
+        region = packed(self.memory.adopt(*key), self.memory.plan.adopt_encoding, owned.form)
+        work.tickets.append(self.staging.adopt(pairs(self.places, owned, region), blend))
 
     def _end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1

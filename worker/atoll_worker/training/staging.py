@@ -39,7 +39,6 @@ import torch
 from torch import Tensor
 
 Pairs: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # (view of the model, view of shared memory)
-Averaged: TypeAlias = Sequence[bool]  # for each pair: it is of a buffer
 
 
 class Ticket(Protocol):
@@ -63,7 +62,7 @@ class Staging(Protocol):
     def capture(self, pairs: Pairs) -> Ticket:
         """Model -> shared memory, converted to f32."""
 
-    def adopt(self, pairs: Pairs, blend: float, averaged: Averaged) -> Ticket:
+    def adopt(self, pairs: Pairs, blend: float) -> Ticket:
         """Shared memory -> model: theta <- blend * theta + (1 - blend) * value; see `assign`."""
 
     def scalar(self, value: Tensor) -> "Scalar":
@@ -94,21 +93,19 @@ class Done:
 
 
 @torch.no_grad()
-def assign(pairs: Pairs, blend: float, averaged: Averaged) -> None:
+def assign(pairs: Pairs, blend: float) -> None:
     """theta <- blend * theta + (1 - blend) * value for pairs (theta, value), in theta's dtype.
 
     blend = 0 overwrites (Decoupled DiLoCo, arXiv 2604.21428); blend = 0.5 is Streaming DiLoCo's
-    alpha (arXiv 2501.18512). A buffer keeps its own elements where the value is the same one, only
-    rounded to the wire: a constant (rotary frequencies) so keeps all of its bits.
+    alpha (arXiv 2501.18512). Where theta is not finite it takes the value as it is: a learner that
+    has diverged is healed by what it adopts. A blend of equal values is that value, bit for bit.
     """
-    for (theta, value), is_buffer in zip(pairs, averaged, strict=True):
-        mine = theta.clone() if is_buffer else None
+    for theta, value in pairs:
         if blend == 0.0:
             theta.copy_(value)
         else:
-            theta.lerp_(value.to(theta), 1.0 - blend)
-        if mine is not None:
-            theta.copy_(torch.where(mine.to(value.dtype) == value, mine, theta))
+            new = value.to(theta)
+            theta.copy_(torch.where(theta.isfinite(), theta.lerp(new, 1.0 - blend), new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +119,9 @@ class DirectStaging:
             region.copy_(theta)
         return Done()
 
-    def adopt(self, pairs: Pairs, blend: float, averaged: Averaged) -> Ticket:
+    def adopt(self, pairs: Pairs, blend: float) -> Ticket:
         """Copy now."""
-        assign(pairs, blend, averaged)
+        assign(pairs, blend)
         return Done()
 
     def scalar(self, value: Tensor) -> Scalar:
@@ -171,7 +168,7 @@ class CudaStaging:
             return EventTicket(self.stream.record_event(), gathered)
 
     @torch.no_grad()
-    def adopt(self, pairs: Pairs, blend: float, averaged: Averaged) -> Ticket:
+    def adopt(self, pairs: Pairs, blend: float) -> Ticket:
         """Copy on the side stream, then assign on the current stream when the copy is done."""
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
@@ -181,7 +178,7 @@ class CudaStaging:
         for value in arrived:
             value.record_stream(current)
         here = [(theta, value) for (theta, _), value in zip(pairs, arrived, strict=True)]
-        assign(here, blend, averaged)
+        assign(here, blend)
         return EventTicket(event)
 
     @torch.no_grad()

@@ -28,7 +28,7 @@ class Numbers(Protocol):
         """The seqlock counter of a capture region: odd while it is written."""
 
     def decode(
-        self, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
+        self, shard: int, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
     ) -> Base:
         """The base that a Publish carries; `held` is the one that a difference is added to."""
 
@@ -41,7 +41,7 @@ class Numbers(Protocol):
         Heavy, for a thread: who calls it looks at the region's counter before and after.
         """
 
-    def encode_difference(self, difference: Difference) -> Encoded:
+    def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
         """In the job's encoding of offers; heavy, for a thread."""
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
@@ -51,31 +51,30 @@ class Numbers(Protocol):
         """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
 
 
-def spans(layout: Layout, owned: Slice, base: Any) -> tuple[list[tuple[slice, Any]], list[slice]]:
-    """Where a learner does not hold a base of this dtype as it is: see arrays.difference.
+def rounded_spans(layout: Layout, owned: Slice, coded: Any) -> list[tuple[slice, Any]]:
+    """Where a learner does not hold a base as it is: see arrays.difference.
 
-    A parameter in f32 holds every base; one in bf16 or f16 holds those of its own type.
+    A tensor in f32 holds every base; one in bf16 or f16 holds those of its own type. A base has
+    buffers in f32, and parameters in the dtype `coded`.
     """
-    rounded, averaged = [], []
+    found = []
     for piece in owned.pieces:
-        span = slice(piece.offset, piece.offset + piece.element_count)
         tensor = layout.tensors[piece.tensor]
         dtype = arrays.DTYPES[tensor.dtype]
-        if dtype not in (base, arrays.F32):
-            rounded.append((span, dtype))
-        if tensor.merge == AVERAGE:
-            averaged.append(span)
-    return rounded, averaged
+        if dtype not in (arrays.F32 if tensor.merge == AVERAGE else coded, arrays.F32):
+            found.append((slice(piece.offset, piece.offset + piece.element_count), dtype))
+    return found
 
 
 class ArrayNumbers:
-    """See Numbers. Bases are 1-d numpy arrays: f32 on an f32 wire down, else bf16 (rule 17)."""
+    """See Numbers. A base is `codecs.Packed` with numpy arrays."""
 
     def __init__(self, memory: Memory, sync: Sync, layout: Layout) -> None:
-        self._memory, self._sync = memory, sync
-        base = arrays.FLOATS[base_encoding(sync.wire_down)]
-        self._spans = {
-            (each.shard, each.fragment): spans(layout, each, base) for each in layout.slices
+        self._memory, self._sync, self._layout = memory, sync, layout
+        coded = arrays.FLOATS[base_encoding(sync.wire_down)]
+        self._rounded = {
+            (each.shard, each.fragment): rounded_spans(layout, each, coded)
+            for each in layout.slices
         }
 
     def counter(self, shard: int, fragment: int) -> int:
@@ -83,27 +82,28 @@ class ArrayNumbers:
         return self._memory.counter(shard, fragment)
 
     def decode(
-        self, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
+        self, shard: int, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
     ) -> Base:
         """See Numbers."""
         if publish.difference:
             return arrays.moved(held, data, encoding)
-        return arrays.from_bytes(data, encoding)
+        form = self._layout.slice(shard, publish.version.slice).form
+        return arrays.packed(data, encoding, form)
 
     def place(self, shard: int, fragment: int, base: Base) -> None:
         """See Numbers."""
-        self._memory.adopt(shard, fragment)[:] = arrays.byte_view(base)
+        self._memory.adopt(shard, fragment)[:] = base.data
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
         """See Numbers."""
-        rounded, averaged = self._spans[shard, fragment]
         theta = self._captured(shard, fragment)
-        return arrays.difference(base, theta, rounded=rounded, averaged=averaged)
+        return arrays.difference(base, theta, rounded=self._rounded[shard, fragment])
 
-    def encode_difference(self, difference: Difference) -> Encoded:
+    def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
         """See Numbers."""
         encoding = encoding_of(self._sync.wire_up)
-        return encoding, arrays.encode(difference, encoding)
+        form = self._layout.slice(shard, fragment).form
+        return encoding, arrays.pack(difference, encoding, form)
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
         """See Numbers."""
@@ -111,7 +111,7 @@ class ArrayNumbers:
 
     def encode_base(self, base: Base) -> Encoded:
         """See Numbers."""
-        return arrays.encoding_of(base), arrays.byte_view(base)
+        return arrays.encoding_of(base), base.data
 
     def _captured(self, shard: int, fragment: int) -> arrays.Array:
         """The capture region itself, f32 [element_count]."""

@@ -38,7 +38,6 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs
 from atoll_protos.deadline import Deadline
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
@@ -184,13 +183,13 @@ class Transport:
         if not self.exchange.publish_started(shard, head.publish, self.now()):
             return None
         part = self.layout.slice(shard, head.publish.version.slice)
-        return codecs.encoded_size(part.element_count, head.encoding)
+        return part.form.byte_count(head.encoding)
 
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
         """See client.Listener."""
         publish = head.publish
         key = shard, publish.version.slice
-        base = self.numbers.decode(publish, head.encoding, payload, self.bases.get(key))
+        base = self.numbers.decode(shard, publish, head.encoding, payload, self.bases.get(key))
         self.candidates[*key, publish.version.version.number] = base
         self.feed(self.exchange.published(shard, publish, self.now()))
 
@@ -268,7 +267,7 @@ class Transport:
             difference = await asyncio.to_thread(self.numbers.difference, *key, base)
             if self.numbers.counter(*key) != counter:
                 return None
-            return await asyncio.to_thread(self.numbers.encode_difference, difference)
+            return await asyncio.to_thread(self.numbers.encode_difference, *key, difference)
 
     def _send_seed(self, shard: int) -> None:
         """The capture regions hold the model as it was made, until training begins."""
