@@ -21,7 +21,7 @@ def test_a_manifest_of_the_examples_is_valid(manifest: Path) -> None:
 def test_a_script_of_ones_own_trains_with_its_folder_command_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(EXAMPLES.parent)  # the manifest's workingDir is relative to it
+    monkeypatch.chdir(tmp_path)  # the manifest's workingDir begins in its own folder
     run_atoll(EXAMPLES / "script.yaml", tmp_path / "out", "--set", f"spec.steps={STEPS}")
 
     tokens = {}

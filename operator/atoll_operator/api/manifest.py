@@ -7,6 +7,7 @@ field and the remedy.
 import copy
 import reprlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pydantic
@@ -63,8 +64,7 @@ def document_in(text: str, changes: tuple[str, ...] = ()) -> dict[str, Any]:
         if document.get(field) != expected:
             problem = f"must be {expected}, got {document.get(field)!r}"
             raise SpecError(field, problem, f"write {field}: {expected}")
-    for change in changes:
-        _change(document, change)
+    _quote(document, dict(_change(document, change) for change in changes))
     return document
 
 
@@ -123,20 +123,70 @@ def _without_nulls(value: Any, key: str = "", *, template: bool = False) -> Any:
     return value
 
 
-def _change(document: dict[str, Any], change: str) -> None:
+def _change(document: dict[str, Any], change: str) -> tuple[str, "Entry"]:
+    """Make a change; returns its field, as errors name it, and the entry that was set."""
     path, separator, value = change.partition("=")
     keys = path.split(".")
     if not separator or keys[0] not in ("spec", "metadata") or len(keys) == 1:
         problem = "must have the form spec.FIELD=VALUE"
         raise SpecError(f"--set {change}", problem, "write --set spec.steps=100")
-    place = document
-    for key in keys[:-1]:
-        inner = place.setdefault(key, {})
-        if not isinstance(inner, dict):
-            remedy = f"set {key} as a whole, or change the manifest itself"
-            raise SpecError(path, f"{key} has no named fields", remedy)
-        place = inner
-    place[keys[-1]] = yaml.safe_load(value)
+    place: Any = document
+    field = ""
+    for number, name in enumerate(keys):
+        if isinstance(place, list):
+            key: Any = _index(place, name, path)
+            field += f"[{key}]"
+        elif isinstance(place, dict):
+            key = name
+            field += f".{name}" if field else name
+        else:
+            before = keys[number - 1]
+            remedy = f"set {before} as a whole, or change the manifest itself"
+            raise SpecError(path, f"{before} has no named fields", remedy)
+        if number == len(keys) - 1:
+            place[key] = yaml.safe_load(value)
+            return field, Entry(place, key, value)
+        if isinstance(place, dict):
+            place.setdefault(key, {})
+        place = place[key]
+    raise AssertionError("a path has an end")
+
+
+def _index(entries: list[Any], name: str, path: str) -> int:
+    """The entry of a list with this number, counted from 0, or with this name."""
+    names = [each.get("name") if isinstance(each, dict) else None for each in entries]
+    if name in names:
+        return names.index(name)
+    if name.isdecimal() and int(name) < len(entries):
+        return int(name)
+    known = ", ".join(str(each) for each in names if each)
+    remedy = f"give a number below {len(entries)}" + (f", or a name: {known}" if known else "")
+    raise SpecError(path, f"the list has no entry {name}", remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a change has set: `place[key]`, from this text."""
+
+    place: Any
+    key: Any
+    text: str
+
+
+def _quote(document: dict[str, Any], changed: dict[str, Entry]) -> None:
+    """Set numbers again as strings where a field wants one: a shell takes the quotes away."""
+    while changed:
+        try:
+            from_object(document)
+        except SpecError as error:
+            entry = changed.pop(error.field, None)
+            if entry is None or not error.problem.startswith(WORDS["string_type"][0]):
+                return
+            if type(entry.place[entry.key]) not in (int, float):
+                return
+            entry.place[entry.key] = entry.text
+        else:
+            return
 
 
 def _fill_preset(spec: dict[str, Any]) -> None:

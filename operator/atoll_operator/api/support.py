@@ -9,6 +9,7 @@ from atoll_operator.api.spec import Job
 from atoll_protos.errors import SpecError
 
 OF_EVERY_POD = {"name", "image", "imagePullPolicy", "resources", "ports", "volumeMounts"}
+BUILT_IN = "bytegpt"  # in the commands of the built-in model
 FORMER_DEFAULT_SECONDS = 3600  # an earlier CRD stored it in objects that never named the field
 
 
@@ -28,9 +29,30 @@ def nowhere(job: Job) -> SpecError | None:
 def on_this_machine(job: Job) -> SpecError | None:
     """What `atoll run` cannot do for this job; None when it can run it."""
     if job.spec.restore is None:
-        return nowhere(job)
+        return nowhere(job) or evaluator_of_another_model(job)
     remedy = "remove it, and use `atoll run --resume` with the --out folder of that run"
     return SpecError("spec.restore", "is NotSupported by atoll run", remedy)
+
+
+def evaluator_of_another_model(job: Job) -> SpecError | None:
+    """That the built-in evaluator cannot measure what the learners train; None if it can.
+
+    The operator does not refuse it: the evaluator ends with its reason, and hurts nobody.
+    """
+    evaluator = job.spec.evaluator
+    if evaluator is None or evaluator.template.container.command:
+        return None
+    template = job.spec.learner.template.container
+    commands = [template.command, *(each.pod_overrides.command for each in job.spec.regions)]
+    arguments = [template.args, *(each.pod_overrides.args for each in job.spec.regions)]
+    words = " ".join(word for each in (*commands, *arguments) for word in each)
+    if not any(commands) or BUILT_IN in words:
+        return None
+    return SpecError(
+        "spec.evaluator.template",
+        "has no command, so it measures the built-in model, which the learners do not train",
+        "give the evaluator's container a command of its own, or remove spec.evaluator",
+    )
 
 
 def on_a_cluster(job: Job) -> SpecError | None:

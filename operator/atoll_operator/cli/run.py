@@ -16,10 +16,9 @@ from atoll_operator.local.plan import MANIFEST_FILE
 from atoll_protos.errors import SpecError
 
 SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
---set spec.steps=100; --set spec.sync.fragments=4; --set spec.evaluator= (removes it);
---set 'spec.regions=[{name: us, learners: 2}, {name: eu}]' (a list is set as a whole);
---set 'spec.sync.outer.momentum="0.5"' (the value is YAML, so text that looks like a number
-needs quotes of its own)."""
+--set spec.steps=100; --set spec.sync.outer.momentum=0.5; --set spec.evaluator= (removes it);
+--set spec.regions.0.learners=2 or --set spec.regions.us.learners=2 (an entry of a list);
+--set 'spec.regions=[{name: us, learners: 2}, {name: eu}]' (the list as a whole)."""
 
 
 def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
@@ -88,7 +87,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     """
     from atoll_operator.local.run import train  # noqa: PLC0415 - only this verb needs gRPC
 
-    here = Path.cwd()
+    here = Path.cwd()  # of relative working folders: that of the script's user, or the manifest's
     if what.suffix == ".py":
         text = yaml.safe_dump(
             manifests.of_script(
@@ -103,7 +102,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     else:
         _refuse_of_script(what, learners=learners, steps=steps, regions=regions, more=arguments)
         what, out = _of_folder(what, out, resume=resume)
-        text = read_text(what)
+        text, here = read_text(what), what.resolve().parent
     document = manifest.document_in(text, tuple(change or ()))
     if gpus_per_learner is not None:
         document = manifests.with_gpus(document, gpus_per_learner)

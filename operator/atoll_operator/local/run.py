@@ -62,13 +62,13 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
+from atoll_operator.local.commands import check_startable
 from atoll_operator.local.ends import alike, words_of
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import (
     Supervisor,
-    check_startable,
     free_ports,
     shown,
     write_json,

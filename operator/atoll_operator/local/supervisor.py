@@ -46,7 +46,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -54,6 +53,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator.api.words import last_words
+from atoll_operator.local.commands import environment
 from atoll_operator.local.ends import (
     End,
     Record,
@@ -65,7 +65,6 @@ from atoll_operator.local.ends import (
 from atoll_operator.local.plan import Planned
 from atoll_operator.local.summary import read_lines
 from atoll_protos.environment import Env
-from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
@@ -240,24 +239,6 @@ def backoff_seconds(attempt: int) -> float:
     """
     low, high = BACKOFF_SECONDS
     return 0.0 if attempt == 1 else min(high, low * 2 ** min(attempt - 2, 16))
-
-
-def environment(planned: Planned) -> dict[str, str]:
-    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll."""
-    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
-    return {**os.environ, "PATH": path, **planned.env}
-
-
-def check_startable(planned: Iterable[Planned]) -> None:
-    """Raise SpecError for a template's folder or command that does not exist."""
-    for each in planned:
-        word, folder = each.command[0], Path(each.folder or ".")
-        field = f"spec.{each.role}.template"
-        if not folder.is_dir():
-            raise SpecError(field, f"workingDir {folder} is not a folder", "fix workingDir")
-        found = folder / word if os.path.dirname(word) else word
-        if shutil.which(found, path=environment(each)["PATH"]) is None:
-            raise SpecError(field, f"there is no command {word}", "fix command, or install it")
 
 
 def _ends_with_parent() -> list[str]:

@@ -14,7 +14,7 @@ from unit.kube.cluster_values import MANIFEST
         ("spec.steps=-3", "spec.steps: must be at least 1, got -3; give 1 or more"),
         ("spec.learner.hosts=65", "spec.learner.hosts: must be at most 64, got 65; give 64 or"),
         ("spec.stepz=3", "spec.stepz: is unknown; remove it or fix its spelling"),
-        ("spec.sync.outer.momentum=0.9", "spec.sync.outer.momentum: must be a string, got 0.9;"),
+        ("spec.sync.outer={momentum: 0.9}", "spec.sync.outer.momentum: must be a string, got 0.9;"),
         ("spec.sync.wire.up=int3", "spec.sync.wire.up: must be 'f32', 'bf16', 'int8' or 'int4',"),
         ("spec.regions=[]", "spec.regions: must have at least 1 entries, got []; add some"),
         ("spec.regions=[{learners: 1}]", "spec.regions[0].name: is missing; add it"),
@@ -23,13 +23,50 @@ from unit.kube.cluster_values import MANIFEST
         ("spec.regions=[{name: a}, {name: a}]", "spec.regions: a is there twice; give each"),
         ("metadata.name=", "metadata.name: is missing; add it"),
         ("spec=3", "--set spec=3: must have the form spec.FIELD=VALUE; write --set spec.steps"),
-        ("spec.regions.0.learners=2", "spec.regions.0.learners: regions has no named fields; set"),
+        ("spec.steps.x=2", "spec.steps.x: steps has no named fields; set"),
+        (
+            "spec.regions.9.learners=2",
+            "spec.regions.9.learners: the list has no entry 9; give a number below 2, or a name:",
+        ),
+        ("spec.regions.0.learners=some", "spec.regions[0].learners: must be a whole number, got"),
     ],
 )
 def test_a_wrong_field_is_named_with_problem_and_remedy(change: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse(MANIFEST, (change,))
     assert str(caught.value).startswith(message)
+
+
+def test_a_number_that_a_shell_has_taken_the_quotes_of_is_set_as_a_string() -> None:
+    changes = ("spec.sync.outer.momentum=0.9", "spec.sync.outer.learningRate=1", "spec.steps=7")
+    spec = parse(MANIFEST, changes).spec
+    assert (spec.sync.outer.momentum, spec.sync.outer.learning_rate) == ("0.9", "1")
+    assert spec.steps == 7
+
+
+def test_an_entry_of_a_list_is_changed_by_its_number_or_its_name() -> None:
+    changes = ("spec.regions.0.learners=5", "spec.regions.eu-west.learners=6")
+    assert [each.learners for each in parse(MANIFEST, changes).spec.regions] == [5, 6]
+
+
+def test_the_built_in_evaluator_does_not_fit_a_script_of_ones_own() -> None:
+    def refused(*containers: str) -> SpecError | None:
+        learner, evaluator = (
+            f"template={{spec: {{containers: [{{name: x, {each}}}]}}}}" for each in containers
+        )
+        changes = ("spec.learner." + learner, "spec.evaluator." + evaluator)
+        job = parse(MANIFEST, (*changes, "spec.evaluator.everySteps=20"))
+        found = support.on_this_machine(job)
+        on_a_cluster = support.on_a_cluster(job)
+        assert on_a_cluster is None or on_a_cluster.field == "spec.export"
+        return found
+
+    found = refused("command: [python, train.py]", "args: [--data, x]")
+    assert str(found).startswith("spec.evaluator.template: has no command, so it measures the")
+    assert "or remove spec.evaluator" in str(found)
+    assert refused("command: [python, train.py]", "command: [python, observe.py]") is None
+    assert refused("command: [atoll-worker, 'bytegpt.train:main']", "args: []") is None
+    assert refused("args: [--layers, '2']", "args: []") is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from atoll_operator import cli
 from atoll_operator.api.runfile import run_file
 from atoll_operator.local import progress
+from atoll_protos.errors import SpecError
 from unit.local.test_progress import NOW, job, reply
 
 HEAVY = ("torch", "grpc", "matplotlib", "kubernetes", "kopf", "numpy", "aiohttp")
@@ -40,6 +41,25 @@ def test_every_example_is_valid(file: Path) -> None:
     result = CliRunner().invoke(cli.app, ["validate", str(file)])
     assert result.exit_code == 0, result.output
     assert "valid" in result.output
+
+
+def test_validate_says_what_cannot_start_here(tmp_path: Path) -> None:
+    text = (EXAMPLES / "script.yaml").read_text()
+    (tmp_path / "job.yaml").write_text(text)
+    found = CliRunner().invoke(cli.app, ["validate", str(tmp_path / "job.yaml")])
+    assert found.exit_code == 0  # an image may hold it
+    assert f"there is no file train.py in {tmp_path}; fix command, or workingDir" in found.output
+    (tmp_path / "train.py").touch()
+    found = CliRunner().invoke(cli.app, ["validate", str(tmp_path / "job.yaml")])
+    assert "no file" not in found.output
+
+
+def test_validate_sees_an_evaluator_of_another_model(tmp_path: Path) -> None:
+    text = (EXAMPLES / "script.yaml").read_text() + "  evaluator: {everySteps: 20}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    found = CliRunner().invoke(cli.app, ["validate", str(tmp_path / "job.yaml")])
+    assert isinstance(found.exception, SpecError)
+    assert found.exception.field == "spec.evaluator.template"
 
 
 def test_validate_says_what_only_a_cluster_refuses() -> None:

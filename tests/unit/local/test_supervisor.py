@@ -13,10 +13,8 @@ from atoll_operator.local.supervisor import (
     Child,
     Supervisor,
     backoff_seconds,
-    check_startable,
     tail,
 )
-from atoll_protos.errors import SpecError
 
 STEADY = 1000.0
 SOON = 30.0  # far less than the waits would take
@@ -80,23 +78,6 @@ def test_python_in_a_template_is_the_one_that_has_atoll(run_of: Start) -> None:
     assert run.start()
     run.end()
     assert run.child.log.read_text().strip() == sys.prefix
-
-
-def test_a_command_that_is_there_may_start() -> None:
-    check_startable([learner("python"), learner(sys.executable)])
-
-
-@pytest.mark.parametrize(
-    ("planned", "problem"),
-    [
-        (learner("no-such-command"), "no command no-such-command"),
-        (learner("./train"), "no command ./train"),
-        (learner("python", folder="no-such-folder"), "no-such-folder is not a folder"),
-    ],
-)
-def test_a_command_or_folder_that_is_not_there_is_named(planned: Planned, problem: str) -> None:
-    with pytest.raises(SpecError, match=rf"spec\.learner\.template: .*{problem}"):
-        check_startable([planned])
 
 
 def test_a_process_that_ends_with_0_before_the_job_is_final_is_started_again(
