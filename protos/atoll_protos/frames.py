@@ -55,7 +55,9 @@ import atoll_protos.v1.atoll_pb2 as pb
 
 MAGIC: Final = 0xA701
 CHUNK_BYTES: Final = 1 << 20
-HEAD_BYTES_MAX: Final = 1 << 20  # a Publish names what it holds of every slot: some 70 bytes each
+# A Publish names what it holds of every slot, some 70 bytes each; an offer may bring a data state
+# of names.DATA_STATE_BYTES_MAX.
+HEAD_BYTES_MAX: Final = (1 << 20) + (64 << 10)
 # magic, kind, zero, transfer, offset, length, check: xxh3_64 of a head's or trailer's payload,
 # 0 in a chunk, which the trailer's checksum covers.
 HEADER: Final = struct.Struct("<HBBIQQQ")

@@ -40,9 +40,10 @@ registrar. tests/sim runs this same class in virtual time with symbols in place 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import structlog
 
@@ -76,11 +77,15 @@ from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome
 from atoll_syncer.outside import Machine, Making, Port, Values
 from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage import data_states
 from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import DeposedError, Heartbeat
-from atoll_syncer.storage.store import StoreError
+from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreMissing
 from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
+from atoll_syncer.storage.versions import Origin
 from atoll_syncer.tidying import Tidying
+
+NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 log = structlog.get_logger()
 
@@ -127,7 +132,24 @@ class Driver:
         for fragment, trouble in lost.items():
             log.error("committed data is lost", slice=fragment, trouble=str(trouble))
             self.metrics.store_troubles.labels(trouble.kind).inc()
-        return self.shard.lost(set(lost), self.now())
+        effects = self.shard.data_states_read(await self._read_data_states())
+        return [*effects, *self.shard.lost(set(lost), self.now())]
+
+    async def _read_data_states(self) -> dict[str, bytes]:
+        """Those that the history names, by slot; what is damaged or gone is left out."""
+        named, found = self.shard.history.data_states, dict[str, bytes]()
+        for name in sorted(set(named.values())):
+            try:
+                states = await self.background.until_stored(
+                    Thread.MERGE, partial(data_states.read, self.store, name)
+                )
+            except (StoreCorrupt, StoreMissing) as trouble:
+                slots = sorted(slot for slot, each in named.items() if each == name)
+                log.error("data states are lost", slots=slots, trouble=str(trouble))
+                self.metrics.store_troubles.labels(trouble.kind).inc()
+            else:
+                found |= {slot: each for slot, each in states.items() if named.get(slot) == name}
+        return found
 
     async def stop(self) -> None:
         """Finish the log's queue, at most for two seconds, and end."""
@@ -242,7 +264,7 @@ class Driver:
                 values.drop(effect)
             case Merge():
                 making = values.begin_merge(effect, history.run, history.epoch)
-                self.background.spawn(self._merge(making))
+                self.background.spawn(self._merge(making, effect.data_states))
             case StoreSeed():
                 makings = values.begin_seed(effect, history.run, history.epoch)
                 self.background.spawn(self._seed(makings, effect.session))
@@ -270,10 +292,11 @@ class Driver:
         log.error("a bug ends this process", exc_info=error)
         self._failed(error)
 
-    async def _merge(self, making: Making) -> None:
+    async def _merge(self, making: Making, kept: Mapping[str, bytes] = NOTHING) -> None:
         outcome = await self._make(making)
         if outcome.left_out:
             log.error("offers not merged: not finite", slots=sorted(outcome.left_out))
+        name = await self._write_data_states(outcome, kept)
         self.feed(
             self.shard.merged(
                 outcome.slice,
@@ -281,7 +304,24 @@ class Driver:
                 outcome.object,
                 self.now(),
                 outcome.left_out,
+                name,
             )
+        )
+
+    async def _write_data_states(self, outcome: Outcome, kept: Mapping[str, bytes]) -> str:
+        """The object's name; empty where no merged offer has a data state."""
+        merged = {slot: each for slot, each in kept.items() if slot not in outcome.left_out}
+        if not merged:
+            return ""
+        origin = Origin(
+            run=self.shard.history.run,
+            shard=self.shard.number,
+            slice=outcome.slice,
+            number=outcome.number,
+            epoch=self.shard.history.epoch,
+        )
+        return await self.background.until_stored(
+            Thread.MERGE, lambda: data_states.write(self.store, origin, merged)
         )
 
     async def _seed(self, makings: Sequence[Making], session: int) -> None:

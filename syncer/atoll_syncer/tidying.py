@@ -56,7 +56,8 @@ class Tidying:
         """An entry is durable, and the history holds it: note what there is to do now."""
         if isinstance(entry, TermBegun | Committed):
             live = history.live_objects()
-            self._collector.note(live)
+            named = entry.data_states.values() if isinstance(entry, Committed) else ()
+            self._collector.note(live, frozenset(named))
             self._begin("objects", self._collector.remove)
             if not self._swept:
                 self._swept = True

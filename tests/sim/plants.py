@@ -15,7 +15,7 @@ from atoll_syncer.model import recovery
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.effects import Append, Drop, Effect, Send
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Committed, Entry, Taken, TermBegun
+from atoll_syncer.model.log import Committed, Entry, Merged, Taken, TermBegun
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import Standing, State
@@ -25,8 +25,9 @@ from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import takeover
 from atoll_syncer.tidying import Tidying
 from atoll_worker.link.messages import Adopt, Start
-from atoll_worker.rules import adoption, slices
+from atoll_worker.rules import adoption, joining, slices
 from atoll_worker.rules import state as learner_state
+from atoll_worker.rules.state import Progress
 from atoll_worker.transport.transport import Transport
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
@@ -492,6 +493,37 @@ def learners_that_begin_their_data_again(patch: Patch) -> None:
     patch.setattr(sessions, "welcome", forgetful)
 
 
+def the_data_state_of_the_last_welcome(patch: Patch) -> None:
+    """Rule 28."""
+    note = joining._note_cursor
+
+    def last(progress: Progress, welcome: pb.Welcome) -> None:
+        note(progress, welcome)
+        progress.data_state = welcome.data_state if welcome.HasField("data_state") else None
+
+    patch.setattr(joining, "_note_cursor", last)
+
+
+def a_data_state_that_stays_when_its_cursor_moves(patch: Patch) -> None:
+    """Rule 28."""
+    merge = History._merge
+
+    def stays(self: History, fragment: int, each: Merged, data_state: str = "") -> None:
+        merge(self, fragment, each, data_state or self.data_states.get(each.slot, ""))
+
+    patch.setattr(History, "_merge", stays)
+
+
+def the_durable_data_state_for_a_cursor_under_way(patch: Patch) -> None:
+    """Rule 28."""
+    cursor = rounds.cursor
+
+    def mixed(state: State, slot: str) -> tuple[int, bytes | None]:
+        return cursor(state, slot)[0], state.rounds.data_states.get(slot)
+
+    patch.setattr(rounds, "cursor", mixed)
+
+
 def late_work_that_counts_as_overlap(patch: Patch) -> None:
     """Rule 13's law."""
 
@@ -545,5 +577,8 @@ PLANTS = (
     Plant(rule="2 (old run)", plant=runs_that_are_not_compared, seed=127),
     Plant(rule="4 (word)", plant=words_that_count_whatever_their_number, seed=23),
     Plant(rule="28", plant=learners_that_begin_their_data_again),
+    Plant(rule="28 (data state)", plant=the_data_state_of_the_last_welcome),
+    Plant(rule="28 (data state)", plant=a_data_state_that_stays_when_its_cursor_moves),
+    Plant(rule="28 (data state)", plant=the_durable_data_state_for_a_cursor_under_way),
     Plant(rule="13 (law)", plant=late_work_that_counts_as_overlap, seed=5),
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sim.world import World
 
 LINK_SECONDS = 0.0005
+NO_DATA_STATE = 5  # at multiples of it a script gives none
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +49,11 @@ class Training:
     step_seconds: float = 0.0
     inbox: list[Any] = field(default_factory=list)
     bases: dict[Key, tuple[Value, int]] = field(default_factory=dict)  # and t_m at adoption
+
+
+def data_state_at(slot: str, cursor: int) -> bytes | None:
+    """What the slot's script keeps with that cursor; at some it gives nothing."""
+    return f"{slot} at {cursor}".encode() if cursor % NO_DATA_STATE else None
 
 
 class TrainingProcess(Process, abc.ABC):
@@ -192,5 +198,6 @@ class TrainingProcess(Process, abc.ABC):
             adopted=tuple(adopted),
             captured=tuple(captured),
             again=again,
+            data_state=data_state_at(self.slot, training.cursor) if captured else None,
         )
         self.say_boundary(boundary)

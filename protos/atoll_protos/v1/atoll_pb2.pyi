@@ -148,7 +148,7 @@ class ToShard(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer")
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class Join(_message.Message):
     T_M_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     OBSERVER_FIELD_NUMBER: _ClassVar[int]
+    STARTING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run_hash: str
     layout_digest: str
@@ -177,7 +178,8 @@ class Join(_message.Message):
     t_m: int
     cursor: int
     observer: bool
-    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ...) -> None: ...
+    starting: bool
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds")
@@ -260,7 +262,7 @@ class ToLearner(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret")
+    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret", "data_state")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +272,7 @@ class Welcome(_message.Message):
     NEEDS_MODEL_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    DATA_STATE_FIELD_NUMBER: _ClassVar[int]
     run: str
     incarnation: int
     epoch: int
@@ -279,7 +282,8 @@ class Welcome(_message.Message):
     needs_model: bool
     heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
     secret: str
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ...) -> None: ...
+    data_state: bytes
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("slice", "base", "due")
@@ -342,7 +346,7 @@ class Transfer(_message.Message):
     def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor", "base_digest")
+    __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor", "base_digest", "data_state", "same_data_state")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_FIELD_NUMBER: _ClassVar[int]
@@ -350,6 +354,8 @@ class Offer(_message.Message):
     T_M_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DATA_STATE_FIELD_NUMBER: _ClassVar[int]
+    SAME_DATA_STATE_FIELD_NUMBER: _ClassVar[int]
     slice: int
     base: int
     capture: int
@@ -357,7 +363,9 @@ class Offer(_message.Message):
     t_m: int
     cursor: int
     base_digest: str
-    def __init__(self, slice: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., base_digest: _Optional[str] = ...) -> None: ...
+    data_state: bytes
+    same_data_state: bool
+    def __init__(self, slice: _Optional[int] = ..., base: _Optional[int] = ..., capture: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., base_digest: _Optional[str] = ..., data_state: _Optional[bytes] = ..., same_data_state: bool = ...) -> None: ...
 
 class Seed(_message.Message):
     __slots__ = ("slice",)

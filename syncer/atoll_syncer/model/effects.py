@@ -4,7 +4,8 @@
 whether trying again helps (rule 3).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -67,11 +68,12 @@ class Append:
 class Merge:
     """Merge staged offers onto the head, summed in this order, and write the new version's object.
 
-    `Shard.merged` follows (rule 12).
+    The data states, by slot, are written as well, in one object. `Shard.merged` follows (rule 12).
     """
 
     slice: int
     participants: tuple[Participant, ...]
+    data_states: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

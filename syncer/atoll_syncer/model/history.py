@@ -75,6 +75,7 @@ class History:
     merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
     tokens: dict[str, int] = field(default_factory=dict)  # slot: of its earlier instances
     cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
+    data_states: dict[str, str] = field(default_factory=dict)  # slot: object with its cursor's
     named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
     due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
     tick: int = 0  # the largest in any entry
@@ -206,8 +207,12 @@ class History:
         return self.lost_before_seed >= ENTRIES_OF_A_TRAINED_LOG
 
     def live_objects(self) -> set[str]:
-        """Objects of the newest two versions of each slice; others may be collected."""
-        return {head.object for heads in (self.heads, self.previous) for head in heads.values()}
+        """Those of the newest two versions of each slice, and of the slots' data states.
+
+        Others may be collected.
+        """
+        versions = {each.object for of in (self.heads, self.previous) for each in of.values()}
+        return versions | set(self.data_states.values())
 
     def _take(self, entry: Taken) -> None:
         """The instance that had the slot is superseded for good."""
@@ -262,7 +267,7 @@ class History:
                 capture=part.capture,
                 cursor=part.cursor,
             )
-            self._merge(entry.slice, merged)
+            self._merge(entry.slice, merged, entry.data_states.get(part.slot, ""))
 
     def lineage(self, fragment: int) -> list[Merged]:
         """What the head of a slice holds of every slot; cursors are the largest of any slice."""
@@ -272,7 +277,13 @@ class History:
             if of == fragment
         ]
 
-    def _merge(self, fragment: int, each: Merged) -> None:
+    def _merge(self, fragment: int, each: Merged, data_state: str = "") -> None:
+        """`data_state` is the object that holds the one of this cursor; empty: there is none."""
         self.merged[fragment, each.slot] = each
         self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
-        self.cursors[each.slot] = max(self.cursors.get(each.slot, 0), each.cursor)
+        if each.cursor <= self.cursors.get(each.slot, -1):
+            return
+        self.cursors[each.slot] = each.cursor
+        self.data_states.pop(each.slot, None)  # it belongs to a smaller cursor
+        if data_state:
+            self.data_states[each.slot] = data_state

@@ -11,7 +11,7 @@ program ignores fields that it does not know.
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 
@@ -116,7 +116,8 @@ class Committed:
     """One version of a slice.
 
     A recovered one has no participants and zero momentum; its `base` is the number under which a
-    learner held its value, whose lineage it has (rule 22).
+    learner held its value, whose lineage it has (rule 22). `data_states` names, by slot, the object
+    that holds the data state of a participant's cursor (rule 28).
     """
 
     slice: int
@@ -134,6 +135,7 @@ class Committed:
     lineage: tuple[Merged, ...] = ()
     tensors: tuple[Mapping[str, Any], ...] = ()  # of a recovered store's first entry
     layout_digest: str = ""
+    data_states: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class Session:
     """One connection of an instance. Times are monotonic seconds.
 
     rules/sessions writes `welcomed`; rules/publishing writes `held` and `claims`; rules/rounds
-    writes `credits`; rules/transfers writes `receiving`, `asked_at` and `heard_at`.
+    writes `credits`; rules/transfers writes `receiving`, `asked_at`, `heard_at`, `data_state`.
     """
 
     number: int
@@ -46,6 +46,7 @@ class Session:
     receiving: pb.Transfer | None = None  # the transfer that is under way
     asked_at: float = 0.0  # of the newest transfer: its Call, or its head where there was none
     heard_at: float = 0.0  # when a transfer last began or was whole
+    data_state: bytes | None = None  # of the last offer that brought one
 
     @property
     def slot(self) -> str:

@@ -22,6 +22,8 @@ class Round:
     opened_at: float
     called: dict[str, float] = field(default_factory=dict)  # slot: when
     complete: dict[str, Participant] = field(default_factory=dict)  # slot: its newest offer
+    complete_at: dict[str, float] = field(default_factory=dict)  # slot: when its first one was
+    data_states: dict[str, bytes] = field(default_factory=dict)  # slot: of its offer in `complete`
     quorum_at: float | None = None  # when the K-th offer was complete
     grace_seconds: float = 0.0  # counted from `quorum_at`
     last: bool = False
@@ -36,11 +38,33 @@ class Round:
         """The complete offers in slot order: a replay gives the same bits (rule 12)."""
         return tuple(self.complete[slot] for slot in sorted(self.complete))
 
-    def add(self, offer: Participant, quorum: int, grace_seconds: float, now: float) -> None:
-        """A complete offer; the K-th starts the grace."""
-        self.complete[offer.slot] = offer
+    def add(
+        self,
+        offer: Participant,
+        quorum: int,
+        grace_seconds: float,
+        now: float,
+        data_state: bytes | None = None,
+    ) -> None:
+        """A complete offer, with the data state of its cursor; the K-th starts the grace."""
+        complete_at = self.complete_at.get(offer.slot, now)
+        self.remove(offer.slot)
+        self.complete[offer.slot], self.complete_at[offer.slot] = offer, complete_at
+        if data_state is not None:
+            self.data_states[offer.slot] = data_state
         if self.quorum_at is None and len(self.complete) >= quorum:
             self.quorum_at, self.grace_seconds = now, grace_seconds
+
+    def remove(self, slot: str) -> Participant | None:
+        """Forget the offer of a slot; returns it."""
+        self.complete_at.pop(slot, None)
+        self.data_states.pop(slot, None)
+        return self.complete.pop(slot, None)
+
+    def count_grace_again(self, quorum: int) -> None:
+        """An offer was removed: the grace counts from the K-th of those that stay."""
+        if self.quorum_at is not None and len(self.complete_at) >= quorum:
+            self.quorum_at = max(self.quorum_at, sorted(self.complete_at.values())[quorum - 1])
 
 
 @dataclass(frozen=True, slots=True)

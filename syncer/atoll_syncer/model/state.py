@@ -144,6 +144,7 @@ class Rounds:
     finished: set[int] = field(default_factory=set)  # slices that had their last round
     late: int = 0  # offers that completed too late to count
     refused: dict[str, Refused] = field(default_factory=dict)  # by slot, until its next good offer
+    data_states: dict[str, bytes] = field(default_factory=dict)  # by slot: those of the history
 
 
 @dataclass(slots=True, kw_only=True)

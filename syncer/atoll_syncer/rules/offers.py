@@ -11,6 +11,7 @@ least: one learner that has diverged must not make a slice stand still for all.
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
+from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_protos.states import slot_text
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.roster import Session, Slot
@@ -108,6 +109,10 @@ def objection(state: State, sender: Session, offer: pb.Offer) -> str:
     """Why an offer may not come; empty when it may."""
     if offer.capture < 1 or offer.counters.steps != offer.capture:
         return f"slice {offer.slice}: an offer of {offer.capture} steps"
+    if len(offer.data_state) > DATA_STATE_BYTES_MAX:
+        return f"slice {offer.slice}: a data state of {len(offer.data_state)} bytes"
+    if offer.same_data_state and sender.data_state is None:
+        return f"slice {offer.slice}: no offer of this session has brought a data state"
     if state.sync.lockstep:
         return _hand_over_objection(state, sender, offer)
     credit = sender.credits.get(offer.slice)
@@ -141,6 +146,13 @@ def is_on_the_head(state: State, offer: pb.Offer) -> bool:
     if head is None or state.is_lost(offer.slice):
         return False
     return (offer.base, offer.base_digest) == (head.number, head.digest)
+
+
+def data_state(sender: Session, offer: pb.Offer) -> bytes | None:
+    """What the learner keeps with the offer's cursor; a session carries it once (rule 28)."""
+    if offer.same_data_state:
+        return sender.data_state
+    return offer.data_state if offer.HasField("data_state") else None
 
 
 def participant(state: State, slot: str, offer: pb.Offer) -> Participant:

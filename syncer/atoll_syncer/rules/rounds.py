@@ -43,6 +43,7 @@ grows until a slow link gets in).
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -208,7 +209,8 @@ def completed(
         each.due = min(each.due, offer.t_m)
     each.refused.discard(part.slot)
     quorum = offers.quorum(state, each, standing)
-    each.add(part, quorum, standing.grace_seconds, now)
+    data_state = offers.data_state(sender, offer)
+    each.add(part, quorum, standing.grace_seconds, now, data_state)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *look(state, offer.slice, standing, now)]
 
@@ -239,21 +241,43 @@ def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
     for each in state.rounds.open.values():
         offer = each.complete.get(slot)
         if offer is not None and each.closed_at is None:
-            del each.complete[slot]
+            each.remove(slot)
             each.called.pop(slot, None)  # the successor gets a Call of its own
             if len(each.complete) < offers.quorum(state, each, standing):
                 each.quorum_at = None
+            each.count_grace_again(offers.quorum(state, each, standing))
             effects.append(drop(each.slice, offer))
     return effects
 
 
-def cursor_under_way(state: State, slot: str) -> int:
-    """The slot's largest data cursor in a merge whose entry is not durable yet (rule 28).
+def cursor(state: State, slot: str) -> tuple[int, bytes | None]:
+    """Where the slot's data goes on, and the data state that belongs to this cursor (rule 28).
 
-    A successor may be welcomed meanwhile; it must not train on that data again.
+    It is the largest cursor of any version, those included whose entry is not durable yet. A
+    successor may be welcomed meanwhile, and must not train on that data again.
     """
-    merging = (each for each in state.rounds.open.values() if each.closed_at is not None)
-    return max((e.complete[slot].cursor for e in merging if slot in e.complete), default=0)
+    known: list[tuple[int, bytes | None]] = [
+        (state.history.cursors.get(slot, 0), state.rounds.data_states.get(slot))
+    ]
+    for each in state.rounds.open.values():
+        if each.closed_at is not None and slot in each.complete:
+            known.append((each.complete[slot].cursor, each.data_states.get(slot)))
+    return max(known, key=lambda pair: (pair[0], pair[1] is not None))
+
+
+def _keep_data_states(state: State, entry: log.Committed, new: Mapping[str, bytes]) -> None:
+    """After an entry: the data states that belong to the cursors of the history, and no others."""
+    kept, named = state.rounds.data_states, state.history.data_states
+    for slot, data_state in new.items():
+        if slot in named and named[slot] == entry.data_states.get(slot):
+            kept[slot] = data_state
+    for slot in kept.keys() - named.keys():
+        del kept[slot]
+
+
+def data_states_read(state: State, data_states: Mapping[str, bytes]) -> None:
+    """What the store holds of the data states that the history names, by slot."""
+    state.rounds.data_states = dict(data_states)
 
 
 def drop(fragment: int, offer: Participant) -> Drop:
@@ -300,23 +324,33 @@ def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
     each.closed_at, each.reason = now, reason
     waited = state.rounds.timings.quorum.add((each.quorum_at or now) - each.opened_at)
     state.rounds.timings = dataclasses.replace(state.rounds.timings, quorum=waited)
-    return [Merge(each.slice, each.participants)]
+    cursors = state.history.cursors
+    for part in each.participants:
+        if part.cursor <= cursors.get(part.slot, 0):
+            each.data_states.pop(part.slot, None)  # a newer one is kept already
+    return [Merge(each.slice, each.participants, dict(each.data_states))]
 
 
 # ------------------------------------------------------------ 6 and 7: a version
 
 
 def merged(
-    state: State, fragment: int, digest: str, name: str, left_out: frozenset[str]
+    state: State,
+    fragment: int,
+    digest: str,
+    name: str,
+    left_out: frozenset[str],
+    data_states: str,
 ) -> list[Effect]:
-    """The version's objects are written; its entry makes it count.
+    """The version's objects are written, `data_states` too; its entry makes it count.
 
     The offers of `left_out` are not in it, since it would not be finite with them: they are late.
     """
     each = state.rounds.open[fragment]
     effects: list[Effect] = []
     for slot in sorted(left_out):
-        part = each.complete.pop(slot)
+        part = each.remove(slot)
+        assert part is not None, "an offer that was not merged"
         each.not_finite.add(slot)
         effects += _late(state, fragment, part)
     if left_out:
@@ -335,6 +369,7 @@ def merged(
         last=each.last,
         recovered=False,
         participants=each.participants,
+        data_states=dict.fromkeys(sorted(each.data_states), data_states),
     )
     return [*effects, Append(entry)]
 
@@ -342,6 +377,7 @@ def merged(
 def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
     """The version is durable: every session gets it."""
     each = state.rounds.open.pop(entry.slice)
+    _keep_data_states(state, entry, each.data_states)
     reach(state, entry.tick)
     note_start(state, entry.slice, entry.due)
     if entry.last:
@@ -401,5 +437,6 @@ def abandon(state: State, fragment: int) -> list[Effect]:
 
 def recovered(state: State, entry: log.Committed) -> None:
     """A lost version is back: the slice's next round comes when it is due."""
+    _keep_data_states(state, entry, {})
     state.rounds.finished.discard(entry.slice)
     note_start(state, entry.slice, entry.due)

@@ -125,15 +125,15 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     lost = recovery.versions_claimed(state, joined, now)
     if joined.slot and (history.heads or state.recovery is not None):
         clock.jump(state, joined.join.tick_seen)
+    cursor, data_state = rounds.cursor(state, joined.slot)
     message = pb.Welcome(
         run=history.run,
         incarnation=incarnation,
         epoch=history.epoch,
         session=session,
         tick=state.clock.tick,
-        cursor=max(
-            history.cursors.get(joined.slot, 0), rounds.cursor_under_way(state, joined.slot)
-        ),
+        cursor=cursor,
+        data_state=data_state if joined.join.starting else None,
         needs_model=seeding.needs_model(state, joined),
         heads=state.heads(),
     )

@@ -48,6 +48,7 @@ begin rounds that are due, close rounds whose time has come, log the end. `_move
 `Standing` (who trains, quorum, grace) once and passes it down.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -291,6 +292,11 @@ class Shard:
         """The slices whose heads the store does not give back; before the first session."""
         return recovery.restored(self.state, fragments, now)
 
+    def data_states_read(self, data_states: Mapping[str, bytes]) -> list[Effect]:
+        """By slot: what the store holds of those in the history; before the first session."""
+        rounds.data_states_read(self.state, data_states)
+        return []
+
     def does_not_fit(self, digest: str, reason: str) -> list[Effect]:
         """There is no memory for the values of the layout that SetModel announced."""
         return self._without_ended(seeding.does_not_fit(self.state, digest, reason))
@@ -306,12 +312,16 @@ class Shard:
         name: str,
         now: float,
         left_out: frozenset[str] = frozenset(),
+        data_states: str = "",
     ) -> list[Effect]:
-        """A round's version is written, without the offers of `left_out`, or one that was held."""
+        """A round's version is written, without the offers of `left_out`, or one that was held.
+
+        `data_states` is the object with the data states of the Merge; empty where it had none.
+        """
         lost = self.state.recovery
         if lost is not None and fragment in lost.asked:
             return recovery.stored(self.state, fragment, digest, name)
-        return rounds.merged(self.state, fragment, digest, name, left_out)
+        return rounds.merged(self.state, fragment, digest, name, left_out, data_states)
 
     def part_written(self, file: str, digest: str) -> list[Effect]:
         """This shard's part of the export is written."""

@@ -46,6 +46,8 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
         return _end(session, reason)
     if transfer.encoding != encoding:
         return _end(session, "the encoding is not the run file's")
+    if transfer.offer.HasField("data_state"):
+        sender.data_state = transfer.offer.data_state
     credit = rounds.spend_credit(sender, fragment) if kind == "offer" else None
     sender.receiving, sender.heard_at = transfer, now
     sender.asked_at = credit.called_at if credit else now

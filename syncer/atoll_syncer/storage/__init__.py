@@ -11,6 +11,7 @@ and corrupt are losses.
     journal    one shard's log: read in order, appended conditionally; its heartbeat
     snapshots  what a start needs of a long log, and the removal of entries before it
     versions   one version of a slice as an object, and the removal of old ones
+    data_states  what learners' scripts keep with their cursors, an object for each commit
     tape       the event tape: one JSON line per event
     export     the finished model in Hugging Face layout
     takeover   a process waits until it may take a shard over

@@ -24,6 +24,7 @@ DTYPES = {
     torch.float16: "F16",
     torch.float64: "F64",
     torch.int64: "I64",
+    torch.uint8: "U8",
 }
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 HEADER_BYTES_MAX = 100 << 20

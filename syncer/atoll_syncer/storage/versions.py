@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import threading
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass
 
 from atoll_protos.codecs import BY_WIRE, Wire
@@ -21,7 +22,7 @@ from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, object_name
 
-HEADER_BYTES = 64 << 10
+HEADER_BYTES = 2 << 20  # that of data states names every slot
 LOST = "let it be taken back from a learner, or restore a checkpoint"
 
 
@@ -89,7 +90,7 @@ def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -
 
 
 class Collector:
-    """Removes objects, but for those of the newest two versions of each slice.
+    """Removes objects, but for those that a start needs (`History.live_objects`).
 
     It removes objects of entries that this process has read (`note`, then `remove`) and, at its
     first term, objects without an entry whose epoch is below its own (`sweep`): such an entry can
@@ -115,12 +116,13 @@ class Collector:
                 removed += 1
         return removed
 
-    def note(self, live: set[str]) -> None:
+    def note(self, live: set[str], named: Set[str] = frozenset()) -> None:
         """After each entry: what was alive before it and is not any more may be removed.
 
-        May be called while `remove` runs in another thread.
+        So may what this entry names and nobody needs. May be called while `remove` runs in another
+        thread.
         """
-        self._unneeded.extend(sorted(self._live - live))
+        self._unneeded.extend(sorted((self._live | named) - live))
         self._live = set(live)
 
     def remove(self) -> None:

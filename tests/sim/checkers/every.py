@@ -2,6 +2,7 @@
 
 from sim.checkers.kept import (
     CursorChecker,
+    DataStateChecker,
     LengthChecker,
     OldRunChecker,
     SeenChecker,
@@ -53,4 +54,5 @@ ALL: tuple[type[Watcher], ...] = (
     OldRunChecker,
     WordChecker,
     CursorChecker,
+    DataStateChecker,
 )

@@ -7,6 +7,7 @@ from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Effect
 from atoll_syncer.model.log import Committed, Ended, Entry, Owned
 from atoll_worker.link.messages import Start
+from sim.training_process import data_state_at
 from sim.watch import Watcher
 
 if TYPE_CHECKING:
@@ -86,6 +87,19 @@ class WordChecker(Watcher):
             read = self.named.get((entry.slot, entry.uid), set())
             self.require(last in read, f"{entry} after word {last}, named with {sorted(read)}")
             self.require(entry.word > last, f"{entry} after word {last}")
+
+
+class DataStateChecker(Watcher):
+    """Rule 28: a learner gets the data state of the cursor with which it starts, or none."""
+
+    rule = "28 (data state)"
+
+    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+        if isinstance(command, Start) and not learner.observer:
+            given, cursor = command.data_state, command.cursor
+            right = given == data_state_at(learner.slot, cursor)
+            lost = given is None and self.world.scenario.loses_a_store
+            self.require(right or lost, f"{learner.name} starts at {cursor} with {given!r}")
 
 
 class CursorChecker(Watcher):

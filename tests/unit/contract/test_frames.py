@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.channels import BULK_BYTES_MAX
 from atoll_protos.frames import (
     CHUNK_BYTES,
     HEAD_BYTES_MAX,
@@ -22,7 +23,7 @@ from atoll_protos.frames import (
     encode_frame,
     transfer_frames,
 )
-from atoll_protos.names import slot_name
+from atoll_protos.names import DATA_STATE_BYTES_MAX, slot_name
 from atoll_protos.run import LEARNERS_MAX
 
 
@@ -191,7 +192,10 @@ OTHER = encode_frame(Kind.CHUNK, 2, 0, b"0123456789")
         ([START, encode_frame(Kind.CHUNK, 1, 0, b"x" * 11)], "more than the 10 bytes of its head"),
         ([START, encode_frame(Kind.CHUNK, 1, 0, b"")], "a chunk is empty"),
         ([encode_frame(Kind.CHUNK, 1, 0, bytes(CHUNK_BYTES + 1))], "a chunk of 1048577 bytes"),
-        ([encode_frame(Kind.HEAD, 1, 0, bytes(HEAD_BYTES_MAX + 1))], "the most is 1048576"),
+        (
+            [encode_frame(Kind.HEAD, 1, 0, bytes(HEAD_BYTES_MAX + 1))],
+            f"the most is {HEAD_BYTES_MAX}",
+        ),
         ([encode_frame(Kind.HEAD, 1, 0, b"\xff")], "the head is not a Transfer"),
         ([encode_frame(Kind.HEAD, 1, 8, b"")], "a head at byte 8"),
         (
@@ -232,6 +236,14 @@ def test_a_payload_is_sent_from_any_view_without_being_copied_first() -> None:
     assert decode_frame(first).kind is Kind.HEAD
     (whole,) = assemble(list(transfer_frames(1, head(64), payload)), 64)
     assert whole.payload == bytes(range(64))
+
+
+def test_a_head_has_room_for_the_largest_data_state() -> None:
+    offer = pb.Offer(data_state=bytes(DATA_STATE_BYTES_MAX), base_digest="d" * 64)
+    payload = pb.Transfer(offer=offer).SerializeToString()
+    frame = encode_frame(Kind.HEAD, 1, 0, payload)
+    assert decode_frame(frame).payload == payload
+    assert len(frame) < BULK_BYTES_MAX
 
 
 def test_a_head_names_what_a_version_holds_of_every_slot_of_the_largest_region() -> None:

@@ -87,7 +87,9 @@ class Side:
             elif isinstance(effect, Merge):
                 number = self.state.history.heads[effect.slice].number + 1
                 name = digest(effect.slice, number, self.state.term.epoch)
-                self.feed(self.shard.merged(effect.slice, name, f"object {name}", self.now))
+                states = f"states {name}" if effect.data_states else ""
+                merged = (effect.slice, name, f"object {name}", self.now, frozenset[str](), states)
+                self.feed(self.shard.merged(*merged))
             elif isinstance(effect, StoreSeed):
                 names = tuple(digest(fragment, 0) for fragment in range(FRAGMENTS))
                 self.feed(self.shard.seeded(names, tuple(f"object {name}" for name in names)))

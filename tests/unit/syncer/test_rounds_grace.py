@@ -93,3 +93,19 @@ def test_the_grace_counts_again_from_the_kth_offer_when_one_was_withdrawn_rules_
     assert each.quorum_at == one.now
     assert first is not None
     assert first < one.now
+
+
+def test_the_grace_counts_from_the_kth_of_the_offers_that_stay_rules_5_and_11() -> None:
+    """The first was the K-th; when it is withdrawn, that is one which came later."""
+    one, sessions = open_round("a-0", "a-1", "b-0", quorum=1)
+    one.offer(sessions[0], 1, 5)
+    one.now += 0.25
+    one.offer(sessions[1], 1, 5)
+    second = one.now
+    one.now += 0.25
+    one.offer(sessions[1], 1, 6)  # a newer capture does not put the end of the grace off
+    one.now += 0.1
+    new_process(one, "a-0")
+    each = one.state.rounds.open[1]
+    assert each.closed_at is None
+    assert each.quorum_at == second

@@ -32,6 +32,7 @@ def a_history() -> History:
         merged={(10, "a-0"): merged, (2, "b-0"): merged},
         tokens={"a-0": 7},
         cursors={"a-0": 99},
+        data_states={"a-0": "o2"},
         named={"a-0": 3},
         due={0: 8, 10: 4},
         tick=17,

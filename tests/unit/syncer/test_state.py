@@ -50,6 +50,7 @@ OF_A_SESSION = {
     "receiving": "transfers",
     "asked_at": "transfers",
     "heard_at": "transfers",
+    "data_state": "transfers",
 }
 METHODS = {"apply": "shard", "raise_to": "clock", "set_training": "clock", "take": "sessions"}
 CONTAINERS = {

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from atoll_syncer.background import Background, start_threads
 from atoll_syncer.metrics import Metrics
-from atoll_syncer.model.log import Committed, Entry, Seeded, Taken, TermBegun
+from atoll_syncer.model.log import Committed, Entry, Participant, Seeded, Taken, TermBegun
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.objects import encode_header
@@ -70,8 +70,19 @@ class Side:
         epoch = str(self.history.epoch)
         return self.store.put([encode_header({}, {"epoch": epoch, "number": str(number)})])
 
-    def commit(self, name: str = "") -> None:
+    def commit(self, name: str = "", *, cursor: int = 0) -> None:
+        """With a `cursor`, of a participant that keeps a data state with it."""
         number = self.history.heads[0].number + 1
+        part = Participant(
+            slot="a-0",
+            incarnation=1,
+            capture=1,
+            base=number - 1,
+            steps=1,
+            tokens=1,
+            cursor=cursor,
+            weight=1.0,
+        )
         entry = Committed(
             slice=0,
             number=number,
@@ -84,7 +95,8 @@ class Side:
             reason="",
             last=False,
             recovered=False,
-            participants=(),
+            participants=(part,) if cursor else (),
+            data_states={"a-0": self.object(1000 + number)} if cursor else {},
         )
         self.append(entry)
 
@@ -123,6 +135,22 @@ def test_objects_go_after_the_commits_that_make_them_unneeded(store: FileStore) 
         side.commit()
     assert len(objects(side)) == 21
     side.tidy()
+    assert objects(side) == side.history.live_objects()
+
+
+def test_data_states_go_with_the_cursor_to_which_they_belong(store: FileStore) -> None:
+    side = Side(store)
+    side.seed()
+    side.commit(cursor=2)
+    side.tidy()
+    (first,) = side.history.data_states.values()
+    assert first in objects(side)
+    side.commit(cursor=2)  # a commit at the same time had the same one
+    side.tidy()
+    assert objects(side) == side.history.live_objects()
+    side.commit(cursor=3)
+    side.tidy()
+    assert first not in objects(side)
     assert objects(side) == side.history.live_objects()
 
 

@@ -1,5 +1,6 @@
 """A learner's machine between shards and a training process that a test speaks for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ class LearnerSide:
     inbox: list[Any] = field(default_factory=list)
     own_steps: int = 0
     cursor: int = 0
+    data_state: Callable[[int], bytes | None] = lambda cursor: None  # what the script keeps
 
     def feed(self, effects: list[Effect]) -> None:
         self.seen += effects
@@ -131,6 +133,7 @@ class LearnerSide:
             adopted=adopted,
             captured=captured,
             again=again,
+            data_state=self.data_state(self.cursor) if captured else None,
         )
         self.feed(self.exchange.boundary(boundary, self.now))
 

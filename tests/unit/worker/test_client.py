@@ -9,7 +9,7 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.transport import transport
+from atoll_worker.transport import client, transport
 from atoll_worker.transport.client import Outgoing, ShardClient
 from unit.worker.test_transport import Rig
 
@@ -86,6 +86,25 @@ def test_a_writer_of_transfers_that_dies_ends_its_session_with_its_reason_in_the
     (reason,) = listener.reasons
     assert "no memory for an offer" in reason
     assert [line["event"] for line in lines] == ["stream failed"]
+
+
+def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28() -> None:
+    def sent(states: list[bytes | None]) -> list[tuple[bool, bytes, bool]]:
+        heads, last = [], None
+        for each in states:
+            head = pb.Transfer(offer=pb.Offer(data_state=each))
+            last = client.once(head, last)
+            offer = head.offer
+            heads.append((offer.HasField("data_state"), offer.data_state, offer.same_data_state))
+        return heads
+
+    said, same, none = (True, b"1", False), (False, b"", True), (False, b"", False)
+    assert sent([b"1", b"1", None, b"1"]) == [said, same, none, same]
+    assert sent([b"1", b"2", b"1"]) == [said, (True, b"2", False), said]
+    assert sent([b"", b""]) == [(True, b"", False), same]
+    seed = pb.Transfer(seed=pb.Seed(slice=1))
+    assert client.once(seed, b"1") == b"1"
+    assert seed == pb.Transfer(seed=pb.Seed(slice=1))
 
 
 def test_a_shard_without_a_session_delays_no_leaving() -> None:

@@ -34,13 +34,14 @@ MESSAGES = [
         adopted=((0, 1, 2), (1, 1, 3)),
         captured=((0, 0),),
         again=True,
+        data_state=b"\x00\xff and so on",
     ),
     Capture(slices=((0, 1), (1, 1))),
     Fail(exit_code=77, reason="a higher incarnation"),
     Finished(),
     Leaving(reason="terminated"),
     Proceed(),
-    Start(incarnation=1, cursor=2, tick=3),
+    Start(incarnation=1, cursor=2, tick=3, data_state=b""),
     Tick(tick=9),
 ]
 
@@ -62,7 +63,12 @@ def test_a_loss_may_be_unknown() -> None:
     assert math.isnan(decoded.loss)
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"kind":"Nothing"}', b'{"kind":"Tick"}'])
+NO_BYTES = b'{"kind":"Leaving","reason":{"bytes in base64":"?"}}'
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b"{}", b'{"kind":"Nothing"}', b'{"kind":"Tick"}', NO_BYTES]
+)
 def test_anything_else_is_an_error_that_says_so(body: bytes) -> None:
     with pytest.raises(LinkError, match="not a message of the link"):
         decode(body)

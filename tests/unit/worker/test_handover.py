@@ -33,6 +33,33 @@ def test_a_call_is_answered_at_the_next_boundary_when_nothing_is_captured_rule_1
     )
 
 
+def test_an_offer_brings_the_data_state_of_its_capture_not_of_a_later_boundary_rule_28() -> None:
+    side = learner_side(lockstep=True, fragments=2, shards=1).begin()
+    side.data_state = lambda cursor: f"at {cursor}".encode()
+    for _ in range(4):
+        side.step()
+    side.again()  # slice 1 is handed over at 4
+    (sent,) = side.take(SendOffer)
+    assert (sent.offer.cursor, sent.offer.data_state) == (4, b"at 4")
+    side.lose(0)
+    side.step()
+    side.welcome(0, heads=side.heads(0, 0))
+    (again,) = side.take(SendOffer)
+    assert (again.offer.cursor, again.offer.data_state) == (4, b"at 4")
+
+
+def test_where_a_script_keeps_nothing_its_offers_bring_nothing() -> None:
+    side = learner_side(period=8, fragments=1, shards=1).begin()
+    side.data_state = lambda cursor: b"x" if cursor == 3 else None
+    kept = {}
+    for _ in range(5):
+        side.call(0, 0, base=0)
+        side.step()
+        for each in side.take(SendOffer):
+            kept[each.offer.cursor] = each.offer.HasField("data_state")
+    assert kept == {1: False, 3: True, 5: False}
+
+
 def test_a_slice_that_comes_due_soon_is_captured_ahead_and_its_call_answered_at_once() -> None:
     side = learner_side().begin()  # slice 1 of each shard is due at 4 (mod 8)
     for tick in (1, 2):

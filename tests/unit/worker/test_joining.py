@@ -72,6 +72,48 @@ def test_values_that_come_before_a_welcome_do_not_start_the_training_rule_5() ->
     assert side.take(Start) == [Start(incarnation=3, cursor=8, tick=0)]  # rule 28: the largest
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "start"),
+    [
+        ((5, b"at 5"), (8, b"at 8"), (8, b"at 8")),
+        ((8, b"at 8"), (5, b"at 5"), (8, b"at 8")),
+        ((8, None), (5, b"at 5"), (8, None)),
+        ((5, b"at 5"), (8, None), (8, None)),
+        ((8, None), (8, b"at 8"), (8, b"at 8")),  # the first has lost its store
+        ((8, b"at 8"), (8, None), (8, b"at 8")),
+        ((0, None), (0, None), (0, None)),
+        ((3, b""), (0, None), (3, b"")),
+    ],
+)
+def test_a_learner_starts_with_the_data_state_of_its_cursor_or_none_rule_28(
+    first: tuple[int, bytes | None],
+    second: tuple[int, bytes | None],
+    start: tuple[int, bytes | None],
+) -> None:
+    side = learner_side()
+    side.feed(side.exchange.start(side.now))
+    for shard, (cursor, data_state) in enumerate((first, second)):
+        side.welcome(shard, cursor=cursor, data_state=data_state)
+        for fragment in range(2):
+            side.value(shard, fragment, 4)
+    side.again()
+    (command,) = side.take(Start)
+    assert (command.cursor, command.data_state) == start
+
+
+def test_only_a_learner_that_starts_asks_for_its_data_state() -> None:
+    side = learner_side()
+    side.feed(side.exchange.start(side.now))
+    side.welcome(0)
+    ((_, join),) = side.messages("join")
+    assert join.starting
+    side = learner_side().begin()
+    side.lose(1)
+    side.feed(side.exchange.connected(1, side.now))
+    ((_, join),) = side.messages("join")
+    assert not join.starting
+
+
 def test_a_shard_that_was_lost_after_its_welcome_does_not_hold_up_the_start() -> None:
     side = learner_side()
     side.join()

@@ -1,11 +1,13 @@
 """A message of the link as bytes: a length of 4 bytes, then a JSON object that names its kind.
 
 JSON is enough: a step makes one message of some 200 bytes, and the values of the model never pass
-through the socket. Both processes come from one installation, so there are no versions to bridge.
+through the socket. Only a data state is longer, where one is captured. Both processes come from one
+installation, so there are no versions to bridge.
 """
 
 import json
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, Final, get_args
@@ -16,6 +18,7 @@ from atoll_worker.link.messages import Configure, Message
 
 LENGTH: Final = struct.Struct("=I")
 MESSAGE_BYTES_MAX: Final = 64 << 20
+BYTES: Final = "bytes in base64"  # the only key of an object that stands for bytes
 
 KINDS: Final[dict[str, Callable[..., Message]]] = {
     kind.__name__: kind for kind in get_args(messages.Message)
@@ -31,7 +34,7 @@ def encode(message: Message) -> bytes:
     """The message with its length in front. Floats may be NaN; tuples become lists."""
     kind = type(message).__name__
     values = {name: getattr(message, name) for name in FIELDS[kind]}
-    body = json.dumps({"kind": kind, **values}, default=asdict).encode()
+    body = json.dumps({"kind": kind, **values}, default=_plain).encode()
     return LENGTH.pack(len(body)) + body
 
 
@@ -65,8 +68,15 @@ def take_first(received: bytearray) -> Message | None:
     return message
 
 
+def _plain(value: Any) -> Any:
+    """What JSON does not know: bytes and dataclasses."""
+    return {BYTES: b64encode(value).decode()} if isinstance(value, bytes) else asdict(value)
+
+
 def with_tuples(value: Any) -> Any:
-    """The same JSON value with tuples in place of lists, as frozen messages have them."""
+    """The JSON value as frozen messages have it: tuples in place of lists, and bytes."""
     if isinstance(value, dict):
+        if value.keys() == {BYTES}:
+            return b64decode(value[BYTES], validate=True)
         return {key: with_tuples(each) for key, each in value.items()}
     return tuple(with_tuples(each) for each in value) if isinstance(value, list) else value

@@ -48,6 +48,7 @@ class Boundary:
     adopted: tuple[tuple[int, int, int], ...]  # (shard, fragment, version number)
     captured: tuple[tuple[int, int], ...]  # (shard, fragment)
     again: bool = False
+    data_state: bytes | None = None  # that belongs to `cursor`; only where something is captured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class Start:
     incarnation: int
     cursor: int
     tick: int
+    data_state: bytes | None = None  # that was kept with `cursor`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,6 +175,8 @@ class Exchange:
             record, more = adoption.adopted(state, shard, fragment, number)
             records.append(record)
             effects += more
+        if boundary.captured:
+            state.progress.data_state = boundary.data_state
         for key in boundary.captured:
             handover.captured(state, *key)
         if not boundary.again or records:

@@ -54,6 +54,7 @@ def captured(state: State, shard: int, fragment: int) -> None:
         tokens=each.tokens,
         position=progress.position,
         cursor=progress.cursor,
+        data_state=progress.data_state,
     )
 
 
@@ -69,6 +70,7 @@ def offer(each: SliceState, capture: Captured) -> Effect:
         t_m=capture.position,
         cursor=capture.cursor,
         base_digest=each.held.digest,
+        data_state=capture.data_state,
     )
     return SendOffer(each.shard, message)
 

@@ -47,7 +47,7 @@ from atoll_protos.exits import ExitCode, exit_code_of
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_worker.link.messages import Fail, Start
 from atoll_worker.rules.effects import Command, Dial, Effect, HangUp, Record, SendMessage
-from atoll_worker.rules.state import Connection, State
+from atoll_worker.rules.state import Connection, Progress, State
 
 BACKOFF_SECONDS: Final = (0.2, 10.0)
 STAYED_SECONDS: Final = 10.0  # a session that lasted so long makes the next dial a first one
@@ -104,6 +104,7 @@ def connected(state: State, shard: int) -> list[Effect]:
         t_m=state.progress.position,
         cursor=state.progress.cursor,
         observer=state.observer,
+        starting=not state.started,
     )
     return [SendMessage(shard, pb.ToShard(join=join))]
 
@@ -140,7 +141,7 @@ def welcomed(state: State, shard: int, welcome: pb.Welcome, now: float) -> list[
     if state.observer:
         return effects
     if not state.started:
-        state.progress.cursor = max(state.progress.cursor, welcome.cursor)  # rule 28
+        _note_cursor(state.progress, welcome)
     if welcome.needs_model:
         effects.append(SendMessage(shard, pb.ToShard(model=state.layout.to_model())))
     if shard == REGISTRAR_SHARD and state.incarnation == 0:
@@ -163,7 +164,14 @@ def start(state: State) -> list[Effect]:
     state.progress.position = tick
     if state.observer:
         return []
-    command = Start(incarnation=state.incarnation, cursor=state.progress.cursor, tick=tick)
+    progress = state.progress
+    command = Start(
+        incarnation=state.incarnation,
+        cursor=progress.cursor,
+        tick=tick,
+        data_state=progress.data_state,
+    )
+    progress.data_state = None
     return [Command(command)]
 
 
@@ -191,6 +199,19 @@ def backoff_seconds(instance: str, shard: int, attempt: int) -> float:
     ceiling = min(high, low * (1 << min(attempt + 1, 16)))
     digest = hashlib.sha256(f"{instance} {shard} {attempt}".encode()).digest()
     return low + (ceiling - low) * int.from_bytes(digest[:4]) / (1 << 32)
+
+
+def _note_cursor(progress: Progress, welcome: pb.Welcome) -> None:
+    """The largest cursor of any shard, with the data state that was kept with it (rule 28).
+
+    A shard that lost its store may know a cursor without its data state, which another one has.
+    """
+    if welcome.cursor < progress.cursor:
+        return
+    if welcome.cursor > progress.cursor:
+        progress.cursor, progress.data_state = welcome.cursor, None
+    if welcome.HasField("data_state"):
+        progress.data_state = welcome.data_state
 
 
 def _note_orphans(state: State, shard: int, welcome: pb.Welcome) -> None:

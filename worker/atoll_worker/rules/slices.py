@@ -88,6 +88,7 @@ class Captured:
     tokens: int  # on the base
     position: int
     cursor: int
+    data_state: bytes | None  # that belongs to the cursor; None where the script gave none
 
 
 @dataclass(slots=True, kw_only=True)

@@ -89,6 +89,7 @@ class Progress:
     boundaries: int = 0
     tokens: int = 0
     cursor: int = 0  # where the slot's data goes on
+    data_state: bytes | None = None  # that belongs to `cursor`, if it is known here
     loss: float = math.nan
     step_seconds: MovingMean = NO_SAMPLES
     publish_seconds: MovingMean = NO_SAMPLES  # from the first chunk of a value to its trailer
@@ -101,7 +102,7 @@ class Progress:
         self.own_steps = boundary.own_steps
         self.position += 1
         self.tokens += boundary.tokens
-        self.loss, self.cursor = boundary.loss, boundary.cursor
+        self.loss, self.cursor, self.data_state = boundary.loss, boundary.cursor, None
         self.step_seconds = self.step_seconds.add(boundary.step_seconds)
         self.busy_seconds += boundary.step_seconds
         self.blocked_seconds += boundary.blocked_seconds

@@ -191,17 +191,32 @@ class ShardClient:
                 await self.listener.published(self.shard, done.head, done.payload)
 
     async def _write_bulk(self, call: Any) -> None:
-        number = 0
+        number, data_state = 0, None
         with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
             while True:
                 outgoing = await (await self._bulk.get())()
                 if outgoing is None:
                     continue
                 head, data = outgoing
+                data_state = once(head, data_state)
                 number += 1
                 for frame in transfer_frames(number, head, data):
                     await call.write(frame)
                     self.bytes_sent += len(frame)
+
+
+def once(head: pb.Transfer, sent: bytes | None) -> bytes | None:
+    """A session carries a data state once: not in an offer that has the same one as the last.
+
+    `sent` is the last one so far; returns the last one with this offer.
+    """
+    if not head.offer.HasField("data_state"):
+        return sent
+    if head.offer.data_state != sent:
+        return head.offer.data_state
+    head.offer.ClearField("data_state")
+    head.offer.same_data_state = True
+    return sent
 
 
 async def first_to_end(*works: Coroutine[Any, Any, None]) -> None:

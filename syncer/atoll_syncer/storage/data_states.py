@@ -1,0 +1,46 @@
+"""The data states of one commit as an object of the store (rule 28).
+
+A data state is what a learner's script keeps with its cursor: bytes that mean nothing here. One
+object holds those of all participants of a commit, a tensor of bytes for each slot, so that a
+commit costs one more file at most, and none where no script gives any. It is written before the
+entry that names it, and removed when no slot's cursor in the history belongs to it any more.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+
+import torch
+
+from atoll_syncer.storage.objects import ObjectError, decode_header, encode_header
+from atoll_syncer.storage.store import Store, StoreCorrupt, object_name
+from atoll_syncer.storage.versions import Origin
+
+LOST = "learners of these slots find their place in the data by the cursor alone"
+
+
+def write(store: Store, origin: Origin, data_states: Mapping[str, bytes]) -> str:
+    """Store the bytes of every slot; returns the object's name. Again is the same.
+
+    `origin` is the version whose commit they belong to. Raises StoreFull and StoreUnavailable.
+    """
+    header = encode_header(
+        {slot: (torch.uint8, (len(each),)) for slot, each in data_states.items()},
+        {key: str(value) for key, value in dataclasses.asdict(origin).items()},
+    )
+    return store.put([header, *data_states.values()])
+
+
+def read(store: Store, name: str) -> dict[str, bytes]:
+    """The bytes of every slot.
+
+    Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
+    """
+    data = store.read(name)
+    if object_name(hashlib.sha256(data).hexdigest()) != name:
+        raise StoreCorrupt(name, "its bytes have changed", LOST)
+    try:
+        entries = decode_header(data).entries
+    except ObjectError as error:
+        raise StoreCorrupt(name, f"not data states: {error}", LOST) from error
+    return {slot: data[entry.start : entry.stop] for slot, entry in entries.items()}
