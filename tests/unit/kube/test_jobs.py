@@ -14,7 +14,7 @@ from atoll_operator.api.spec import KIND
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import jobs_path
-from atoll_operator.kube.edges.jobs import THREAD, Jobs, run
+from atoll_operator.kube.edges.jobs import SETTLING_SECONDS, THREAD, Jobs, run
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import GROUP, VERSION
 from unit.kube.api_server import DISCOVERY, ApiServer, serving, until
@@ -211,5 +211,27 @@ def test_a_list_that_is_refused_is_asked_for_again_when_the_api_server_wants_it(
             await until(lambda: bool(_said(jobs)))
             await asyncio.sleep(1.5)
             assert server.count("LIST", WHERE) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_quiet_watch_is_begun_again_without_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing happens, and no bookmark comes either."""
+    monkeypatch.setattr("atoll_operator.kube.edges.jobs.INACTIVE_SECONDS", 0.2)
+
+    async def scenario() -> None:
+        server = ApiServer()
+        server.put(WHERE, "tiny")
+        async with followed(server, tmp_path, monkeypatch) as jobs:
+            await until(lambda: bool(server.watchers[WHERE]) and not jobs.wants_list.is_set())
+            await asyncio.sleep(SETTLING_SECONDS)
+            await until(lambda: not jobs.wants_list.is_set())
+            lists, watches = server.count("LIST", WHERE), server.count("WATCH", WHERE)
+            await until(lambda: server.count("WATCH", WHERE) >= watches + 3)
+            server.end_watches(WHERE)
+            await until(lambda: server.count("WATCH", WHERE) >= watches + 5)
+            assert server.count("LIST", WHERE) == lists
 
     asyncio.run(scenario())
