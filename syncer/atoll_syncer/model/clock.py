@@ -46,11 +46,17 @@ class Clock:
         self.tick = max(self.tick, tick)
 
     def update(self, quorum: int) -> bool:
-        """Move the tick; says whether it moved. With fewer than K learners it stays."""
+        """Move the tick; says whether it moved.
+
+        With fewer than K learners it stays, and its rate is unknown: a break of an hour is no step
+        that takes an hour.
+        """
         before = self.tick
         if len(self.positions) >= quorum:
             largest_first = sorted(self.positions.values(), reverse=True)
             self.tick = max(self.tick, largest_first[quorum - 1])
+        else:
+            self.times.clear()
         if self.tick >= self.drawn_at + self.period:
             self._draw_in()
         return self.tick > before

@@ -51,8 +51,8 @@ class Run:
 
     `fresh`: no process can hold a run of this job yet, so the registrar mints one at once; it is
     also set once the registrar has minted. `new_id` is the id that this process would mint.
-    `heard` are the slots whose learners have dialled since this process began, the first of them
-    at `heard_at`.
+    `heard` are the slots whose learners have dialled since this process began; at `heard_at` came
+    the first one of those that are there now.
     """
 
     fresh: bool

@@ -181,6 +181,13 @@ def note_join(state: State, join: pb.Join, now: float) -> None:
         _note_incarnation(state, join.slot, join.incarnation, join.uid, join.instance)
 
 
+def note_absence(state: State) -> None:
+    """When the last learner has gone, as in a suspension, the next one is the first one again."""
+    here = any(each.slot for each in state.sessions.open.values())
+    if not here and all(each.observer for each in state.sessions.early.values()):
+        state.run.heard_at = None
+
+
 def _note_hello(state: State, request: pb.HelloRequest) -> None:
     """Another shard's Hello names the run that it holds."""
     state.run.shards_seen.add(request.shard)

@@ -193,6 +193,7 @@ def closed(state: State, session: int) -> list[Effect]:
     """Both streams are gone, or the rules have ended the session: it counts no more."""
     state.sessions.early.pop(session, None)
     left = state.sessions.open.pop(session, None)
+    runs.note_absence(state)
     if left is None:
         return []
     slot = state.sessions.slots.get(left.slot)

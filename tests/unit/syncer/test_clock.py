@@ -65,6 +65,25 @@ def test_what_was_seen_elsewhere_raises_it_and_less_does_not_rule_8() -> None:
     assert one.tick == 9
 
 
+def test_the_rate_of_the_clock_leaves_out_a_break_without_learners_rule_8() -> None:
+    """[Else the time that remains is told in months after a suspension of hours.]"""
+    one, sessions = begun("a-0", "a-1")
+    for tick in range(1, 6):
+        for each in sessions:
+            one.report(each, tick)
+        one.wait(1.0)
+    assert 0.8 < one.state.clock.ticks_per_second < 1.3
+    for each in sessions:
+        one.leave(each)
+    one.wait(3600.0)
+    sessions = [one.join(slot, instance=f"{slot}-again") for slot in ("a-0", "a-1")]
+    for tick in range(1, 6):
+        for each in sessions:
+            one.report(each, tick)
+        one.wait(1.0)
+    assert 0.8 < one.state.clock.ticks_per_second < 1.3
+
+
 def test_in_lock_step_a_jump_of_a_learners_position_is_no_work_rule_8() -> None:
     one, (away, here) = begun("a-0", "a-1", overlap=0, lockstep=True, quorum=1)
     one.report(away, 1)

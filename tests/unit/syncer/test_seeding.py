@@ -72,6 +72,19 @@ def test_one_that_was_there_and_left_is_waited_for_again() -> None:
     assert given(one) == {first, second}
 
 
+def test_a_job_that_is_suspended_before_its_start_waits_for_all_once_more() -> None:
+    one, first = waiting()
+    one.join("", observer=True)
+    one.leave(first)
+    one.wait(3600.0)
+    again = one.join("a-0")
+    one.wait(19.0)
+    assert given(one).isdisjoint({again})
+    one.wait(1.25)
+    assert again in given(one)
+    assert missing(one) == [["a-1"]]
+
+
 def test_an_observer_waits_for_nobody() -> None:
     one, _ = waiting()
     observer = one.join("", observer=True)
