@@ -4,6 +4,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed
+from atoll_worker.rules import handover
 from atoll_worker.rules.effects import Discard, Promote, Record, SendOffer
 from unit.worker.learner_side import LearnerSide, learner_side
 
@@ -358,6 +359,29 @@ def test_one_that_was_away_for_a_round_goes_on_from_the_tick() -> None:
     side.receive(0, tick=pb.Tick(tick=21))
     pace(side, 1)
     assert {report.t_m for _, report in side.messages("report")} >= {21}
+
+
+@pytest.mark.parametrize(("tick", "position"), [(5, 2), (6, 2), (7, 7), (90, 90)])
+def test_an_absence_of_more_than_a_round_moves_the_position_and_nothing_else(
+    tick: int, position: int
+) -> None:
+    """H = 4: at a distance of a round the learner's own hand-over is awaited still."""
+    side = diloco().begin()
+    pace(side, 2)
+    state = side.exchange._state
+    before = (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
+    state.clock.tick = tick
+    handover.catch_up(state)
+    assert state.progress.position == position
+    after = (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
+    assert after == before
+
+
+def test_where_no_learner_waits_a_position_counts_own_steps_alone() -> None:
+    side = learner_side(shards=1, fragments=1, period=4).begin()
+    side.receive(0, tick=pb.Tick(tick=21))
+    side.step()
+    assert [report.t_m for _, report in side.messages("report")][-1] == 1
 
 
 def test_a_hand_over_that_died_with_its_session_is_made_again_on_the_same_base() -> None:
