@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import FINISHED
+from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
@@ -31,7 +32,6 @@ from atoll_worker.training.replica import POLL_SECONDS, BoundaryWork, Replica, o
 from atoll_worker.training.termination import Termination
 
 TERMINATION_LOG = Path("/dev/termination-log")  # a container's last words, in Kubernetes
-STATE_BYTES_MAX = 1 << 20
 
 log = structlog.get_logger()
 
@@ -186,7 +186,11 @@ class Learner:
 
     @property
     def state(self) -> bytes | None:
-        """The data state that belongs to `cursor`: what `step(state=...)` was given there."""
+        """The data state that belongs to `cursor`: what `step(state=...)` was given with it.
+
+        After entering it is the one that was kept with the cursor, if the slot has got as far
+        before; None if the script gave none at that step, and for a slot's first learner.
+        """
         return self._state
 
     # ------------------------------------------------------------ what a script may set up
@@ -252,7 +256,8 @@ class Learner:
         them. What it raises ends `step()`.
         """
         self._on_adopt.append(function)
-        if self._open and self._replica is not None and not isinstance(self._replica, Alone):
+        if self._open and isinstance(self._replica, Replica):
+            self._replica.watch = None
             function(self._replica.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held))))
 
     # ------------------------------------------------------------ the loop
@@ -271,7 +276,8 @@ class Learner:
         more. `loss`: a number or a one-element tensor in nats, for telemetry; on an accelerator it
         is read one step later, so that nothing waits. `cursor`: where the slot's data goes on;
         without it, one more than before. It never goes back. `state`: what the data pipeline needs
-        to go on there, as bytes (at most 1 MiB); it is kept with the cursor, see `state`.
+        to go on there, as bytes (at most 1 MiB); it is kept with the cursor, see `state`. Give it
+        in every step, since nobody knows beforehand with which one the slot would go on.
 
         Raises SpecError for wrong arguments, LearnerError as the class says.
         """
@@ -279,14 +285,14 @@ class Learner:
         replica = self._inside
         step_seconds = begun - self._left_at
         tokens, cursor = self._checked(tokens, cursor)
-        if state is not None:
-            self._state = checked_state(state)
+        state = None if state is None else checked_state(state)
         if replica.finished:
             return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():
+            replica.step_made()
             self._own_steps += 1
             self._tokens += tokens
-            self._cursor = cursor
+            self._cursor, self._state = cursor, state
             replica.proceed = False
             self._losses.note(loss, replica.scalar)
             work = replica.apply_commands()
@@ -323,6 +329,8 @@ class Learner:
                     if job.alone
                     else open_replica(self.model, job, instance)
                 )
+                if self._on_adopt and isinstance(self._replica, Replica):
+                    self._replica.watch = None
                 self._open = True
                 atexit.register(self._at_exit)
                 works = self._begin(self._replica)
@@ -381,7 +389,7 @@ class Learner:
             log.info("joining", job=job.run_file.job, slot=self.slot)
         works = self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
-        self._cursor = replica.start.cursor
+        self._cursor, self._state = replica.start.cursor, replica.start.data_state
         self._move_schedules()
         if not job.alone:
             log.info(
@@ -424,6 +432,7 @@ class Learner:
             step_seconds=step_seconds or 0.0,
             blocked_seconds=0.0 if step_seconds is None else self._blocked_seconds,
             cursor=self._cursor,
+            data_state=self._state if work.captured else None,
             adopted=tuple(work.adopted),
             captured=tuple(work.captured),
             again=step_seconds is None,
@@ -431,8 +440,7 @@ class Learner:
 
     def _move_schedules(self) -> None:
         """To the job's tick; before entering that is 0."""
-        stepped = self._own_steps > 0
-        self._schedules.move_to(self.tick, self.progress, optimizer_has_stepped=stepped)
+        self._schedules.move_to(self.tick, self.progress)
 
     def _estimated_ticks(self) -> int | None:
         """The length of a job in tokens, if every slot trains as many tokens per step as this."""
@@ -489,10 +497,10 @@ def checked_state(state: object) -> bytes:
             "give bytes: json.dumps(...).encode(), or what torch.save writes into a buffer",
         )
     found = bytes(state)
-    if len(found) > STATE_BYTES_MAX:
+    if len(found) > DATA_STATE_BYTES_MAX:
         raise SpecError(
             "state",
             f"has {len(found)} bytes",
-            f"keep at most {STATE_BYTES_MAX}: where the data goes on, not the data",
+            f"keep at most {DATA_STATE_BYTES_MAX}: where the data goes on, not the data",
         )
     return found

@@ -68,13 +68,20 @@ class FakeTransport:
             self.adopt(each.shard, each.fragment).fill_(value)
             self.send(Adopt(shard=each.shard, fragment=each.fragment, number=number, blend=0.0))
 
-    def begin(self, *, value: float = 1.0, cursor: int = 0, tick: int = 0) -> None:
+    def begin(
+        self,
+        *,
+        value: float = 1.0,
+        cursor: int = 0,
+        tick: int = 0,
+        data_state: bytes | None = None,
+    ) -> None:
         """Version 0, then Start."""
         self.offer_values(value)
         adopted: list[Any] = []
         while len(adopted) < len(self.end.layout.slices):
             adopted += self.boundary().adopted
-        self.send(Start(incarnation=3, cursor=cursor, tick=tick))
+        self.send(Start(incarnation=3, cursor=cursor, tick=tick, data_state=data_state))
 
     def captures(self) -> torch.Tensor:
         """All capture regions, one after the other."""

@@ -394,3 +394,25 @@ def test_the_transport_is_a_process_with_inherited_descriptors(
 def test_the_training_process_does_not_import_grpc() -> None:
     code = "import sys, atoll; raise SystemExit('grpc' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+def test_a_data_state_goes_with_the_capture_of_its_step_and_comes_back_on_entering() -> None:
+    entered, sent = Gate(), Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(cursor=7, data_state=b"at 7")
+        entered.pass_()
+        fake.send(Capture(slices=fake.end.memory.plan.slices))
+        sent.open()
+        assert [fake.boundary().data_state for _ in range(2)] == [b"at 8", None]
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        assert (learner.cursor, learner.state) == (7, b"at 7")
+        entered.open()
+        sent.pass_()
+        learner.step(tokens=1, state=b"at 8")
+        learner.step(tokens=1, state=b"at 9")
+        assert (learner.cursor, learner.state) == (9, b"at 9")
+        learner.step(tokens=1)
+        assert (learner.cursor, learner.state) == (10, None)

@@ -10,6 +10,7 @@ when is decided by the transport process and arrives as commands. It may import
 - alone.py        the same without a job: nothing is started or shared
 - refusals.py     what a learner is not made for, such as one of many ranks
 - optimizers.py   looks through wrappers of optimizers, checks and follows them
+- undone.py       notices an optimizer whose steps undo what was adopted
 - losses.py       the newest loss, without waiting for the device
 - rates.py        learning-rate schedules that follow the job's tick
 - termination.py  SIGTERM as an orderly end

@@ -24,6 +24,9 @@ class Alone:
     proceed: bool = True
     finished: bool = False
 
+    def step_made(self) -> None:
+        """Nothing is ever adopted."""
+
     def apply_commands(self) -> BoundaryWork:
         """There are none."""
         return BoundaryWork()

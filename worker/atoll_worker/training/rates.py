@@ -160,7 +160,7 @@ class Schedules:
         self.rates += [Rates(each) for each in item.optimizers if id(each) not in known]
         self.tick = None
 
-    def move_to(self, tick: int, progress: float, *, optimizer_has_stepped: bool) -> None:
+    def move_to(self, tick: int, progress: float) -> None:
         """Bring all to this position of the job.
 
         A learner that joins late makes many schedule steps here before its optimizer's first step.
@@ -172,8 +172,7 @@ class Schedules:
         for each in self.rates:
             each.restore()
         with warnings.catch_warnings():
-            if not optimizer_has_stepped:
-                warnings.filterwarnings("ignore", r".*scheduler\.step", UserWarning)
+            warnings.filterwarnings("ignore", r".*scheduler\.step\(\)` before", UserWarning)
             for item in self.items:
                 item.move_to(tick, progress)
         for each in self.rates:
@@ -219,7 +218,11 @@ def _needs_arguments(scheduler: Any) -> bool:
 
 
 def _end_of(scheduler: Any, ticks_max: int | None) -> float:
-    """The last position to which it is moved. Raises SpecError if the job is longer than it."""
+    """The last position to which it is moved. Raises SpecError if the job is longer than it.
+
+    OneCycleLR has rates for the positions 0 to total_steps - 1; what it gives at total_steps lies
+    on the way up again.
+    """
     own = getattr(scheduler, "total_steps", None)
     if not isinstance(own, int):
         return math.inf if ticks_max is None else ticks_max
@@ -229,7 +232,7 @@ def _end_of(scheduler: Any, ticks_max: int | None) -> float:
             f"{type(scheduler).__name__} ends after {own} steps, the job after {ticks_max}",
             f"build it for {ticks_max} steps: atoll.job().steps",
         )
-    return own
+    return own - 1
 
 
 def _held(own: type[Any]) -> type[Any]:

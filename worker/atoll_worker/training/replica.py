@@ -44,7 +44,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from atoll_protos.layout import Layout, Slice, build_layout
+from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.tensors import from_bytes, packed
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import memory, messages
@@ -56,6 +56,7 @@ from atoll_worker.settings import Job
 from atoll_worker.training import process
 from atoll_worker.training.parameters import Place, device_of, pairs, travelling
 from atoll_worker.training.staging import Scalar, Staging, Ticket, staging_for
+from atoll_worker.training.undone import Watch
 
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
@@ -97,11 +98,17 @@ class Replica:
     process: subprocess.Popen[bytes]
     tick: int = 0  # of the job's clock, the newest that the transport has sent
     start: messages.Start | None = None  # None until training may begin
+    watch: Watch | None = None  # whether the optimizer's steps undo what is adopted
     held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
     proceed: bool = False  # in lock-step modes: step() may return
     finished: bool = False  # the final values are adopted
     pending: deque[tuple[messages.Boundary, BoundaryWork]] = field(default_factory=deque)
     copies_under_way: Counter[Key] = field(default_factory=Counter)  # captures not yet settled
+
+    def step_made(self) -> None:
+        """A step was made on what is adopted. Raises SpecError if it has undone it; see `watch`."""
+        if self.watch is not None:
+            self.watch.judge()
 
     def apply_commands(self) -> BoundaryWork:
         """Carry out all commands that have arrived, adoptions first; never waits.
@@ -126,9 +133,9 @@ class Replica:
                 case messages.Proceed():
                     self.proceed = True
                 case messages.Finished(again=keys):
+                    self.finished = True
                     for key in keys:
                         self._adopt(work, key, 0.0)
-                    self.finished = True
                 case messages.Fail(exit_code=exit_code, reason=reason):
                     raise LearnerError(exit_code, reason)
                 case _:
@@ -226,7 +233,13 @@ class Replica:
         work.assigned[key] = None
         owned = self.slices[key]
         region = packed(self.memory.adopt(*key), self.memory.plan.adopt_encoding, owned.form)
-        work.tickets.append(self.staging.adopt(pairs(self.places, owned, region), blend))
+        averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
+        parts = pairs(self.places, owned, region)
+        watch = None if self.finished else self.watch
+        sample = watch.before(parts, averaged, entering=self.start is None) if watch else None
+        work.tickets.append(self.staging.adopt(parts, blend))
+        if watch and sample:
+            watch.after(sample)
 
     def _end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1
@@ -274,6 +287,7 @@ def open_replica(
         )
         if not observer:
             replica.capture_seed()
+            replica.watch = Watch(staging=staging)
         child.link.send(
             messages.Configure(
                 run_file=run_file.to_json(),

@@ -1,0 +1,63 @@
+"""Any script, started by `python train.py`, exits with the codes of Atoll's errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+PRELUDE = """
+import sys, torch, atoll
+from atoll_worker.errors import LearnerError, install_excepthook
+"""
+HOOK = """
+before = sys.excepthook
+def mine(*given):
+    print("mine was called", file=sys.stderr)
+    before(*given)
+sys.excepthook = mine
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PRELUDE + script]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_a_spec_error_is_one_line_and_exit_code_64() -> None:
+    done = run("with atoll.Learner(torch.nn.Linear(2, 2)) as learner:\n    learner.step(tokens=0)")
+    assert done.returncode == 64
+    assert done.stderr.splitlines()[1:] == [
+        "SpecError: tokens: is 0; give the tokens trained since the last step"
+    ]
+
+
+def test_job_installs_it_too() -> None:
+    done = run("import os\nos.environ['ATOLL_SLOT'] = 'us-0'\natoll.job()")
+    assert (done.returncode, done.stderr.count("\n")) == (64, 1)
+    assert done.stderr.startswith("SpecError: ATOLL_RUN_FILE: is not set; start this under")
+
+
+@pytest.mark.parametrize("code", [65, 75, 77])
+def test_a_learner_error_keeps_its_traceback_and_has_its_exit_code(code: int) -> None:
+    done = run(f"atoll.Learner(None)\nraise LearnerError({code}, 'because')")
+    assert done.returncode == code
+    assert done.stderr.startswith("Traceback (most recent call last)")
+    assert done.stderr.endswith("LearnerError: because\n")
+
+
+def test_every_other_error_is_as_python_has_it() -> None:
+    done = run("atoll.Learner(None)\nraise ValueError('mine')")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ValueError: mine")
+    assert run("atoll.Learner(None)\nsys.exit(3)").returncode == 3
+
+
+def test_the_hook_that_was_there_before_is_called_too_and_once() -> None:
+    done = run(f"{HOOK}\ninstall_excepthook()\natoll.Learner(None)\natoll.Learner(None).step()")
+    assert done.stderr.count("mine was called") == 1
+    assert done.returncode == 1
+    done = run(f"{HOOK}\natoll.Learner(torch.nn.Linear(2, 2)).open().step(tokens=-1)")
+    assert done.stderr.count("mine was called") == 1
+    assert done.stderr.endswith(
+        "SpecError: tokens: is -1; give the tokens trained since the last step\n"
+    )
+    assert done.returncode == 64

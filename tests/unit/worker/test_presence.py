@@ -1,0 +1,53 @@
+"""Each opening of a Learner is an instance of its own."""
+
+import os
+
+import pytest
+
+from atoll_protos.errors import SpecError
+from atoll_worker import presence
+from atoll_worker.link.messages import Finished
+from unit.worker.fake_transport import FakeTransport, playing
+from unit.worker.tiny_learner import learner_of, model_and_optimizer
+
+
+@pytest.fixture(autouse=True)
+def first_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "_presence", presence.Presence(owner=os.getpid()))
+
+
+def test_learners_one_after_the_other_are_different_instances_to_the_registrar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one name for both the second would go on under the first one's incarnation."""
+    monkeypatch.setenv("ATOLL_INSTANCE", "pod-1")
+    instances: list[str] = []
+
+    def script(fake: FakeTransport) -> None:
+        instances.append(fake.end.configure.instance)
+        fake.begin()
+        fake.send(Finished())
+        fake.until_leaving()
+
+    for _ in range(3):
+        with playing(script), learner_of(*model_and_optimizer()) as learner:
+            learner.step(tokens=1)
+    assert instances == ["pod-1", "pod-1.2", "pod-1.3"]
+
+
+def test_an_opening_that_fails_leaves_the_place_free() -> None:
+    holder = object()
+    presence.take(holder, "pod")
+    with pytest.raises(SpecError, match="another one is open in this process"):
+        presence.take(object(), "pod")
+    presence.release(object())
+    with pytest.raises(SpecError):
+        presence.take(object(), "pod")
+    presence.release(holder)
+    assert presence.take(object(), "pod") == "pod.2"
+
+
+def test_a_fork_does_not_inherit_the_open_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    presence.take(object(), "pod")
+    monkeypatch.setattr(presence._presence, "owner", os.getppid())
+    assert presence.take(object(), "other") == "other"
