@@ -9,23 +9,29 @@ step must not see half of one. There is one implementation per kind of device:
 - `DirectStaging`, for CPUs and for any device without an implementation of its own. A copy on a CPU
   is a memory copy, so it is simply made: when the call returns, the work is done.
 - `CudaStaging`. The shared memory is registered with CUDA as pinned memory, so that the device
-  copies to and from it by itself. All copies run on a *side stream*, which works while the user's
+  copies to and from it by itself. All copies run on two *side streams*, which work while the user's
   *current stream* computes. What order they need is expressed by events; the thread never waits.
 
-      current stream:  [step n] [gather]------------------------ [wait for e2][assign] [step n+1]
-                                     \ e1                        /
-      side stream:                     [copy gathered -> memory]  [copy memory -> device] e2
+      stream in:       [copy memory -> device] e1
+                                                 \
+      current stream:  [step n] ... [wait for e1][assign][gather] [step n+1]
+                                                           \ e2
+      stream out:                                [wait for e2][copy gathered -> memory]
+
+  *Adopt.* The value is copied to the device on the stream in, and assigned on the current stream
+  behind an event. Everything that the user launches afterwards sees the new value. The copy may
+  begin while the device still computes the step, so that the event has mostly happened when the
+  current stream comes to it. On one stream for both ways it would stand behind the captures of the
+  boundary before, and the step would wait for these.
 
   *Capture.* The slice is first gathered into new tensors on the device, in f32, on the current
   stream. That is fast, and it is what makes the copy a picture of one boundary: the next step may
-  change the model while the side stream still copies the gathered tensors to the host. The price
+  change the model while the stream out still copies the gathered tensors to the host. The price
   is 4 bytes of device memory per element that is under way.
 
-  *Adopt.* The value is copied to the device on the side stream, and assigned on the current stream
-  behind an event. Everything that the user launches afterwards sees the new value.
-
   `record_stream` tells torch's allocator that a tensor is used by the other stream, so that its
-  memory is not given to another tensor too early.
+  memory is not given to another tensor too early. Values are assigned in place: the addresses of
+  the parameters never change, so CUDA graphs that read them see what was adopted.
 
 Each call returns a `Ticket`. Until `done()` is true the shared memory is still being read or
 written by the device, so Replica sends no Boundary that names that work.
@@ -35,8 +41,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import structlog
 import torch
 from torch import Tensor
+
+log = structlog.get_logger()
 
 Pairs: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # (view of the model, view of shared memory)
 
@@ -153,27 +162,28 @@ class CudaStaging:
     """Copies on a side stream through pinned shared memory; see the module's docstring."""
 
     device: torch.device
-    stream: torch.cuda.Stream
+    stream_in: torch.cuda.Stream  # shared memory -> device
+    stream_out: torch.cuda.Stream  # device -> shared memory
     memory: Tensor = field(repr=False)  # uint8, all of the shared memory
 
     @torch.no_grad()
     def capture(self, pairs: Pairs) -> Ticket:
-        """Gather on the current stream, copy on the side stream."""
+        """Gather on the current stream, copy on the stream out."""
         gathered = [theta.to(torch.float32, copy=True).contiguous() for theta, _ in pairs]
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
+        self.stream_out.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream_out):
             for value, (_, region) in zip(gathered, pairs, strict=True):
-                value.record_stream(self.stream)
+                value.record_stream(self.stream_out)
                 region.copy_(value, non_blocking=True)
-            return EventTicket(self.stream.record_event(), gathered)
+            return EventTicket(self.stream_out.record_event(), gathered)
 
     @torch.no_grad()
     def adopt(self, pairs: Pairs, blend: float) -> Ticket:
-        """Copy on the side stream, then assign on the current stream when the copy is done."""
+        """Copy on the stream in, then assign on the current stream when the copy is done."""
         current = torch.cuda.current_stream(self.device)
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream_in):
             arrived = [region.to(self.device, non_blocking=True) for _, region in pairs]
-            event = self.stream.record_event()
+            event = self.stream_in.record_event()
         current.wait_event(event)
         for value in arrived:
             value.record_stream(current)
@@ -190,10 +200,19 @@ class CudaStaging:
         return Scalar(host, EventTicket(event))
 
     def close(self) -> None:
-        """Wait for the side stream, then unregister the memory."""
-        self.stream.synchronize()
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(runtime.cudaHostUnregister(self.memory.data_ptr()))
+        """Wait for the side streams, then unregister the memory.
+
+        A device that has failed only says so once more. Nothing is raised for it, since the error
+        that it has raised in the user's code is the one to be seen.
+        """
+        try:
+            with torch.cuda.device(self.device):
+                self.stream_in.synchronize()
+                self.stream_out.synchronize()
+                runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+                torch.cuda.check_error(runtime.cudaHostUnregister(self.memory.data_ptr()))
+        except RuntimeError as error:
+            log.warning("the device does not end its copies", trouble=str(error))
 
 
 def staging_for(device: torch.device, memory: Tensor) -> Staging:
@@ -207,5 +226,6 @@ def staging_for(device: torch.device, memory: Tensor) -> Staging:
     with torch.cuda.device(device):
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return CudaStaging(device=device, stream=stream, memory=memory)
+        stream_in = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream_out = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return CudaStaging(device=device, stream_in=stream_in, stream_out=stream_out, memory=memory)
