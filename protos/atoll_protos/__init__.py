@@ -19,6 +19,7 @@ imports numpy; the operator's image has neither.
 - tensors.py       tensor <-> bytes: the arithmetic of the codecs, on torch
 - arrays.py        the same arithmetic with the same bits on numpy, for the transport process
 - layout.py        which part of which tensor belongs to which slice
+- companion.py    what an export needs beside the values that travel, as it is sent
 - frames.py        raw frames of the bulk stream
 - channels.py      gRPC options that both ends share
 - deadline.py      a deadline that moves, for the event loop of either side

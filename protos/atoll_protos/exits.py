@@ -136,6 +136,11 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
             remedy="give every learner the same model",
         ),
         Refusal(
+            code=pb.OTHER_FROZEN,
+            exit_code=ExitCode.OTHER_JOB,
+            remedy="load the same values into every learner's model before its Learner",
+        ),
+        Refusal(
             code=pb.OTHER_PROTOCOL,  # one of the two may be about to get another image
             remedy="run one version of Atoll everywhere",
         ),

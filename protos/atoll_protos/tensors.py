@@ -28,6 +28,25 @@ FLOATS: Final[Mapping[pb.Encoding, torch.dtype]] = {
 }
 DTYPES: Final[Mapping[str, torch.dtype]] = {name: getattr(torch, name) for name in BYTES_OF_DTYPES}
 
+SAFETENSORS: Final[Mapping[torch.dtype, str]] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+}  # as files in this format name them
+
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy; the view keeps the tensor alive."""

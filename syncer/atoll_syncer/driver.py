@@ -61,6 +61,7 @@ from atoll_syncer.model.effects import (
     EndSession,
     Exit,
     Merge,
+    PublishCompanion,
     PublishHead,
     Reply,
     Send,
@@ -77,7 +78,7 @@ from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome
 from atoll_syncer.outside import Machine, Making, Port, Values
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage import data_states
+from atoll_syncer.storage import companions, data_states
 from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import DeposedError, Heartbeat
 from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreMissing
@@ -188,6 +189,9 @@ class Driver:
 
     async def transferred(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
         """A whole transfer: examine its values, then let the rules count it."""
+        if head.HasField("companion"):
+            await self._store_part(session, head, payload)
+            return
         values = self.values
         assert values is not None, "a transfer was accepted without a layout"
         try:
@@ -211,6 +215,25 @@ class Driver:
         if session not in self.shard.sessions:  # it ended while its values were examined
             values.forget(session)
 
+    async def _store_part(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
+        """The next part is read only when this one is written, so one is in memory at most."""
+        name = ""
+        if self.shard.part_wanted(session, head.companion):
+            history = self.shard.history
+            origin = companions.Origin(
+                run=history.run, epoch=history.epoch, part=head.companion.part
+            )
+            name = await self.background.until_stored(
+                Thread.TIDY, lambda: companions.write_part(self.store, origin, payload)
+            )
+        self.feed(self.shard.part_stored(session, head, name, self.now()))
+
+    async def part(self, name: str) -> bytes:
+        """A part of the companion, by its object's name. Raises StoreError."""
+        return await self.background.run(
+            Thread.TIDY, lambda: companions.read_part(self.store, name)
+        )
+
     def session_closed(self, session: int) -> None:
         """Both streams are gone, and with them what this session had sent of a seed."""
         self.feed(self.shard.session_closed(session, self.now()))
@@ -223,6 +246,8 @@ class Driver:
                 self.ports[session].send(message)
             case PublishHead(session, fragment) if session in self.ports:
                 self.ports[session].publish(fragment)
+            case PublishCompanion(session, objects, changed) if session in self.ports:
+                self.ports[session].publish_companion(objects, changed=changed)
             case EndSession(session, end) if session in self.ports:
                 self.ports[session].end(end)
             case Accept(session, byte_count):
@@ -403,9 +428,18 @@ class Driver:
         values, run = self.values, self.shard.history.run
         assert values is not None, "final without values"
         files = [Part(file=file, digest=digest) for _, file, digest in parts]
+        history, store = self.shard.history, self.store
         await self.background.until_stored(
             Thread.MERGE,
-            lambda: self.machine.exporter.assemble(run, values.layout, files),
+            lambda: self.machine.exporter.assemble(
+                run,
+                values.layout,
+                files,
+                (
+                    companions.read_parts(store, history.companion),
+                    companions.read_parts(store, history.companion_changed),
+                ),
+            ),
         )
         self.feed(self.shard.exported())
 

@@ -6,7 +6,7 @@ with symbols in place of tensors.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,6 +36,9 @@ class Port(Protocol):
 
     def publish(self, fragment: int) -> None:
         """The session lacks this slice's head."""
+
+    def publish_companion(self, objects: Sequence[str], *, changed: bool) -> None:
+        """The session, an observer's, is to get the companion that these objects hold."""
 
     def end(self, end: pb.End) -> None:
         """Say why and close both streams."""
@@ -130,8 +133,10 @@ class Exporter(Protocol):
     def write_part(self, run: str, shard: int, bases: Mapping[int, Any]) -> Part:
         """Write one shard's final bases."""
 
-    def assemble(self, run: str, layout: Layout, parts: Sequence[Part]) -> None:
-        """Write the model from all shards' parts."""
+    def assemble(
+        self, run: str, layout: Layout, parts: Sequence[Part], companions: Sequence[Iterable[bytes]]
+    ) -> None:
+        """Write the model from all shards' parts, and the companions, each by its parts."""
 
 
 Asker = Callable[[Any], Awaitable[Any]]  # a request to the registrar; None: it does not answer

@@ -21,7 +21,7 @@ RESOURCE_EXHAUSTED refuses a Join, and never ends a session.
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +60,7 @@ class SessionPort:
         self.lacking: dict[
             int, None
         ] = {}  # in order of request: at most one Publish of a slice waits
+        self.parts: deque[tuple[str, pb.Companion]] = deque()  # object and head, for an observer
         self.bulk_ready = asyncio.Event()
         self.ended = False
         self.bulk_task: asyncio.Task[None] | None = None
@@ -77,6 +78,12 @@ class SessionPort:
     def publish(self, fragment: int) -> None:
         """See outside.Port."""
         self.lacking[fragment] = None
+        self.bulk_ready.set()
+
+    def publish_companion(self, objects: Sequence[str], *, changed: bool) -> None:
+        """See outside.Port."""
+        for part, name in enumerate(objects):
+            self.parts.append((name, pb.Companion(changed=changed, part=part)))
         self.bulk_ready.set()
 
     def end(self, end: pb.End) -> None:
@@ -268,7 +275,7 @@ class SyncerService(rpc.SyncerServicer):
             raise FrameError(reason) from error
 
     async def _publish(self, number: int, port: SessionPort, context: Any) -> None:
-        """The slices that a learner lacks, one transfer at a time.
+        """The slices that a learner lacks, one transfer at a time; after them a companion.
 
         What is sent is looked up here, and not when it was asked for. The payload is a difference
         if the learner holds the version before, bit for bit, and the wire has differences.
@@ -295,6 +302,15 @@ class SyncerService(rpc.SyncerServicer):
                 for frame in transfer_frames(transfer, head, payload.data):
                     await context.write(frame)
                     driver.sent(len(frame))
+            if port.parts:
+                name, part = port.parts.popleft()
+                data = await driver.part(name)
+                transfer += 1
+                head = pb.Transfer(companion=part, byte_count=len(data))
+                for frame in transfer_frames(transfer, head, data):
+                    await context.write(frame)
+                    driver.sent(len(frame))
+                continue
             port.bulk_ready.clear()
             await port.bulk_ready.wait()
 

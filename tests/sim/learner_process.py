@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import base_encoding, encoding_of
+from atoll_protos.companion import PART_BYTES
 from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Configure, Leaving
+from atoll_worker.link.messages import Boundary, Companion, Configure, Leaving
 from atoll_worker.rules.effects import Effect, SendMessage, SendOffer
 from atoll_worker.rules.exchange import Exchange
 from atoll_worker.transport.transport import Outside, Transport
@@ -125,6 +126,11 @@ class LearnerProcess(TrainingProcess):
                 connection.end_died(0)
         self.world.watchers.tell("learner_ended", self)
 
+    def give_companion(self, *, changed: bool) -> None:
+        """Put what the export needs into the memory, and say so."""
+        count = len(companion_of(self.slot, changed=changed))
+        self.end.say(Companion(changed=changed, byte_count=count))
+
     def leave(self, reason: str) -> None:
         """Leave the job in peace."""
         self.exit_code = 0
@@ -154,6 +160,11 @@ class LearnerProcess(TrainingProcess):
         return Channel(self.world, self, self.slot, shard, heard)
 
 
+def companion_of(slot: str, *, changed: bool) -> bytes:
+    """What a learner gives for the export: a symbol of its slot."""
+    return f"companion of {slot}{', changed' if changed else ''}".encode()
+
+
 class TrainingEnd:
     """See link.socket.TransportEnd: the link between both processes."""
 
@@ -173,6 +184,7 @@ class TrainingEnd:
             endpoints=tuple(str(shard) for shard in range(world.run_file.shards)),
             telemetry_folder="",
             observer=learner.observer,
+            has_companion=not learner.observer,
             training_pid=0,
         )
 
@@ -188,6 +200,15 @@ class TrainingEnd:
     def send(self, command: Any) -> None:
         """To the training process."""
         self._learner.after(LINK_SECONDS, partial(self._learner.receive, command))
+
+    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
+        """See TransportEnd."""
+        found = companion_of(self._learner.slot, changed=changed)
+        assert len(found) == byte_count
+        return found[part * PART_BYTES : (part + 1) * PART_BYTES]
+
+    def companion_sent(self) -> None:
+        """See TransportEnd."""
 
     def say(self, message: Any) -> None:
         """To the transport."""

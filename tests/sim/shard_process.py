@@ -1,7 +1,7 @@
 """A shard's process: production's `serve_shard` and all that is in it, on a simulated machine."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -234,7 +234,7 @@ class WatchedShard:
 
 
 # Methods that answer with no effects.
-READ = frozenset({"deadline", "publish", "held_by", "commit_again"})
+READ = frozenset({"deadline", "publish", "held_by", "commit_again", "part_wanted"})
 
 
 class MemoryTape:
@@ -270,7 +270,9 @@ class NoExport:
         assert bases, "a part of nothing"
         return Part(file=f"part-{shard}", digest="digest")
 
-    def assemble(self, run: str, layout: Layout, parts: Sequence[Part]) -> None:
+    def assemble(
+        self, run: str, layout: Layout, parts: Sequence[Part], companions: Sequence[Iterable[bytes]]
+    ) -> None:
         """See Export."""
 
 

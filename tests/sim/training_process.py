@@ -11,6 +11,7 @@ from atoll_worker.link.messages import (
     Capture,
     Fail,
     Finished,
+    GiveCompanion,
     Proceed,
     Start,
     Tick,
@@ -77,6 +78,10 @@ class TrainingProcess(Process, abc.ABC):
     @abc.abstractmethod
     def say_boundary(self, boundary: Boundary) -> None:
         """Tell the transport process that a step is finished, or more work."""
+
+    @abc.abstractmethod
+    def give_companion(self, *, changed: bool) -> None:
+        """Put what the export needs into the memory, and say so."""
 
     @abc.abstractmethod
     def leave(self, reason: str) -> None:
@@ -172,6 +177,8 @@ class TrainingProcess(Process, abc.ABC):
                     self.sim.note(self.name, "is finished")
                 case Fail(exit_code=code, reason=reason):
                     self.fail(code, reason)
+                case GiveCompanion(changed=changed):
+                    self.give_companion(changed=changed)
                 case Tick():
                     pass
         for key in captures:

@@ -103,11 +103,13 @@ class Learner:
         run_file: str | Path | RunFile | None = None,
         endpoints: Sequence[str] = (),
         slot: str = "",
+        export_files: Sequence[object] = (),
     ) -> None:
         install_excepthook()
         self.model = model
         self.optimizer = optimizer
         self._arguments = (run_file, tuple(endpoints), slot)
+        self._export_files = tuple(export_files)
         self._known_job: Job | None = None
         self._replica: Replica | Alone | None = None
         self._open = False
@@ -327,7 +329,7 @@ class Learner:
                 self._replica = (
                     open_alone(self.model, job.run_file.steps or 1)
                     if job.alone
-                    else open_replica(self.model, job, instance)
+                    else open_replica(self.model, job, instance, export_files=self._export_files)
                 )
                 if self._on_adopt and isinstance(self._replica, Replica):
                     self._replica.watch = None

@@ -30,6 +30,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STORE_LOST: _ClassVar[Code]
     REPLACED: _ClassVar[Code]
     OTHER_RUN: _ClassVar[Code]
+    OTHER_FROZEN: _ClassVar[Code]
 
 class ShardState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -69,6 +70,7 @@ OTHER_PROTOCOL: Code
 STORE_LOST: Code
 REPLACED: Code
 OTHER_RUN: Code
+OTHER_FROZEN: Code
 SHARD_STATE_UNSPECIFIED: ShardState
 SHARD_STARTING: ShardState
 SHARD_SEEDING: ShardState
@@ -148,7 +150,7 @@ class ToShard(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting")
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "has_companion", "frozen_digest")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +166,8 @@ class Join(_message.Message):
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     OBSERVER_FIELD_NUMBER: _ClassVar[int]
     STARTING_FIELD_NUMBER: _ClassVar[int]
+    HAS_COMPANION_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run_hash: str
     layout_digest: str
@@ -179,7 +183,9 @@ class Join(_message.Message):
     cursor: int
     observer: bool
     starting: bool
-    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ...) -> None: ...
+    has_companion: bool
+    frozen_digest: str
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds")
@@ -244,7 +250,7 @@ class Evaluation(_message.Message):
     def __init__(self, tick: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "call", "tick", "send_seed", "send_held", "final", "end")
+    __slots__ = ("welcome", "call", "tick", "send_seed", "send_held", "final", "end", "send_companion", "companion_taken")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +258,8 @@ class ToLearner(_message.Message):
     SEND_HELD_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    SEND_COMPANION_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_TAKEN_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     call: Call
     tick: Tick
@@ -259,10 +267,12 @@ class ToLearner(_message.Message):
     send_held: SendHeld
     final: Final
     end: End
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    send_companion: SendCompanion
+    companion_taken: CompanionTaken
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., send_companion: _Optional[_Union[SendCompanion, _Mapping]] = ..., companion_taken: _Optional[_Union[CompanionTaken, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret", "data_state")
+    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret", "data_state", "model", "companion_parts")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +283,8 @@ class Welcome(_message.Message):
     HEADS_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     DATA_STATE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_PARTS_FIELD_NUMBER: _ClassVar[int]
     run: str
     incarnation: int
     epoch: int
@@ -283,7 +295,9 @@ class Welcome(_message.Message):
     heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
     secret: str
     data_state: bytes
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ...) -> None: ...
+    model: Model
+    companion_parts: int
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., companion_parts: _Optional[int] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("slice", "base", "due")
@@ -311,6 +325,16 @@ class SendHeld(_message.Message):
     version: SliceVersion
     def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ...) -> None: ...
 
+class SendCompanion(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: bool
+    def __init__(self, changed: bool = ...) -> None: ...
+
+class CompanionTaken(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Final(_message.Message):
     __slots__ = ("versions",)
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -330,20 +354,22 @@ class End(_message.Message):
     def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ...) -> None: ...
 
 class Transfer(_message.Message):
-    __slots__ = ("offer", "seed", "held", "publish", "encoding", "byte_count")
+    __slots__ = ("offer", "seed", "held", "publish", "companion", "encoding", "byte_count")
     OFFER_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     offer: Offer
     seed: Seed
     held: Held
     publish: Publish
+    companion: Companion
     encoding: Encoding
     byte_count: int
-    def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., companion: _Optional[_Union[Companion, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor", "base_digest", "data_state", "same_data_state")
@@ -372,6 +398,16 @@ class Seed(_message.Message):
     SLICE_FIELD_NUMBER: _ClassVar[int]
     slice: int
     def __init__(self, slice: _Optional[int] = ...) -> None: ...
+
+class Companion(_message.Message):
+    __slots__ = ("changed", "part", "companion_bytes")
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    changed: bool
+    part: int
+    companion_bytes: int
+    def __init__(self, changed: bool = ..., part: _Optional[int] = ..., companion_bytes: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
     __slots__ = ("version", "lineage")

@@ -38,6 +38,15 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishCompanion:
+    """An observer wants the companion, whose parts are these objects."""
+
+    session: int
+    objects: tuple[str, ...]
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Keep the offer that was just verified, under this name, until it is merged or dropped."""
 
@@ -163,6 +172,7 @@ Effect = (
     | StoreSeed
     | StoreHeld
     | PublishHead
+    | PublishCompanion
     | SetModel
     | Ask
     | Reply

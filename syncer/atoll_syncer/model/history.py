@@ -24,6 +24,7 @@ from atoll_syncer.model.log import (
     Begun,
     Closed,
     Committed,
+    Companion,
     Ended,
     Entry,
     Merged,
@@ -70,6 +71,9 @@ class History:
     begun: set[int] = field(default_factory=set)
     tensors: tuple[Mapping[str, Any], ...] = ()
     layout_digest: str = ""
+    frozen_digest: str = ""  # of what must be equal beside it; empty: not known
+    companion: tuple[str, ...] = ()  # its parts' objects, in order
+    companion_changed: tuple[str, ...] = ()  # likewise, of what training has changed of it
     heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
     previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
     merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
@@ -193,6 +197,10 @@ class History:
                 self._seed(entry)
             case Committed():
                 self._commit(entry)
+            case Companion(objects=objects, changed=True):
+                self.companion_changed = objects
+            case Companion(objects=objects):
+                self.companion = objects
             case Ended():
                 self.ended = True
                 self.tick = max(self.tick, entry.tick)
@@ -207,12 +215,13 @@ class History:
         return self.lost_before_seed >= ENTRIES_OF_A_TRAINED_LOG
 
     def live_objects(self) -> set[str]:
-        """Those of the newest two versions of each slice, and of the slots' data states.
+        """Those of the newest two versions of each slice, of slots' data states, the companion's.
 
         Others may be collected.
         """
         versions = {each.object for of in (self.heads, self.previous) for each in of.values()}
-        return versions | set(self.data_states.values())
+        states = self.data_states.values()
+        return versions.union(states, self.companion, self.companion_changed)
 
     def _take(self, entry: Taken) -> None:
         """The instance that had the slot is superseded for good."""
@@ -229,6 +238,7 @@ class History:
     def _seed(self, entry: Seeded) -> None:
         """Every slice has version 0, and the layout is known."""
         self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
+        self.frozen_digest = entry.frozen_digest
         self.lost_before_seed = 0
         for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
             self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)

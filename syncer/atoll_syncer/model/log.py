@@ -109,6 +109,19 @@ class Seeded:
     epoch: int
     digests: tuple[str, ...]  # of the bases, by fragment
     objects: tuple[str, ...]  # by fragment
+    frozen_digest: str = ""  # at the registrar: of what does not travel and must be equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """What an export needs beside the values that travel is stored (rule 36; registrar).
+
+    `changed`: only what training has changed of it, as it is at the end.
+    """
+
+    objects: tuple[str, ...]  # the parts, in order
+    byte_count: int
+    changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +182,7 @@ Entry = (
     | Owned
     | Begun
     | Seeded
+    | Companion
     | Committed
     | Ended
     | ShardFinal
@@ -181,6 +195,7 @@ KINDS: Final[Mapping[str, Any]] = {
     "Owned": Owned,
     "Begun": Begun,
     "Seeded": Seeded,
+    "Companion": Companion,
     "Committed": Committed,
     "Ended": Ended,
     "ShardFinal": ShardFinal,

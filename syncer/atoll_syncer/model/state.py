@@ -9,6 +9,7 @@
     clock      rules/clock       the tick, the learners' positions, the rate of the clock
     rounds     rules/rounds      open rounds, starts of slices, moving means, finished slices
     recovery   rules/recovery    what is lost and on its way back; None while nothing is lost
+    companion  rules/companions  what an export needs beside the values, on its way
     ending     rules/ending      the last rounds, this shard's part of the export, the job's end
 
 A `Session` is shared by four modules, field by field: its docstring names them. Every module may
@@ -123,7 +124,25 @@ class Seed:
     registrar_says_unmarked: bool = False
     kept_back: bool = False
     session: int | None = None  # from which version 0 comes
+    frozen_digest: str = ""  # that its Join named
     arrived: set[int] = field(default_factory=set)  # slices of it that are whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Companion:
+    """A companion on its way to the registrar, which asks one learner after the other (rule 36).
+
+    `changed_asked`: the sessions that were asked for what training has changed, at the end; the
+    first one's counts.
+    """
+
+    session: int | None = None  # that was asked for the whole one
+    objects: tuple[str, ...] = ()  # its parts that are stored
+    is_logged: bool = False  # its entry is on its way
+    changed_asked: set[int] = field(default_factory=set)
+    is_changed_logged: bool = False
+    awaited_since: float | None = None  # by the export
+    given_up: bool = False  # the export waits no longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +207,7 @@ class State:
     clock: Clock
     rounds: Rounds
     recovery: Recovery | None
+    companion: Companion
     ending: Ending
 
     @property
@@ -317,6 +337,7 @@ def new_state(
         clock=Clock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),
         rounds=Rounds(starts=dict(history.due)),
         recovery=None,
+        companion=Companion(),
         ending=Ending(complete=history.closed is not None),
     )
 

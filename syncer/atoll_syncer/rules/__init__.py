@@ -7,6 +7,7 @@ above it in this list:
 
     publishing  which versions a session holds, what it lacks, and the tape's line of a commit
     clock       the job's clock as this shard counts it
+    companions  what an export needs beside the values that travel
     seeding     how the values begin: the model, version 0, the mark "has begun"
     offers      who may hand over, whom a round waits for, which offers may come
     rounds      one attempt to merge one slice, from its start to its durable version

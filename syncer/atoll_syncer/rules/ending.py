@@ -5,7 +5,7 @@
                                        this shard's part of the export is written, and the
                                        registrar logs it (ShardFinal)
                                                                  |
-              registrar only: all parts known --> index written --> Closed is logged: Complete
+   registrar only: all parts and the companion --> index written --> Closed is logged: Complete
 
 A last round closes with the offers that are complete when no more are awaited, or at its
 deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. A learner that is there
@@ -23,7 +23,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, Tape, WriteIndex, WritePart
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import rounds
+from atoll_syncer.rules import companions, rounds
 
 LAST_ROUND_SECONDS: Final = 10.0
 LOGGED: Final = float("inf")  # in place of the time at which the end began
@@ -76,7 +76,7 @@ def appended(state: State, entry: log.Ended | log.ShardFinal | log.Closed) -> li
         case log.Ended():
             return [Tape({"event": "final", "tick": state.clock.tick}), *say_final(state)]
         case log.ShardFinal():
-            return _index_when_whole(state)
+            return index_when_whole(state)
     state.ending.complete = entry.result == "Complete"
     return [Tape({"event": "closed", "result": entry.result})]
 
@@ -96,7 +96,7 @@ def part_written(state: State, file: str, digest: str) -> list[Effect]:
     """This shard's part of the export is there: report it to the registrar."""
     if state.registrar:
         if state.number in state.history.finals:
-            return _index_when_whole(state)
+            return index_when_whole(state)
         return [Append(log.ShardFinal(shard=state.number, file=file, digest=digest))]
     request = pb.ReportFinalRequest(
         shard=state.number,
@@ -124,10 +124,12 @@ def report_again(state: State, reply: pb.HelloReply) -> list[Effect]:
     return [WritePart()]
 
 
-def _index_when_whole(state: State) -> list[Effect]:
-    """The registrar writes the index once it knows every shard's part."""
+def index_when_whole(state: State) -> list[Effect]:
+    """The registrar writes the index once it has every shard's part, and the companion."""
     ending, finals = state.ending, state.history.finals
     if ending.index_requested or ending.complete or len(finals) < state.run_file.shards:
+        return []
+    if companions.is_awaited(state):
         return []
     ending.index_requested = True
     parts = tuple((n, finals[n].file, finals[n].digest) for n in sorted(finals))

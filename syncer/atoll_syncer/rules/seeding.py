@@ -23,6 +23,8 @@ durably. From then on an empty store means that committed data was lost, and the
 takes a seed again (rule 22): a random seed would silently throw the training away.
 """
 
+from typing import Final
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import Layout, from_model
@@ -90,9 +92,24 @@ def end_others(state: State) -> list[Effect]:
     """The layout is durable: sessions with another model end."""
     digest, sessions = state.history.layout_digest, sorted(state.sessions.open.items())
     state.seed.models.clear()
-    others = [number for number, each in sessions if each.join.layout_digest != digest]
     reason = "another model than this run's"
-    return [end_session(number, pb.OTHER_LAYOUT, reason) for number in others]
+    ends: list[Effect] = []
+    for number, each in sessions:
+        named = each.join.layout_digest
+        if named != digest and not (each.join.observer and not named):
+            ends.append(end_session(number, pb.OTHER_LAYOUT, reason))
+        elif has_other_frozen(state.history.frozen_digest, each.join):
+            ends.append(end_session(number, pb.OTHER_FROZEN, OTHER_FROZEN))
+    return ends
+
+
+def has_other_frozen(frozen_digest: str, join: pb.Join) -> bool:
+    """Whether a learner's frozen tensors differ from those of the run, as far as both are known."""
+    known = frozen_digest and join.frozen_digest and not join.observer
+    return bool(known) and frozen_digest != join.frozen_digest
+
+
+OTHER_FROZEN: Final = "the frozen tensors of its model have other values than those of this run"
 
 
 def _layout_of(state: State, model: pb.Model) -> Layout:
@@ -116,6 +133,7 @@ def ask(state: State) -> list[Effect]:
         new_layout = lay_out(state, session)
         if new_layout is not None:
             seed.session, seed.arrived = number, set()
+            seed.frozen_digest = session.join.frozen_digest
             return [*new_layout, Send(number, pb.ToLearner(send_seed=pb.SendSeed()))]
     return []
 
@@ -162,6 +180,7 @@ def stored(state: State, digests: tuple[str, ...], objects: tuple[str, ...]) -> 
         epoch=state.term.epoch,
         digests=digests,
         objects=objects,
+        frozen_digest=state.seed.frozen_digest if state.registrar else "",
     )
     return [Append(entry)]
 

@@ -40,7 +40,16 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Taken
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import clock, ending, publishing, recovery, rounds, runs, seeding
+from atoll_syncer.rules import (
+    clock,
+    companions,
+    ending,
+    publishing,
+    recovery,
+    rounds,
+    runs,
+    seeding,
+)
 
 # ------------------------------------------------------------ a Join
 
@@ -48,7 +57,7 @@ from atoll_syncer.rules import clock, ending, publishing, recovery, rounds, runs
 def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
     runs.note_join(state, join, now)
-    end = check(join, state.run_file, state.history.layout_digest, state.history.run)
+    end = check(join, state.run_file, state.history)
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
         recovery.turned_away(state, join)
         again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
@@ -134,15 +143,20 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         tick=state.clock.tick,
         cursor=cursor,
         data_state=data_state if joined.join.starting else None,
-        needs_model=seeding.needs_model(state, joined),
+        needs_model=not joined.join.observer and seeding.needs_model(state, joined),
         heads=state.heads(),
     )
+    if joined.join.observer and joined.join.has_companion:
+        message.companion_parts = companions.parts(state)
+        if state.history.tensors and state.layout is not None:
+            message.model.CopyFrom(state.layout.to_model())
     effects: list[Effect] = [*lost, Send(session, pb.ToLearner(welcome=message))]
     if not (joined.slot and state.seed.kept_back):
         effects += publishing.lacking(state, joined)
     if history.ended and state.recovery is None:
         effects.append(Send(session, ending.final(state)))
-    return [*effects, *seeding.ask(state)]
+    effects += companions.publish(state, joined)
+    return [*effects, *seeding.ask(state), *companions.ask(state)]
 
 
 def live_instance(state: State, slot: str) -> str:
@@ -201,14 +215,16 @@ def closed(state: State, session: int) -> list[Effect]:
         slot.session = None
         rounds.session_closed(state, left.slot)
     recovery.session_closed(state, session)
+    companions.session_closed(state, session)
     return seeding.session_closed(state, session)
 
 
 # ------------------------------------------------------------ may it join?
 
 
-def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.End | None:
+def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
     """What must be equal everywhere (rule 3); None when all is equal."""
+    run = history.run
     if join.protocol != PROTOCOL:
         return refuse(
             pb.OTHER_PROTOCOL,
@@ -219,12 +235,15 @@ def check(join: pb.Join, run_file: RunFile, layout_digest: str, run: str) -> pb.
             pb.OTHER_RUN_HASH,
             "spec.sync, seed or syncer.shards differ from this shard's",
         )
-    if layout_digest and join.layout_digest != layout_digest:
+    of_no_model = join.observer and not join.layout_digest
+    if history.layout_digest not in ("", join.layout_digest) and not of_no_model:
         return refuse(
             pb.OTHER_LAYOUT,
             "the model's tensors differ from those of this run",
             "give every learner the same model, or start another job",
         )
+    if seeding.has_other_frozen(history.frozen_digest, join):
+        return refuse(pb.OTHER_FROZEN, seeding.OTHER_FROZEN)
     if not run:
         return refuse(pb.NOT_READY, "no run has started yet")
     if join.run and join.run != run:

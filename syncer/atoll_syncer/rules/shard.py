@@ -19,8 +19,11 @@ driver must do:
    must not be received. When it is whole, verify length, checksum and values outside this
    machine, then call `transfer_verified` or `transfer_rejected`. An offer whose Stage effect
    comes back is kept until a Merge takes it or a Drop names it.
+   A part of a companion is accepted likewise. When it is whole, ask `part_wanted`, write it as an
+   object, then call `part_stored`.
 8. PublishHead: when the session's stream is free, ask `publish` for the head and send that. A
-   newer request for the same slice replaces one that has not been sent.
+   newer request for the same slice replaces one that has not been sent. PublishCompanion: after
+   that, send the parts as they lie in these objects.
 9. Send, EndSession: deliver in order for each session, and call `session_closed` once both
    streams are gone, also when the other side closed them. After an EndSession nothing that comes
    on the session counts, so its streams may be closed later.
@@ -62,6 +65,7 @@ from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
     clock,
+    companions,
     ending,
     publishing,
     recovery,
@@ -197,13 +201,16 @@ class Shard:
             case log.Seeded():
                 rounds.seeded(state)
                 recovery.seeded(state)
-                return [*seeding.seeded(state), *seeding.release(state, now)]
+                begun = [*seeding.seeded(state), *seeding.release(state, now)]
+                return [*begun, *companions.ask(state)]
+            case log.Companion():
+                return [*companions.appended(state, entry), *ending.index_when_whole(state)]
             case log.Committed(recovered=True):
                 return [*recovery.committed(state, entry), *self._move(now)]
             case log.Committed():
                 return [*rounds.committed(state, entry, now), *self._move(now)]
             case log.Ended() | log.ShardFinal() | log.Closed():
-                return ending.appended(state, entry)
+                return [*ending.appended(state, entry), *companions.ask(state)]
             case _:
                 return []
 
@@ -227,7 +234,7 @@ class Shard:
         self._periodic_at = now
         unanswered = self._without_ended(rounds.unanswered(self.state, now))
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
-        return [*unanswered, *begins, *self._move(now)]
+        return [*unanswered, *begins, *self._move(now), *self._export_moves(now)]
 
     # ------------------------------------------------------------ inputs: sessions
 
@@ -275,6 +282,16 @@ class Shard:
         standing = self.state.standing(now)
         effects = transfers.verified(self.state, session, transfer, standing, now)
         return self._without_ended(effects)
+
+    def part_wanted(self, session: int, part: pb.Companion) -> bool:
+        """Whether a part of a companion that is whole must be stored."""
+        return companions.wants(self.state, session, part)
+
+    def part_stored(
+        self, session: int, transfer: pb.Transfer, name: str, now: float
+    ) -> list[Effect]:
+        """A part of a companion is whole, and stored as this object; empty: it was not wanted."""
+        return self._without_ended(transfers.part_stored(self.state, session, transfer, name, now))
 
     def transfer_rejected(
         self, session: int, reason: str, now: float, *, final: bool = False
@@ -362,6 +379,11 @@ class Shard:
         for session in ended:
             effects = [*effects, *sessions.closed(self.state, session)]
         return effects
+
+    def _export_moves(self, now: float) -> list[Effect]:
+        """A companion that nobody sends any more is asked for elsewhere, or given up."""
+        companions.time_passed(self.state, now)
+        return [*companions.ask(self.state), *ending.index_when_whole(self.state)]
 
     def _move(self, now: float) -> list[Effect]:
         """What is lost, the clock, the end, rounds that are due, rounds that may close."""

@@ -1,7 +1,7 @@
 """Whether a transfer may come, and where it goes once it is whole (rules 10, 12 and 25).
 
-Three kinds come from learners: an offer (a difference, to rounds), a seed (version 0, to seeding)
-and a held version (after a loss, to recovery).
+Four kinds come from learners: an offer (a difference, to rounds), a seed (version 0, to seeding),
+a held version (after a loss, to recovery), and a part of the companion (to companions).
 
     head arrives --started--> Accept --all bytes, values examined--> verified
                      |                                  |
@@ -18,7 +18,7 @@ from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect, end_session
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import offers, recovery, rounds, seeding
+from atoll_syncer.rules import companions, offers, recovery, rounds, seeding
 
 
 def started(state: State, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
@@ -27,6 +27,8 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     if sender is None or state.layout is None:
         return _end(session, "a transfer came before the Welcome")
     kind = transfer.WhichOneof("kind")
+    if kind == "companion":
+        return _part_started(state, sender, transfer, now)
     fragment = slice_of(transfer)
     if fragment >= state.sync.fragments:
         return _end(session, f"slice {fragment} is unknown")
@@ -53,6 +55,27 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     sender.asked_at = credit.called_at if credit else now
     form = state.layout.slice(state.number, fragment).form
     return [Accept(session, form.byte_count(encoding))]
+
+
+def _part_started(state: State, sender: Session, transfer: pb.Transfer, now: float) -> list[Effect]:
+    """A part of a companion: it belongs to no slice, and its size follows from its head."""
+    reason = companions.objection(state, sender.number, transfer)
+    if reason:
+        return _end(sender.number, reason)
+    sender.receiving, sender.heard_at = transfer, now
+    sender.asked_at = now
+    return [Accept(sender.number, transfer.byte_count)]
+
+
+def part_stored(
+    state: State, session: int, transfer: pb.Transfer, name: str, now: float
+) -> list[Effect]:
+    """A part of a companion is whole and written as an object; empty: nobody needed it."""
+    sender = _sender(state, session)
+    if sender is None:
+        return []
+    sender.receiving, sender.heard_at = None, now
+    return companions.stored(state, session, transfer.companion, name)
 
 
 def verified(

@@ -13,6 +13,7 @@ and corrupt are losses.
     versions   one version of a slice as an object, and the removal of old ones
     data_states  what learners' scripts keep with their cursors, an object for each commit
     tape       the event tape: one JSON line per event
+    companions  parts of a companion as objects, and a whole one as a file
     export     the finished model in Hugging Face layout
     takeover   a process waits until it may take a shard over
 """

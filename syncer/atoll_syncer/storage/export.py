@@ -1,7 +1,14 @@
 """The finished model in Hugging Face layout, assembled from every shard's slices (rule 27).
 
     shard n:    its final bases --> parts/<run>-shard-<n>.safetensors, with its sha256
-    registrar:  all parts --> model-<i>-of-<n>.safetensors ... --> model.safetensors.index.json
+    registrar:  all parts and the companion --> config.json and other files of the model,
+                model.safetensors (or model-<i>-of-<n>.safetensors ...)
+                --> model.safetensors.index.json
+
+The values come from the shards. The companion (rule 36, storage/companions) says under which keys
+they stand, and has the tensors that do not travel: so the files load into the learner's own model,
+strictly. Keys of tied tensors each have the values. Of an adapter for PEFT the files are called
+adapter_model. Without a companion the keys are the names of the tensors that travel.
 
 Each step may be repeated after a crash and then writes the same files. The index comes last, so
 a reader that finds it finds the whole model. Parts are removed after that.
@@ -10,7 +17,7 @@ a reader that finds it finds the whole model. Parts are removed after that.
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import prod
@@ -19,14 +26,17 @@ from typing import Any, BinaryIO
 
 import torch
 
-from atoll_protos.layout import Layout, TensorSpec
+from atoll_protos.companion import ADAPTER, MODEL, STEMS
+from atoll_protos.layout import Layout
 from atoll_protos.tensors import DTYPES, byte_view
+from atoll_syncer.storage import companions
+from atoll_syncer.storage.companions import Contents, Place
 from atoll_syncer.storage.files import READ_BYTES, WholeFile, remove_leftovers, verify, whole_file
-from atoll_syncer.storage.objects import encode_header, encode_parts, read_header
-from atoll_syncer.storage.store import storage_errors
+from atoll_syncer.storage.objects import ObjectError, encode_header, encode_parts, read_header
+from atoll_syncer.storage.store import StoreCorrupt, StoreMissing, storage_errors
 
 PARTS = "parts"
-INDEX = "model.safetensors.index.json"
+INDEX = f"{MODEL}.safetensors.index.json"
 FILE_BYTES_MAX = 5_000_000_000  # the usual limit of a file on the Hub
 
 
@@ -49,6 +59,21 @@ class Extent:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One tensor of the export: the values of one that travels, or the bytes of a companion's."""
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    source: Sequence[Extent] | Place
+
+    @property
+    def byte_count(self) -> int:
+        """In the export."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
 def write_part(folder: Path, run: str, shard: int, bases: Mapping[int, torch.Tensor]) -> Part:
     """Write one shard's final bases, by fragment; the same call writes the same file again.
 
@@ -67,28 +92,40 @@ def assemble(
     run: str,
     layout: Layout,
     parts: Sequence[Part],
+    companion: Sequence[Iterable[bytes]] = (),
     *,
     file_bytes_max: int = FILE_BYTES_MAX,
+    tick: int | None = None,
 ) -> Path:
     """Write the model's files and their index from the parts of all shards, in shard order.
+
+    `companion` are the run's companions, each by its parts; a later one's tensors replace an
+    earlier one's. `tick` is named in the index, where the values are not the final ones.
 
     Streams one tensor after the other, so memory stays at READ_BYTES. Each file gets its name
     when it is whole. A call after the index is there changes nothing, and a call after a crash
     starts from the beginning. Returns the path of the index.
     Raises StoreFull and StoreUnavailable (try again) and StoreCorrupt (a part was changed).
     """
-    index = folder / INDEX
-    before = _read_index(index)
-    if before.get("metadata", {}).get("run") != run:
+    known = {stem: _read_index(_index(folder, stem)) for stem in STEMS}
+    done = [stem for stem in STEMS if known[stem].get("metadata", {}).get("run") == run]
+    if done:
+        index, used = _index(folder, done[0]), set[str]()
+    else:
         for part in parts:
             verify(folder / part.file, part.digest)
+        used, contents, trouble = _read_companion(folder, run, companion)
         with ExitStack() as stack, storage_errors(folder):
             files = [stack.enter_context((folder / part.file).open("rb")) for part in parts]
-            weight_map = _write_model(folder, layout, files, file_bytes_max)
-        _write_index(index, run, layout, weight_map)
-        stale = set(before.get("weight_map", {}).values()) - set(weight_map.values())
-        _remove(folder, {name for name in stale if Path(name).name == name})
-    _remove(folder, {part.file for part in parts})
+            items = _items(layout, contents, files)
+            _write_files(folder, contents)
+            weight_map = _write_model(folder, contents.table.stem, items, files, file_bytes_max)
+        about: dict[str, Any] = {"run": run, "absent": {**contents.table.absent, **trouble}}
+        about |= {"files": sorted(contents.files), **({} if tick is None else {"tick": tick})}
+        index = _index(folder, contents.table.stem)
+        _write_index(index, items, weight_map, about)
+        _remove_stale(folder, known, index, {*weight_map.values(), *contents.files})
+    _remove(folder, {part.file for part in parts} | used)
     for written in (folder, folder / PARTS):
         remove_leftovers(written)
     with suppress(OSError):  # a user's file is in it, or it is gone already
@@ -115,9 +152,11 @@ class Export:
         """See `write_part`."""
         return write_part(self.folder, run, shard, bases)
 
-    def assemble(self, run: str, layout: Layout, parts: Sequence[Part]) -> None:
+    def assemble(
+        self, run: str, layout: Layout, parts: Sequence[Part], companion: Sequence[Iterable[bytes]]
+    ) -> None:
         """See `assemble`."""
-        assemble(self.folder, run, layout, parts)
+        assemble(self.folder, run, layout, parts, companion)
 
 
 def _remove(folder: Path, names: set[str]) -> None:
@@ -127,29 +166,95 @@ def _remove(folder: Path, names: set[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
+def _remove_stale(
+    folder: Path, known: Mapping[str, Mapping[str, Any]], index: Path, written: set[str]
+) -> None:
+    """Remove what the index of an earlier run names, and that index where it has another name."""
+    for stem, before in known.items():
+        old = set(before.get("weight_map", {}).values())
+        stale = {name for name in old - written if Path(name).name == name}
+        if before and _index(folder, stem) != index:
+            stale.add(_index(folder, stem).name)
+        _remove(folder, stale)
+
+
+def _read_companion(
+    folder: Path, run: str, companion: Sequence[Iterable[bytes]]
+) -> tuple[set[str], Contents, dict[str, str]]:
+    """The names of the files that it takes meanwhile, what they hold, and why nothing, if so."""
+    names, trouble = [], dict[str, str]()
+    try:
+        for number, each in enumerate(companion):
+            name = f"{PARTS}/{run}-companion-{number}.safetensors"
+            if companions.join(folder / name, each):
+                names.append(name)
+        contents = companions.read([folder / name for name in names])
+    except (ObjectError, StoreCorrupt, StoreMissing) as error:
+        contents, trouble = Contents(), {"what does not travel": str(error)}
+    return set(names), contents, trouble
+
+
+def _items(layout: Layout, contents: Contents, parts: Sequence[BinaryIO]) -> list[Item]:
+    """All tensors of the export, by key: what the companion names, and what it leaves out."""
+    extents = _extents(layout, parts)
+    numbers = {tensor.name: i for i, tensor in enumerate(layout.tensors)}
+    keys = {key: name for key, name in contents.table.keys.items() if name in numbers}
+    keys |= {name: name for name in numbers.keys() - set(keys.values())}
+    items = [
+        Item(key=key, dtype=each.entry.dtype, shape=each.entry.shape, source=each)
+        for key, each in contents.tensors.items()
+        if key not in keys
+    ]
+    for key, name in keys.items():
+        tensor = layout.tensors[numbers[name]]
+        dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)
+        items.append(Item(key=key, dtype=dtype, shape=shape, source=extents[numbers[name]]))
+    return sorted(items, key=lambda item: item.key)
+
+
+def _write_files(folder: Path, contents: Contents) -> None:
+    """config.json, a tokenizer: small files, as the learner gave them."""
+    for name, place in contents.files.items():
+        with whole_file(folder / name) as file:
+            _copy_bytes(place, file)
+
+
 def _write_model(
-    folder: Path, layout: Layout, parts: Sequence[BinaryIO], file_bytes_max: int
+    folder: Path,
+    stem: str,
+    items: Sequence[Item],
+    parts: Sequence[BinaryIO],
+    file_bytes_max: int,
 ) -> dict[str, str]:
     """Write all files of the model; returns the file of each tensor."""
-    extents = _extents(layout, parts)
-    plan = _plan(layout.tensors, file_bytes_max)
+    plan = [list(items)] if stem == ADAPTER else _plan(items, file_bytes_max)
     weight_map: dict[str, str] = {}
-    for number, tensors in enumerate(plan, start=1):
-        name = f"model-{number:05d}-of-{len(plan):05d}.safetensors"
+    for number, planned in enumerate(plan, start=1):
+        which = f"-{number:05d}-of-{len(plan):05d}" if len(plan) > 1 else ""
+        name = f"{stem}{which}.safetensors"
         with whole_file(folder / name) as file:
-            file.write(_header([layout.tensors[i] for i in tensors]))
-            for i in tensors:
-                _copy_tensor(DTYPES[layout.tensors[i].dtype], extents[i], parts, file)
-        weight_map |= {layout.tensors[i].name: name for i in tensors}
+            file.write(_header(planned))
+            for item in planned:
+                if isinstance(item.source, Place):
+                    _copy_bytes(item.source, file)
+                else:
+                    _copy_values(item.dtype, item.source, parts, file)
+        weight_map |= {item.key: name for item in planned}
     return weight_map
 
 
-def _write_index(index: Path, run: str, layout: Layout, weight_map: Mapping[str, str]) -> None:
+def _write_index(
+    index: Path, items: Sequence[Item], weight_map: Mapping[str, str], about: Mapping[str, Any]
+) -> None:
     """Write which file holds which tensor; `run` says whose model the folder holds."""
-    total = sum(_byte_count(tensor) for tensor in layout.tensors)
-    content = {"metadata": {"total_size": total, "run": run}, "weight_map": dict(weight_map)}
+    metadata = {"total_size": sum(item.byte_count for item in items), **about}
+    content = {"metadata": metadata, "weight_map": dict(weight_map)}
     with whole_file(index) as file:
         file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+
+
+def _index(folder: Path, stem: str) -> Path:
+    return folder / f"{stem}.safetensors.index.json"
 
 
 def _read_index(index: Path) -> dict[str, Any]:
@@ -169,27 +274,22 @@ def _slice_name(fragment: int) -> str:
     return f"slice-{fragment:05d}"
 
 
-def _byte_count(tensor: TensorSpec) -> int:
-    return prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
-
-
-def _plan(tensors: Sequence[TensorSpec], file_bytes_max: int) -> list[list[int]]:
-    """Tensors by file, in the model's order; a tensor above the limit gets a file of its own."""
-    plan: list[list[int]] = [[]]
+def _plan(items: Sequence[Item], file_bytes_max: int) -> list[list[Item]]:
+    """Tensors by file, in their order; a tensor above the limit gets a file of its own."""
+    plan: list[list[Item]] = [[]]
     room = file_bytes_max
-    for i, tensor in enumerate(tensors):
-        if plan[-1] and _byte_count(tensor) > room:
+    for item in items:
+        if plan[-1] and item.byte_count > room:
             plan.append([])
             room = file_bytes_max
-        plan[-1].append(i)
-        room -= _byte_count(tensor)
+        plan[-1].append(item)
+        room -= item.byte_count
     return plan
 
 
-def _header(tensors: Sequence[TensorSpec]) -> bytes:
+def _header(items: Sequence[Item]) -> bytes:
     """The header of one file of the model, as the transformers library expects it."""
-    shapes = {tensor.name: (DTYPES[tensor.dtype], tuple(tensor.shape)) for tensor in tensors}
-    return encode_header(shapes, {"format": "pt"})
+    return encode_header({item.key: (item.dtype, item.shape) for item in items}, {"format": "pt"})
 
 
 def _extents(layout: Layout, parts: Sequence[BinaryIO]) -> dict[int, list[Extent]]:
@@ -219,7 +319,7 @@ def _extents(layout: Layout, parts: Sequence[BinaryIO]) -> dict[int, list[Extent
     return extents
 
 
-def _copy_tensor(
+def _copy_values(
     dtype: torch.dtype, extents: Sequence[Extent], parts: Sequence[BinaryIO], out: WholeFile
 ) -> None:
     """Append one tensor in the model's dtype, read from the parts in pieces of READ_BYTES."""
@@ -230,3 +330,11 @@ def _copy_tensor(
             data = bytearray(parts[extent.part].read(min(READ_BYTES, stop - start)))
             values = torch.frombuffer(data, dtype=extent.dtype).to(dtype)
             out.write(byte_view(values))
+
+
+def _copy_bytes(place: Place, out: WholeFile) -> None:
+    """Append one entry of a companion, in pieces of READ_BYTES."""
+    with place.path.open("rb") as file:
+        file.seek(place.entry.start)
+        for start in range(place.entry.start, place.entry.stop, READ_BYTES):
+            out.write(file.read(min(READ_BYTES, place.entry.stop - start)))

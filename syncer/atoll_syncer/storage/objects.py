@@ -16,17 +16,9 @@ from typing import BinaryIO
 import torch
 
 from atoll_protos.frames import Buffer
-from atoll_protos.tensors import byte_view
+from atoll_protos.tensors import SAFETENSORS, byte_view
 
-DTYPES = {
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.uint8: "U8",
-}
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+TORCH_DTYPES = {name: dtype for dtype, name in SAFETENSORS.items()}
 HEADER_BYTES_MAX = 100 << 20
 ALIGNMENT = 64
 
@@ -62,7 +54,7 @@ def encode_header(
     stop = 0
     for name, (dtype, shape) in tensors.items():
         start, stop = stop, stop + prod(shape) * dtype.itemsize
-        header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": (start, stop)}
+        header[name] = {"dtype": SAFETENSORS[dtype], "shape": shape, "data_offsets": (start, stop)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return struct.pack("<Q", len(text)) + text

@@ -9,6 +9,7 @@ def test_the_kinds_in_the_files_of_a_log_never_change() -> None:
         "Begun",
         "Closed",
         "Committed",
+        "Companion",
         "Ended",
         "Owned",
         "Reign",

@@ -288,6 +288,7 @@ def test_what_is_unknown_ends_that_session_and_nothing_else_rule_25() -> None:
 # ------------------------------------------------------------ may it join?
 
 JOB = run_file()
+IN_RUN = History(layout_digest="model", run="run")
 GOOD = {"protocol": PROTOCOL, "run_hash": JOB.hash, "layout_digest": "model", "slot": "a-0"}
 
 
@@ -322,7 +323,7 @@ def ask(
 def test_what_must_be_equal_everywhere_is_refused_for_good_with_a_remedy_rule_3(
     field: str, value: object, code: int
 ) -> None:
-    end = check(a_join(**{field: value}), JOB, "model", "run")
+    end = check(a_join(**{field: value}), JOB, IN_RUN)
     assert end is not None
     assert (end.code, end.retry) == (code, False)
     assert end.reason
@@ -330,28 +331,28 @@ def test_what_must_be_equal_everywhere_is_refused_for_good_with_a_remedy_rule_3(
 
 
 def test_a_slot_of_a_region_that_is_not_in_the_run_file_yet_may_try_again_rule_3() -> None:
-    end = check(a_join(slot="new-0"), JOB, "model", "run")
+    end = check(a_join(slot="new-0"), JOB, IN_RUN)
     assert end is not None
     assert (end.code, end.retry) == (pb.UNKNOWN_SLOT, True)
     assert "new" in end.reason
-    assert check(a_join(slot="new-0"), replace(JOB, regions=()), "model", "run") is None
+    assert check(a_join(slot="new-0"), replace(JOB, regions=()), IN_RUN) is None
 
 
 def test_a_learner_of_an_earlier_version_with_the_number_of_learners_is_let_in_rule_3() -> None:
     sync = replace(JOB.sync, overlap=0, lockstep=True, quorum=Quorum.ALL)
     word, number = replace(JOB, sync=sync), replace(JOB, sync=replace(sync, quorum=2))
     for shard, learner in ((word, number), (number, word)):
-        assert check(a_join(run_hash=learner.hash), shard, "model", "run") is None
+        assert check(a_join(run_hash=learner.hash), shard, IN_RUN) is None
 
 
 def test_before_a_run_has_started_trying_again_helps_rule_3() -> None:
-    end = check(a_join(), JOB, "model", "")
+    end = check(a_join(), JOB, History(layout_digest="model"))
     assert end is not None
     assert (end.code, end.retry) == (pb.NOT_READY, True)
 
 
 def test_an_observer_needs_no_slot_and_the_first_model_is_any() -> None:
-    assert check(a_join(observer=True, slot=""), JOB, "", "run") is None
+    assert check(a_join(observer=True, slot=""), JOB, History(run="run")) is None
 
 
 def test_an_instance_gets_the_next_incarnation_once_rule_4() -> None:

@@ -27,6 +27,7 @@ WRITERS: dict[type, str] = {
     Round: "rounds",
     Recovery: "recovery",
     Asked: "recovery",
+    state.Companion: "companions",
     state.Ending: "ending",
 }
 PARTS = {  # the State's own fields; to write one is to replace the part
@@ -38,6 +39,7 @@ PARTS = {  # the State's own fields; to write one is to replace the part
     "clock": Clock,
     "rounds": state.Rounds,
     "recovery": Recovery,
+    "companion": state.Companion,
     "ending": state.Ending,
 }
 OF_A_SESSION = {

@@ -7,7 +7,7 @@ from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import Layout, Slice, build_layout
 from atoll_protos.tensors import byte_view, packed
-from atoll_worker.training.parameters import COMPILED_PREFIX, Place, device_of, pairs, travelling
+from atoll_worker.training.parameters import Place, device_of, pairs, travelling
 
 
 class Everything(nn.Module):
@@ -65,7 +65,7 @@ def test_the_order_is_the_layouts() -> None:
 
 def test_a_compiled_model_has_the_names_of_the_plain_one() -> None:
     model = nn.Module()
-    model.add_module(COMPILED_PREFIX[:-1], nn.Linear(2, 2))
+    model.add_module("_orig_mod", nn.Linear(2, 2))
     assert list(merges(travelling(model))) == ["bias", "weight"]
 
 

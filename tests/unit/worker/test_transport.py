@@ -13,6 +13,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
 from atoll_protos.codecs import Form, Wire
+from atoll_protos.companion import part_bytes
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
@@ -56,6 +57,16 @@ class End:
     def attach(self, *_: Any) -> None: ...
 
     def send(self, command: Any) -> None: ...
+
+    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
+        return part_of_a_companion(part, byte_count)
+
+    def companion_sent(self) -> None:
+        self.sent = True
+
+
+def part_of_a_companion(part: int, byte_count: int) -> bytes:
+    return bytes([part]) * part_bytes(byte_count, part)
 
 
 class Telemetry:

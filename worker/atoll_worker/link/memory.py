@@ -11,6 +11,9 @@ transport inherits the descriptor, derives the same plan from the layout and che
     then        captures    for each slice its values in f32      (none for an observer)
     then        adoptions   for each slice a base, as it travels (codecs.Form): f32 or bf16
 
+    then        nothing, but for the time in which a companion is sent: first CHANGED_BYTES_MAX for
+                what training has changed of it, then the whole one (neither is mapped)
+
 Each region begins on a page. This module knows bytes only, and imports neither torch nor numpy:
 the training process lays tensors over the regions, the transport lays numpy arrays over them.
 
@@ -32,6 +35,7 @@ from itertools import accumulate
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import Form
+from atoll_protos.companion import CHANGED_BYTES_MAX
 from atoll_protos.layout import Layout
 
 ALIGN_BYTES = 4096
@@ -112,6 +116,11 @@ class Memory:
         index = self.index[shard, fragment]
         start = offsets[index]
         return self.whole()[start : start + self.plan.forms[index].byte_count(encoding)]
+
+
+def companion_offset(wanted: Plan, *, changed: bool) -> int:
+    """Where in the memory file a companion lies; the file is only as long as there is one."""
+    return wanted.byte_count + (0 if changed else CHANGED_BYTES_MAX)
 
 
 def create() -> int:

@@ -28,6 +28,8 @@ class Configure:
     endpoints: tuple[str, ...]  # host:port of every shard
     telemetry_folder: str  # empty: no telemetry is written
     observer: bool
+    frozen_digest: str = ""  # of the frozen parameters (rule 3); empty: not known
+    has_companion: bool = False  # it answers GiveCompanion
     training_pid: int  # so that the transport sees the death of this process
 
 
@@ -68,6 +70,14 @@ class Leaving:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """The companion that GiveCompanion has asked for lies in the memory's file."""
+
+    changed: bool
+    byte_count: int
+
+
 # ---------------------------------------------------------------- transport -> training
 
 
@@ -106,6 +116,13 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiveCompanion:
+    """Write the companion into the memory's file (rule 36); `changed`: only what is new in it."""
+
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proceed:
     """In lock-step modes: `step()` may return."""
 
@@ -129,5 +146,5 @@ class Fail:
     reason: str
 
 
-Command: TypeAlias = Adopt | Capture | Fail | Finished | Proceed | Start | Tick
-Message: TypeAlias = Configure | Boundary | Evaluated | Leaving | Command
+Command: TypeAlias = Adopt | Capture | Fail | Finished | GiveCompanion | Proceed | Start | Tick
+Message: TypeAlias = Configure | Boundary | Companion | Evaluated | Leaving | Command

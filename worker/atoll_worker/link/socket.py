@@ -63,6 +63,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from atoll_protos.codecs import base_encoding
+from atoll_protos.companion import PART_BYTES, part_bytes
 from atoll_protos.layout import Layout, build_layout
 from atoll_protos.run import RunFile, Sync
 from atoll_worker.link import codec, memory
@@ -181,8 +182,18 @@ class TransportEnd:
     run_file: RunFile
     layout: Layout
     memory: Memory
+    memory_fd: int = -1
     loop: asyncio.AbstractEventLoop | None = None
     on_end: Callable[[], None] | None = None
+
+    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
+        """One part of the companion that the training process has given, of `byte_count` in all."""
+        offset = memory.companion_offset(self.memory.plan, changed=changed) + part * PART_BYTES
+        return os.pread(self.memory_fd, part_bytes(byte_count, part), offset)
+
+    def companion_sent(self) -> None:
+        """The whole companion is sent: give its memory back."""
+        os.ftruncate(self.memory_fd, memory.companion_offset(self.memory.plan, changed=False))
 
     def attach(
         self,
@@ -271,6 +282,7 @@ def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
         run_file=run_file,
         layout=layout,
         memory=memory.attach(plan, memory_fd),
+        memory_fd=memory_fd,
     )
 
 

@@ -17,7 +17,7 @@ input is a method call that carries `now`, and returns the effects which the inp
                               +---------------------------+
                                   |                   |
      Dial, HangUp, SendMessage,   v                   v   Command: Start, Tick, Adopt, Capture,
-     SendOffer, SendSeed, SendHeld                        Proceed, Finished, Fail
+     SendOffer, SendSeed, SendHeld                        Proceed, Finished, Fail, GiveCompanion
                    Place, Promote, Discard: values; Record: telemetry
 
 A learner's life: it *joins* (joining.py) until all shards have welcomed it and all slices are
@@ -56,7 +56,7 @@ from atoll_protos.layout import Layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Finished, Tick
-from atoll_worker.rules import adoption, handover, joining, reports
+from atoll_worker.rules import adoption, companions, handover, joining, reports
 from atoll_worker.rules.effects import (
     Command,
     Effect,
@@ -87,6 +87,8 @@ class Exchange:
         uid: str,
         instance: str,
         observer: bool = False,
+        frozen_digest: str = "",
+        has_companion: bool = False,
     ) -> None:
         self._state = new_state(
             run_file=run_file,
@@ -95,6 +97,8 @@ class Exchange:
             uid=uid,
             instance=instance,
             observer=observer,
+            frozen_digest=frozen_digest,
+            has_companion=has_companion,
         )
         self._reported_at = 0.0
         self._evaluation: pb.Evaluation | None = None
@@ -115,6 +119,11 @@ class Exchange:
     def incarnation(self) -> int:
         """The number that the registrar gave to this instance; 0 before."""
         return self._state.incarnation
+
+    @property
+    def owes_companion(self) -> bool:
+        """Whether the registrar may still need what this learner has given for the export."""
+        return self._state.companion_owed
 
     @property
     def slices(self) -> dict[tuple[int, int], SliceState]:
@@ -253,6 +262,10 @@ class Exchange:
                 return self._send_held(shard, message.send_held.version)
             case "final":
                 return self._final(shard, message.final, now)
+            case "send_companion":
+                return companions.asked(self._state, message.send_companion)
+            case "companion_taken":
+                companions.taken(self._state)
         return []
 
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
@@ -317,7 +330,8 @@ class Exchange:
             if final is None or each.number < final.get(fragment, each.number + 1):
                 return []
         state.finished = True
+        gives = companions.finished(state)
         if state.observer:
-            return [Command(Finished())]
+            return [Command(Finished()), *gives]
         again = [Place(*each.key, each.number) for each in state.slices.values()]
-        return [*again, Command(Finished(again=tuple(state.slices)))]
+        return [*again, Command(Finished(again=tuple(state.slices))), *gives]

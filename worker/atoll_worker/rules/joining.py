@@ -46,6 +46,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode, exit_code_of
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_worker.link.messages import Fail, Start
+from atoll_worker.rules import companions
 from atoll_worker.rules.effects import Command, Dial, Effect, HangUp, Record, SendMessage
 from atoll_worker.rules.state import Connection, Progress, State
 
@@ -105,6 +106,8 @@ def connected(state: State, shard: int) -> list[Effect]:
         cursor=state.progress.cursor,
         observer=state.observer,
         starting=not state.started,
+        has_companion=state.has_companion and not state.observer,
+        frozen_digest=state.frozen_digest,
     )
     return [SendMessage(shard, pb.ToShard(join=join))]
 
@@ -116,6 +119,8 @@ def disconnected(state: State, shard: int, reason: str, now: float) -> list[Effe
     known.connection, known.publish_began_at = Connection.DOWN, None
     for each in state.of(shard):
         each.call = None
+    if shard == REGISTRAR_SHARD:
+        companions.disconnected(state)
     if state.leaving or state.failed:
         return []
     known.attempt = 0 if stayed else known.attempt

@@ -142,6 +142,8 @@ class State:
     uid: str
     instance: str
     observer: bool
+    frozen_digest: str  # of the frozen parameters; empty: not known
+    has_companion: bool
     shards: list[ShardState]
     slices: dict[tuple[int, int], SliceState]  # by (shard, fragment)
     run: str = ""  # the id that the registrar gave to this training; empty before its Welcome
@@ -153,6 +155,8 @@ class State:
     failed: bool = False  # a Fail was sent
     leaving: bool = False  # the training process ends
     captures_asked: bool = False  # the capture regions no longer hold the seed
+    companion_asked: bool = False  # what has changed of it, to be given at the end
+    companion_owed: bool = False  # given for the end, and the registrar has not said that it has it
     step_waits: bool = False  # lock-step: the training thread is in step() until Proceed
 
     def of(self, shard: int) -> list[SliceState]:
@@ -181,7 +185,15 @@ class State:
 
 
 def new_state(
-    *, run_file: RunFile, layout: Layout, slot: str, uid: str, instance: str, observer: bool
+    *,
+    run_file: RunFile,
+    layout: Layout,
+    slot: str,
+    uid: str,
+    instance: str,
+    observer: bool,
+    frozen_digest: str,
+    has_companion: bool,
 ) -> State:
     """The state of a process that has just started."""
     slices = {
@@ -195,6 +207,8 @@ def new_state(
         uid=uid,
         instance=instance,
         observer=observer,
+        frozen_digest=frozen_digest,
+        has_companion=has_companion,
         shards=[ShardState() for _ in range(run_file.shards)],
         slices=slices,
     )

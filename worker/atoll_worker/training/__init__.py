@@ -12,6 +12,9 @@ when is decided by the transport process and arrives as commands. It may import
 - optimizers.py   looks through wrappers of optimizers, checks and follows them
 - undone.py       notices an optimizer whose steps undo what was adopted
 - losses.py       the newest loss, without waiting for the device
+- naming.py       names as the state dict has them, without those of wrappers
+- companion.py    what an export needs beside the values that travel
+- model_files.py  config.json, a tokenizer: the small files of an export
 - rates.py        learning-rate schedules that follow the job's tick
 - termination.py  SIGTERM as an orderly end
 - process.py      starts and stops the transport process

@@ -13,6 +13,8 @@ and from it the layout of fragments and slices (atoll_protos.layout).
     frozen parameter                   stays: it is the same everywhere already
     integer or unsaved buffer          stays: a mean of counters has no meaning
     tied parameter                     travels once, under its first name
+
+Names are those of the state dict, without the parts of wrappers (naming.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +28,11 @@ from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Slice, TensorSpec
 from atoll_protos.tensors import DTYPES
+from atoll_worker.training.naming import cleaner
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MATRIX_MERGE = "rda"
 VECTOR_MERGE = "rda"  # tensors of 0 or 1 dimension (norms, biases)
-COMPILED_PREFIX = "_orig_mod."  # torch.compile's wrapper: the same model with or without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
 
 def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bool]]:
     """(name, module, attribute, tensor, whether it is a buffer) of what may travel, each once."""
-    seen: set[int] = set()
+    seen, clean = set[int](), cleaner(model)
     for is_buffer in (False, True):
         for prefix, module in model.named_modules():
             own = module._buffers if is_buffer else module._parameters
@@ -103,7 +105,7 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
                 if wanted:
                     seen.add(id(tensor))
                     name = f"{prefix}.{attribute}" if prefix else attribute
-                    yield name.replace(COMPILED_PREFIX, ""), module, attribute, tensor, is_buffer
+                    yield clean(name), module, attribute, tensor, is_buffer
 
 
 def _is_finite(tensor: Tensor) -> bool:

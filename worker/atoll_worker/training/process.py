@@ -45,15 +45,13 @@ class TransportProcess:
 
     process: subprocess.Popen[bytes]
     link: Link
-    memory_fd: int  # the memory file; -1 once it is attached
+    memory_fd: int  # the memory file; who takes the process closes it
     owner: int = field(default_factory=os.getpid)  # the process that has started it
 
     def attach(self, plan: Plan) -> Memory:
-        """Give the memory file the plan's size and map it; once."""
+        """Give the memory file the plan's size and map it; once. Its descriptor stays open."""
         memory.resize(self.memory_fd, plan)
-        shared = memory.attach(plan, self.memory_fd)
-        self._close_memory()
-        return shared
+        return memory.attach(plan, self.memory_fd)
 
     def abandon(self) -> None:
         """End a process that has not begun."""

@@ -54,6 +54,7 @@ from atoll_worker.link.memory import Memory
 from atoll_worker.link.socket import Link
 from atoll_worker.settings import Job
 from atoll_worker.training import process
+from atoll_worker.training.companion import Companion, companion_of
 from atoll_worker.training.parameters import Place, device_of, pairs, travelling
 from atoll_worker.training.staging import Scalar, Staging, Ticket, staging_for
 from atoll_worker.training.undone import Watch
@@ -96,6 +97,8 @@ class Replica:
     staging: Staging
     link: Link
     process: subprocess.Popen[bytes]
+    memory_fd: int = -1  # of the file in which a companion is given
+    companion: Companion | None = None
     tick: int = 0  # of the job's clock, the newest that the transport has sent
     start: messages.Start | None = None  # None until training may begin
     watch: Watch | None = None  # whether the optimizer's steps undo what is adopted
@@ -118,6 +121,7 @@ class Replica:
         """
         work = BoundaryWork()
         captures: dict[Key, None] = {}
+        gives: list[bool] = []
         for command in self.link.receive():
             match command:
                 case messages.Adopt(shard=shard, fragment=fragment, number=number, blend=blend):
@@ -136,6 +140,8 @@ class Replica:
                     self.finished = True
                     for key in keys:
                         self._adopt(work, key, 0.0)
+                case messages.GiveCompanion(changed=changed):
+                    gives.append(changed)
                 case messages.Fail(exit_code=exit_code, reason=reason):
                     raise LearnerError(exit_code, reason)
                 case _:
@@ -143,6 +149,8 @@ class Replica:
         for key in captures:
             work.tickets.append(self.capture(key))
             work.captured.append(key)
+        for changed in gives:
+            self._give(changed=changed)
         if self.link.closed and not self.finished:
             raise TransportLostError(
                 f"the transport process has ended ({self._how_it_ended()}); start this one again"
@@ -220,6 +228,9 @@ class Replica:
         finally:
             process.stop(self.process, self.link)
             self.staging.close()
+            if self.memory_fd >= 0:
+                os.close(self.memory_fd)
+                self.memory_fd = -1
 
     def send(self, message: messages.Message) -> None:
         """Send; raises TransportLostError if the transport has not read for a very long time."""
@@ -241,6 +252,13 @@ class Replica:
         if watch and sample:
             watch.after(sample)
 
+    def _give(self, *, changed: bool) -> None:
+        """Put the companion where the transport reads it; the device is read at once."""
+        if self.companion is not None:
+            offset = memory.companion_offset(self.memory.plan, changed=changed)
+            count = self.companion.write(self.memory_fd, offset, changed=changed)
+            self.send(messages.Companion(changed=changed, byte_count=count))
+
     def _end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1
         if not self.copies_under_way[key]:
@@ -259,6 +277,7 @@ def open_replica(
     instance: str,
     *,
     observer: bool = False,
+    export_files: Sequence[object] = (),
 ) -> Replica:
     """Start the transport process, lay the model out, and capture its first value as a seed.
 
@@ -274,6 +293,7 @@ def open_replica(
         places = travelling(model, run_file.sync.mean_patterns)
         specs = tuple(place.spec for place in places)
         layout: Layout = build_layout(specs, run_file.sync.fragments, run_file.shards)
+        companion = None if observer else companion_of(model, places, export_files)
         plan = links.memory_plan(layout, run_file.sync, observer=observer)
         shared = child.attach(plan)
         staging = staging_for(device_of(places), from_bytes(shared.whole(), torch.uint8))
@@ -284,6 +304,8 @@ def open_replica(
             staging=staging,
             link=child.link,
             process=child.process,
+            memory_fd=child.memory_fd,
+            companion=companion,
         )
         if not observer:
             replica.capture_seed()
@@ -299,6 +321,8 @@ def open_replica(
                 endpoints=job.endpoints,
                 telemetry_folder=job.telemetry_folder,
                 observer=observer,
+                frozen_digest=companion.frozen_digest if companion else "",
+                has_companion=companion is not None,
                 training_pid=os.getpid(),
             )
         )

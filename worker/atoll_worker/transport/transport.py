@@ -32,17 +32,20 @@ to the constructor in `Outside`; tests/sim runs this same class in virtual time.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.companion import part_count
 from atoll_protos.deadline import Deadline
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
+from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Configure, Evaluated, Leaving
+from atoll_worker.link.messages import Boundary, Companion, Configure, Evaluated, Leaving
 from atoll_worker.rules.effects import (
     Command,
     Dial,
@@ -85,6 +88,12 @@ class TrainingEnd(Protocol):
     def send(self, command: Any) -> None:
         """Send one command; never waits."""
 
+    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
+        """One part of the companion that the training process has given."""
+
+    def companion_sent(self) -> None:
+        """The whole companion is sent, and may be forgotten."""
+
 
 class Lines(Protocol):
     """See telemetry.Telemetry."""
@@ -124,6 +133,8 @@ class Transport:
             uid=configure.uid,
             instance=configure.instance,
             observer=configure.observer,
+            frozen_digest=configure.frozen_digest,
+            has_companion=configure.has_companion,
         )
         self.clients = [
             ShardClient(shard, endpoint, self, outside.open_channel)
@@ -133,6 +144,7 @@ class Transport:
         self.candidates: dict[tuple[int, int, int], Base] = {}  # received, not yet adopted
         self.captures: dict[tuple[int, int], int] = {}  # counter that the newest mark belongs to
         self.over = asyncio.Event()
+        self._owes_nothing = asyncio.Event()  # to the export
         self._deadline = Deadline(self.now, self.exchange.deadline)
         self._forming: set[asyncio.Task[Encoded | None]] = set()
         self._threads = asyncio.Semaphore(FORMED_AT_ONCE_MAX)
@@ -149,15 +161,25 @@ class Transport:
         if keeper.done():
             keeper.result()  # a bug
         keeper.cancel()
+        await self._companion_taken()
         await asyncio.gather(*(client.drained(LEAVE_SECONDS_MAX) for client in self.clients))
         for client in self.clients:
             client.hang_up()
         self.telemetry.close()
 
+    async def _companion_taken(self) -> None:
+        """Stay until the registrar has what it needs of this learner for the export."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._owes_nothing.wait(), LEAVE_SECONDS_MAX)
+
     def feed(self, effects: list[Effect]) -> None:
         """Perform effects in order."""
         for effect in effects:
             self._perform(effect)
+        if self.exchange.owes_companion:
+            self._owes_nothing.clear()
+        else:
+            self._owes_nothing.set()
         self._deadline.moved()
 
     # ------------------------------------------------------------ what the clients say
@@ -201,6 +223,8 @@ class Transport:
                 for key in message.captured:
                     self.captures[key] += 2
                 self.feed(self.exchange.boundary(message, self.now()))
+            case Companion():
+                self._send_part(message, 0)
             case Leaving(reason=reason):
                 self.feed(self.exchange.leave(reason, self.now()))
                 self.over.set()
@@ -283,6 +307,23 @@ class Transport:
         self._send_bulk(
             shard, pb.Transfer(held=held, encoding=encoding, byte_count=len(data)), data
         )
+
+    def _send_part(self, companion: Companion, part: int) -> None:
+        """Each part is put in line when the one before it is on its way: offers go in between."""
+        changed, byte_count = companion.changed, companion.byte_count
+
+        async def payload() -> Outgoing | None:
+            data = await asyncio.to_thread(
+                self.end.companion_part, part, byte_count, changed=changed
+            )
+            head = pb.Companion(changed=changed, part=part, companion_bytes=byte_count)
+            if part + 1 < part_count(byte_count):
+                self._send_part(companion, part + 1)
+            elif not changed:
+                self.end.companion_sent()
+            return pb.Transfer(companion=head, byte_count=len(data)), data
+
+        self.clients[REGISTRAR_SHARD].send_bulk(payload)
 
     def _send_bulk(self, shard: int, head: pb.Transfer, data: Buffer) -> None:
         async def payload() -> Outgoing | None:

@@ -1,0 +1,161 @@
+"""The companion: what an export needs beside the values that travel (rule 36).
+
+    version 0 is durable --SendCompanion--> parts arrive --each stored, all named--> its entry
+        ^                                      |
+        +--------- session closed -------------+
+
+    the job has ended --SendCompanion(changed) to all--> the first whole one --> its entry
+
+The shards have no code of the model, so a learner tells the registrar which names tied tensors
+have, which tensors do not travel, and which small files belong to the model. The registrar asks one
+learner for it as soon as the values have begun, and the next one if that one's session closes: the
+first of all does not come without a registrar, and one that was restarted asks again. What comes is
+stored part by part and counts once the entry that names all parts is durable.
+
+Training may change a tensor that does not travel: a counter of steps, a flag that says that a layer
+is initialised. So at the end the registrar asks for those that have changed, which is little. It
+asks all learners, since all leave within a moment, and takes what is whole first.
+
+The export waits for both while a learner that has one is connected, and EXPORT_WAITS_SECONDS at
+most. Without a companion the export has the tensors that travel, under their own names.
+"""
+
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.companion import BYTES_MAX, CHANGED_BYTES_MAX, part_bytes, part_count
+from atoll_syncer.model import log
+from atoll_syncer.model.effects import Append, Effect, PublishCompanion, Send, Tape
+from atoll_syncer.model.roster import Session
+from atoll_syncer.model.state import State
+
+EXPORT_WAITS_SECONDS: Final = 60.0  # from the moment at which nothing else is missing
+
+
+# ------------------------------------------------------------ asking
+
+
+def ask(state: State) -> list[Effect]:
+    """Ask one learner for the companion, and at the end all for what has changed of it."""
+    known = state.history.heads and state.term.durable and state.recovery is None
+    if not state.registrar or not known or state.history.closed is not None:
+        return []
+    companion, effects = state.companion, list[Effect]()
+    havers = _learners_with_one(state)
+    if not state.history.companion and companion.session is None and havers:
+        companion.session, companion.objects = havers[0], ()
+        effects.append(_send(havers[0], changed=False))
+    if state.history.ended and not state.history.companion_changed:
+        new = [each for each in havers if each not in companion.changed_asked]
+        companion.changed_asked.update(new)
+        effects += [_send(each, changed=True) for each in new]
+    return effects
+
+
+def _send(session: int, *, changed: bool) -> Effect:
+    return Send(session, pb.ToLearner(send_companion=pb.SendCompanion(changed=changed)))
+
+
+def _learners_with_one(state: State) -> list[int]:
+    opened = state.sessions.open
+    return [n for n in state.sessions.welcomed if opened[n].slot and opened[n].join.has_companion]
+
+
+def session_closed(state: State, session: int) -> None:
+    """The next learner is asked, unless all parts are stored already."""
+    companion = state.companion
+    companion.changed_asked.discard(session)
+    if companion.session == session and not companion.is_logged:
+        companion.session, companion.objects = None, ()
+
+
+# ------------------------------------------------------------ arriving
+
+
+def objection(state: State, session: int, transfer: pb.Transfer) -> str:
+    """Why a part may not come; empty when it may."""
+    companion, part = state.companion, transfer.companion
+    expected, most = len(companion.objects), BYTES_MAX
+    asked = companion.session == session and not companion.is_logged
+    if part.changed:
+        asked, expected, most = session in companion.changed_asked, 0, CHANGED_BYTES_MAX
+    if not asked:
+        return "this session was not asked for a companion"
+    if not 0 < part.companion_bytes <= most:
+        return f"a companion of {part.companion_bytes} bytes; the most is {most}"
+    if part.part != expected or part.part >= part_count(part.companion_bytes):
+        return f"part {part.part} of a companion is out of place"
+    if transfer.byte_count != part_bytes(part.companion_bytes, part.part):
+        return f"part {part.part} of a companion has {transfer.byte_count} bytes"
+    return ""
+
+
+def wants(state: State, session: int, part: pb.Companion) -> bool:
+    """Whether a part that is whole is of any use still."""
+    companion = state.companion
+    if part.changed:
+        return session in companion.changed_asked and not companion.is_changed_logged
+    return companion.session == session and part.part == len(companion.objects)
+
+
+def stored(state: State, session: int, part: pb.Companion, name: str) -> list[Effect]:
+    """One part is written; with the last one the entry makes the companion count."""
+    if not wants(state, session, part):
+        return [_taken(session)] if part.changed else []
+    companion = state.companion
+    objects: tuple[str, ...] = (name,)
+    if part.changed:
+        companion.is_changed_logged = True
+    else:
+        companion.objects = objects = (*companion.objects, name)
+        if len(objects) < part_count(part.companion_bytes):
+            return []
+        companion.is_logged = True
+    entry = log.Companion(objects=objects, byte_count=part.companion_bytes, changed=part.changed)
+    return [Append(entry)]
+
+
+def appended(state: State, entry: log.Companion) -> list[Effect]:
+    """It is durable: who has sent it at the end, or was about to, may leave."""
+    record = {"event": "companion", "bytes": entry.byte_count, "changed": entry.changed}
+    asked = sorted(state.companion.changed_asked) if entry.changed else []
+    return [Tape(record), *(_taken(each) for each in asked)]
+
+
+def _taken(session: int) -> Effect:
+    return Send(session, pb.ToLearner(companion_taken=pb.CompanionTaken()))
+
+
+# ------------------------------------------------------------ whom it reaches
+
+
+def parts(state: State) -> int:
+    """How many parts an observer gets that asks for the companion now."""
+    return len(state.history.companion) + len(state.history.companion_changed)
+
+
+def publish(state: State, receiver: Session) -> list[Effect]:
+    """What is there, to an observer that wants it."""
+    if not (receiver.join.observer and receiver.join.has_companion):
+        return []
+    both = ((state.history.companion, False), (state.history.companion_changed, True))
+    return [PublishCompanion(receiver.number, each, changed) for each, changed in both if each]
+
+
+def is_awaited(state: State) -> bool:
+    """Whether the export waits for it."""
+    history = state.history
+    if state.companion.given_up or (history.companion and history.companion_changed):
+        return False
+    under_way = state.companion.is_logged and not history.companion
+    return under_way or bool(_learners_with_one(state))
+
+
+def time_passed(state: State, now: float) -> None:
+    """The export's patience, which begins when every shard's part is there."""
+    companion = state.companion
+    if len(state.history.finals) < state.run_file.shards or not state.registrar:
+        return
+    if companion.awaited_since is None:
+        companion.awaited_since = now
+    companion.given_up = now >= companion.awaited_since + EXPORT_WAITS_SECONDS

@@ -1,0 +1,137 @@
+"""What people get: the export loads into their own model and their library, with every value."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from local.command import run_atoll
+from local.export_models import MODELS, VOCABULARY, make
+
+SEED = 3
+JOB = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {{name: {name}}}
+spec:
+  steps: 12
+  seed: {seed}
+  regions: [{{name: a, learners: 1}}, {{name: b, learners: 1}}]
+  sync: {{fragments: 2, period: 4, overlap: 1}}
+  learner:
+    template:
+      spec:
+        containers:
+          - name: learner
+            command: [{python}, {script}, {kind}, {folder}, {folder}/NOTES.md]
+"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job that is over: its export, and what its learners' own models had at the end."""
+
+    kind: str
+    folder: Path
+
+    @property
+    def export(self) -> Path:
+        return self.folder / "out" / "export"
+
+    @property
+    def learners(self) -> list[dict[str, Tensor]]:
+        return [torch.load(path) for path in sorted(self.folder.glob("*.pt"))]
+
+    def own(self, learner: int = 0) -> Any:
+        """A learner's own model."""
+        model = make(self.kind, SEED)
+        model.load_state_dict(self.learners[learner])
+        return model.eval()
+
+    def index(self, stem: str = "model") -> Any:
+        return json.loads((self.export / f"{stem}.safetensors.index.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    """Runs the job of a kind of model, once."""
+
+    @cache
+    def job(kind: str) -> Trained:
+        folder = tmp_path_factory.mktemp(kind)
+        train(kind, folder)
+        return Trained(kind, folder)
+
+    return job
+
+
+def train(kind: str, folder: Path) -> None:
+    """The learners leave their state dicts in the folder."""
+    (folder / "NOTES.md").write_text("of the user's\n")
+    script = Path(__file__).with_name("export_models.py")
+    names = {"name": kind, "kind": kind, "folder": folder, "script": script}
+    (folder / "job.yaml").write_text(JOB.format(seed=SEED, python=sys.executable, **names))
+    run_atoll(folder / "job.yaml", folder / "out")
+
+
+def logits(model: Any) -> Tensor:
+    tokens = torch.arange(10).reshape(1, 10) % VOCABULARY
+    with torch.no_grad():
+        found: Tensor = model.eval()(input_ids=tokens).logits
+    return found
+
+
+Jobs = Callable[[str], Trained]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "lora"])
+def test_the_export_has_every_value_of_a_learners_own_model_and_loads_strictly(
+    jobs: Jobs, kind: str
+) -> None:
+    job = jobs(kind)
+    found = load_file(job.export / "model.safetensors")
+    model = make(kind, SEED + 1)
+    model.load_state_dict(found, strict=True)
+    assert found.keys() == {bare(key) for key in model.state_dict()}
+    differ = [{k for k, v in own.items() if not equal(found[bare(k)], v)} for own in job.learners]
+    assert set() in differ, f"neither learner has the export's values: {differ}"
+    assert all("num_batches_tracked" in key for keys in differ for key in keys)
+    assert job.index()["weight_map"].keys() == found.keys()
+    assert job.index()["metadata"]["absent"] == {}
+    assert (job.export / "NOTES.md").read_text() == "of the user's\n"
+
+
+def bare(key: str) -> str:
+    return key.replace("_checkpoint_wrapped_module.", "")
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral", "bf16"])
+def test_transformers_loads_the_export_and_gives_the_same_logits(jobs: Jobs, kind: str) -> None:
+    job = jobs(kind)
+    loaded = AutoModelForCausalLM.from_pretrained(job.export)
+    assert loaded.dtype == job.own().dtype
+    assert torch.equal(logits(loaded), logits(job.own()))
+
+
+def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jobs) -> None:
+    job = jobs("lora")
+    found = load_file(job.export / "adapter_model.safetensors")
+    assert not any("base_layer" in key for key in found), "the base is not part of the export"
+    assert job.index("adapter_model")["weight_map"].keys() == found.keys()
+    loaded = PeftModel.from_pretrained(make("gpt2", SEED), job.export)
+    assert torch.equal(logits(loaded), logits(job.own()))
+    assert not torch.equal(logits(loaded), logits(make("gpt2", SEED))), "it has learned something"

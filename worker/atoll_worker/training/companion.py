@@ -1,0 +1,257 @@
+"""What an export needs beside the values that travel: made here, where the model is (rule 36).
+
+The shards hold the values of the tensors that travel, and nothing else of the model. The registrar
+asks one learner for the rest once the values have begun, and every learner at the end for what
+training has changed of it. `atoll_protos.companion` describes the bytes; this module makes them:
+
+- the *table*: under which keys of the model's state dict each travelling tensor stands (a tied
+  weight under several), and which keys are absent, with the reason;
+- the tensors of the state dict that do not travel: frozen parameters, integer and bool buffers,
+  masks with -inf. Of a model with an adapter (PEFT) only the adapter's: the base is not shipped;
+- small files: config.json, a tokenizer (model_files.py).
+
+They are written behind the regions of the shared memory's file, from where the transport sends
+them part by part. Values are read from the device in pieces of CHUNK_BYTES.
+
+The frozen digest
+-----------------
+Frozen parameters are not exchanged, so nothing would ever make them equal, and learners with
+different bases would train against each other in silence. `frozen_digest` is a checksum of them in
+the order of their names, which every Join carries (rule 3). It is computed once, at the opening.
+Buffers are not in it: counters differ by right.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import structlog
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from atoll_protos.companion import (
+    ADAPTER,
+    BYTES_MAX,
+    CHANGED_BYTES_MAX,
+    FILE,
+    METADATA,
+    MODEL,
+    TENSOR,
+    Table,
+)
+from atoll_protos.frames import Buffer
+from atoll_protos.tensors import SAFETENSORS, byte_view
+from atoll_worker.training.model_files import adapter_of, adapter_state, model_files
+from atoll_worker.training.naming import cleaner, same_memory, shortened, state_of, unwrapped
+from atoll_worker.training.parameters import Place
+
+CHUNK_BYTES = 64 << 20
+HEADER_ROOM_BYTES = 1 << 20  # of the bound, for the header
+ALIGNMENT = 64
+NO_VALUES = (RuntimeError, NotImplementedError, TypeError, AttributeError)  # of tensor subclasses
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """The export of a model as it is now; `kept` are the tensors that do not travel, by key."""
+
+    table: Table
+    kept: Mapping[str, Tensor]
+
+
+@dataclass(slots=True, kw_only=True)
+class Companion:
+    """The companion of one model; `digests` are those of the kept tensors at the opening."""
+
+    model: nn.Module
+    places: Sequence[Place]
+    adapter: str
+    files: Mapping[str, bytes]
+    frozen_digest: str
+    digests: dict[str, int] = field(default_factory=dict)
+
+    def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
+        """Write it into a file from `offset` on; returns the number of bytes.
+
+        `changed`: only the tensors that training has changed since the opening.
+        """
+        described = describe(self.model, self.places, self.adapter)
+        kept, files = described.kept, self.files
+        if changed:
+            kept, files = self._changed(kept), {}
+        table = Table(stem=described.table.stem) if changed else described.table
+        payloads: dict[str, tuple[str, Sequence[int], Iterable[Buffer]]] = {
+            **{f"{FILE}{n}": ("U8", (len(each),), (each,)) for n, each in files.items()},
+            **{
+                f"{TENSOR}{key}": (SAFETENSORS[each.dtype], tuple(each.shape), host_chunks(each))
+                for key, each in kept.items()
+            },
+        }
+        header = _header(payloads, table)
+        position = offset + _write(descriptor, header, offset)
+        for _, _, chunks in payloads.values():
+            for chunk in chunks:
+                position += _write(descriptor, chunk, position)
+        return position - offset
+
+    def _changed(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those whose bytes are others now, the smallest first, as far as they may be sent."""
+        found: dict[str, Tensor] = {}
+        room = CHANGED_BYTES_MAX - HEADER_ROOM_BYTES
+        left: list[str] = []
+        for key, tensor in sorted(kept.items(), key=lambda item: (item[1].nbytes, item[0])):
+            if self.digests.get(key) == checksum(tensor):
+                continue
+            room -= tensor.nbytes
+            if room >= 0:
+                found[key] = tensor
+            else:
+                left.append(key)
+        if left:
+            log.warning(
+                "the export has the first values of tensors that do not travel and have changed",
+                tensors=shortened(left),
+            )
+        return found
+
+
+def companion_of(
+    model: nn.Module, places: Sequence[Place], export_files: Sequence[object] = ()
+) -> Companion:
+    """Look at a model that is about to be trained; says once what its export will lack.
+
+    Raises SpecError for `export_files` that are no files.
+    """
+    bare = unwrapped(model)
+    adapter = adapter_of(bare)
+    described = describe(model, places, adapter)
+    if described.table.absent:
+        log.warning(
+            "the export will lack tensors of the model",
+            tensors=shortened([f"{key} ({why})" for key, why in described.table.absent.items()]),
+        )
+    checksums = Checksums()
+    return Companion(
+        model=model,
+        places=places,
+        adapter=adapter,
+        files=model_files(bare, adapter, export_files),
+        frozen_digest=frozen_digest(model, checksums),
+        digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
+    )
+
+
+def describe(model: nn.Module, places: Sequence[Place], adapter: str) -> Described:
+    """Which tensors the export has, under which keys, and which ones it must lack."""
+    names = {place.spec.name for place in places}
+    by_memory = {same_memory(place.tensor): place.spec.name for place in places}
+    state = adapter_state(unwrapped(model), adapter) if adapter else state_of(model)
+    keys: dict[str, str] = {}
+    absent: dict[str, str] = {}
+    kept: dict[str, Tensor] = {}
+    for key, value in state.items():
+        if not isinstance(value, Tensor):
+            absent[key] = "is no tensor"
+        elif key in names:
+            keys[key] = key
+        elif value.numel() and same_memory(value) in by_memory:
+            keys[key] = by_memory[same_memory(value)]
+        elif reason := _why_not(value):
+            absent[key] = reason
+        else:
+            kept[key] = value.detach()
+    room = BYTES_MAX - HEADER_ROOM_BYTES
+    for key in sorted(kept, key=lambda each: (kept[each].nbytes, each)):
+        room -= kept[key].nbytes
+        if room < 0:
+            absent[key] = f"all that does not travel has more than {BYTES_MAX >> 30} GiB"
+            del kept[key]
+    table = Table(stem=ADAPTER if adapter else MODEL, keys=keys, absent=absent)
+    return Described(table=table, kept=kept)
+
+
+def _why_not(tensor: Tensor) -> str:
+    """Why a tensor cannot be in a safetensors file; empty when it can."""
+    if tensor.is_meta:
+        return "has no values (meta device)"
+    if tensor.layout is not torch.strided:
+        return f"is {tensor.layout}"
+    return "" if tensor.dtype in SAFETENSORS else f"is {tensor.dtype}"
+
+
+class Checksums:
+    """Of tensors as they are now; each is read once, under whatever names it has."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def of(self, tensor: Tensor) -> int:
+        """See `checksum`."""
+        place = same_memory(tensor.detach())
+        if place not in self._known:
+            self._known[place] = checksum(tensor)
+        return self._known[place]
+
+
+def frozen_digest(model: nn.Module, checksums: Checksums) -> str:
+    """The checksum of all frozen parameters, in the order of their names; hexadecimal."""
+    clean, digest = cleaner(model), xxhash.xxh3_128()
+    frozen = {
+        clean(name): parameter
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad
+    }
+    for name, parameter in sorted(frozen.items()):
+        each = name, str(parameter.dtype), list(parameter.shape), checksums.of(parameter)
+        digest.update(json.dumps(each).encode())
+    return digest.hexdigest()
+
+
+def checksum(tensor: Tensor) -> int:
+    """Of the values' bytes."""
+    digest = xxhash.xxh3_64()
+    for chunk in host_chunks(tensor):
+        digest.update(chunk)
+    return digest.intdigest()
+
+
+def host_chunks(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor in order, in pieces of CHUNK_BYTES; none of a meta tensor."""
+    if tensor.is_meta or not tensor.numel():
+        return
+    try:
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    except NO_VALUES:  # a tensor subclass without plain bytes
+        return
+    for start in range(0, flat.numel(), CHUNK_BYTES):
+        yield byte_view(flat[start : start + CHUNK_BYTES].cpu())
+
+
+def _header(
+    payloads: Mapping[str, tuple[str, Sequence[int], Iterable[Buffer]]], table: Table
+) -> bytes:
+    """The head of a safetensors file: its length in 8 bytes, then JSON."""
+    header: dict[str, object] = {"__metadata__": {METADATA: table.to_json()}}
+    sizes = {name: each for each, name in SAFETENSORS.items()}
+    stop = 0
+    for name, (dtype, shape, _) in payloads.items():
+        start, stop = stop, stop + prod(shape) * sizes[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _write(descriptor: int, data: Buffer, position: int) -> int:
+    """Write all of it; returns how much that was."""
+    view = memoryview(data).cast("B")
+    written = 0
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], position + written)
+    return written

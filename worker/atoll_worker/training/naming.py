@@ -1,0 +1,70 @@
+"""Names of a model's tensors as its own state dict has them, without those of wrappers.
+
+A wrapper keeps the user's module in an attribute of its own, which would become a part of every
+name: a learner with activation checkpointing could not join one without, and an export would not
+load into the bare model.
+
+    torch.compile                        _orig_mod.
+    activation checkpointing, FSDP       _checkpoint_wrapped_module., _fsdp_wrapped_module.
+    DistributedDataParallel, DataParallel    module., of such a wrapper only
+
+Other prefixes stay, for they are names of the user's: the `net.` of a LightningModule that keeps
+its model in `self.net`. The names are those of the model that is given to the Learner.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+WRAPPING = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+PARALLEL_CHILD = "module"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own module inside the wrappers."""
+    while True:
+        child = PARALLEL_CHILD if isinstance(model, PARALLEL) else ""
+        child = next((name for name in WRAPPING if name in model._modules), child)
+        inner = model._modules.get(child) if child else None
+        if inner is None:
+            return model
+        model = inner
+
+
+def cleaner(model: nn.Module) -> Callable[[str], str]:
+    """A function that takes the wrappers' parts out of a name in `model`."""
+    parallel = sorted(
+        (
+            f"{path}.{PARALLEL_CHILD}." if path else f"{PARALLEL_CHILD}."
+            for path, module in model.named_modules(remove_duplicate=False)
+            if isinstance(module, PARALLEL)
+        ),
+        key=len,
+        reverse=True,
+    )
+
+    def clean(name: str) -> str:
+        for prefix in parallel:  # the innermost first: its path still has the outer ones' parts
+            if name.startswith(prefix):
+                name = prefix.removesuffix(f"{PARALLEL_CHILD}.") + name.removeprefix(prefix)
+        return ".".join(part for part in name.split(".") if part not in WRAPPING)
+
+    return clean
+
+
+def state_of(model: nn.Module) -> dict[str, object]:
+    """The model's state dict by clean keys; its tensors are the model's own, not copies."""
+    clean = cleaner(model)
+    return {clean(key): value for key, value in model.state_dict(keep_vars=True).items()}
+
+
+def same_memory(tensor: Tensor) -> tuple[object, ...]:
+    """Equal for two tensors only if they are the same values in the same memory."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def shortened(names: Sequence[str], most: int = 5) -> str:
+    """Some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
