@@ -33,7 +33,7 @@ spec:
       spec:
         containers:
           - name: learner
-            command: [{python}, {script}, {kind}, {folder}, {folder}/NOTES.md]
+            command: [{python}, {script}, {kind}, {folder}, {folder}/notes.txt]
 """
 
 
@@ -77,7 +77,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
 
 def train(kind: str, folder: Path) -> None:
     """The learners leave their state dicts in the folder."""
-    (folder / "NOTES.md").write_text("of the user's\n")
+    (folder / "notes.txt").write_text("of the user's\n")
     script = Path(__file__).with_name("export_models.py")
     names = {"name": kind, "kind": kind, "folder": folder, "script": script}
     (folder / "job.yaml").write_text(JOB.format(seed=SEED, python=sys.executable, **names))
@@ -108,7 +108,7 @@ def test_the_export_has_every_value_of_a_learners_own_model_and_loads_strictly(
     assert all("num_batches_tracked" in key for keys in differ for key in keys)
     assert job.index()["weight_map"].keys() == found.keys()
     assert job.index()["metadata"]["absent"] == {}
-    assert (job.export / "NOTES.md").read_text() == "of the user's\n"
+    assert (job.export / "notes.txt").read_text() == "of the user's\n"
 
 
 def bare(key: str) -> str:
@@ -127,6 +127,7 @@ def test_transformers_loads_the_export_and_gives_the_same_logits(jobs: Jobs, kin
     assert torch.equal(logits(loaded), logits(job.own()))
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # PEFT's call
 def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jobs) -> None:
     job = jobs("lora")
     found = load_file(job.export / "adapter_model.safetensors")
