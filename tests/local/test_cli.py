@@ -1,12 +1,15 @@
 """The shortest way in: a script is trained, looked at and gone on with, as a person does it."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from atoll_operator.api.manifest import parse
 from atoll_operator.local.summary import read_lines
@@ -16,6 +19,19 @@ SMI = """#!/bin/sh
 echo 'GPU 0: H100 (UUID: GPU-a)'; echo 'GPU 1: H100 (UUID: GPU-b)'; echo 'GPU 2: H100 (UUID: GPU-c)'
 """
 SECONDS_MAX = 200.0
+
+
+def ticks(out: Path, slot: str) -> list[int]:
+    """The ticks of a learner's steps so far, in the order in which it made them."""
+    lines = read_lines(out / "learners" / f"{slot}.jsonl")
+    return [line["tick"] for line in lines if line.get("loss") is not None]
+
+
+def drawn(out: Path, series: str) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a series: points by tag."""
+    found = EventAccumulator(str(out / "tensorboard" / series)).Reload()
+    tags: list[str] = found.Tags()["scalars"]
+    return {tag: [(each.step, each.value) for each in found.Scalars(tag)] for tag in tags}
 
 
 @dataclass(slots=True)
@@ -68,6 +84,23 @@ def test_a_script_is_trained_with_its_arguments_and_gpus_of_its_own(out: Path) -
     assert (out / "export" / "model.safetensors.index.json").exists()
 
 
+def test_the_curves_of_the_run_are_what_its_summary_says(out: Path) -> None:
+    assert {path.name for path in (out / "tensorboard").iterdir()} == {"us-0", "eu-0", "job"}
+    summary = json.loads((out / "summary.json").read_text())
+    job = drawn(out, "job")
+    assert job["goodput"][-1][1] == pytest.approx(summary["goodput"], abs=0.1)
+    assert job["commits"][-1][1] == summary["commits"]
+    for slot in ("us-0", "eu-0"):
+        assert [tick for tick, _ in drawn(out, slot)["loss"]] == sorted(set(ticks(out, slot)))
+
+
+def test_a_run_that_is_over_can_be_looked_at(here: Here, out: Path) -> None:
+    assert here.atoll("status", str(out)).stdout.startswith("train: Complete, tick 40 of 40 (100%)")
+    shown = here.atoll("logs", str(out), "-f").stdout.splitlines()  # ends, as the run is over
+    assert "[us-0] width 12 GPUs 0" in shown
+    assert any(line.startswith("[shard-0] ") for line in shown)
+
+
 def test_the_folder_keeps_the_manifest_and_goes_on_by_its_name_from_anywhere(
     here: Here, out: Path
 ) -> None:
@@ -75,9 +108,35 @@ def test_the_folder_keeps_the_manifest_and_goes_on_by_its_name_from_anywhere(
     assert parse(kept).spec.steps == 40
     here.atoll("validate", str(out / "manifest.yaml"))
     elsewhere = Here(here.folder.parent, here.variables)
-    more = ("--set", "spec.steps=60", "--output", "lines")
-    elsewhere.atoll("run", str(out), "--resume", *more)
-    assert parse((out / "manifest.yaml").read_text()).spec.steps == 60
-    assert max(line.get("tick", 0) for line in read_lines(out / "learners" / "us-0.jsonl")) >= 60
+    elsewhere.atoll("run", str(out), "--resume", "--output", "lines")
+    assert (out / "manifest.yaml").read_text() == kept
+    longer = elsewhere.atoll("run", str(out), "--resume", "--set", "spec.steps=90", code=2)
+    assert "is complete since tick" in longer.stderr
     refused = here.atoll("run", str(out / "manifest.yaml"), "--out", str(out), code=2)
     assert "--resume" in refused.stderr
+
+
+def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curves(
+    here: Here,
+) -> None:
+    out = here.folder / "killed"
+    atoll = str(Path(sys.executable).with_name("atoll"))
+    slow = ("--set", "spec.sync.fragments=2", "--", "--pause", "0.1")
+    command = [atoll, "run", "train.py", "--steps", "80", "--out", str(out), "--output", "lines"]
+    with subprocess.Popen(
+        [*command, *slow], cwd=here.folder, env=here.variables, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not any(tick >= 30 for tick in ticks(out, "local-0")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert ": Training, tick" in here.atoll("status", str(out)).stdout
+        process.kill()
+    assert ": Suspended, tick" in here.atoll("status", str(out)).stdout
+    here.atoll("run", str(out), "--resume", "--set", "spec.steps=90", "--output", "lines")
+    assert parse((out / "manifest.yaml").read_text()).spec.steps == 90
+    kept: list[int] = []
+    for tick in ticks(out, "local-0"):  # where the run went back, its new steps count
+        kept = [*(each for each in kept if each < tick), tick]
+    assert kept[-1] >= 90
+    assert [tick for tick, _ in drawn(out, "local-0")["loss"]] == kept

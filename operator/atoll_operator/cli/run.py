@@ -9,8 +9,10 @@ import typer
 import yaml
 
 from atoll_operator.api import manifest, support
+from atoll_operator.api.spec import Job
 from atoll_operator.cli.reading import checked, read_text
 from atoll_operator.local import manifests
+from atoll_operator.local.folder import read_status
 from atoll_operator.local.live import Output
 from atoll_operator.local.plan import MANIFEST_FILE
 from atoll_protos.errors import SpecError
@@ -118,6 +120,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     folder = out or manifests.default_out(job.name, time.time())
     if out is None:
         typer.echo(f"The run's folder is {folder}.", err=True)
+    if resume:
+        _refuse_longer(job, folder)
     code = train(
         job,
         folder.resolve(),
@@ -139,6 +143,18 @@ def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str 
     if more:
         remedy = "use --set 'spec.learner.template.spec.containers=[{name: learner, args: [...]}]'"
         raise SpecError(f"-- {more[0]}", f"is for a script, and {what} is none", remedy)
+
+
+def _refuse_longer(job: Job, out: Path) -> None:
+    """Raise SpecError for a run that is complete and was asked to go on."""
+    try:
+        found = read_status(out)
+    except SpecError:
+        return  # there is no run yet, or nothing was heard of it
+    reached = found.progress.step if found.progress else 0
+    if found.true_condition("Complete") is not None and (job.spec.steps or 0) > reached:
+        problem = f"the run in {out} is complete since tick {reached}, and stays so"
+        raise SpecError("--resume", problem, f"begin a new one: atoll run {out / MANIFEST_FILE}")
 
 
 def _of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Path | None]:

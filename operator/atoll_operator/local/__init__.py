@@ -19,5 +19,8 @@ and rich are imported only where a run needs them.
     told.py         a status in a few lines for a person
     live.py         the live table, lines of text, lines of JSON
     summary.py      summary.json: what became of every token
+    curves.py       the curves of a run, from the lines that its processes write
+    trackers.py     TensorBoard's files, and Weights & Biases
+    recorder.py     draws the curves while the run goes on
     plots.py        loss.png and goodput.png
 """

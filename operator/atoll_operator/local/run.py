@@ -65,6 +65,7 @@ from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.commands import check_startable
 from atoll_operator.local.ends import alike, words_of
 from atoll_operator.local.live import Output, View, view_for
+from atoll_operator.local.recorder import recording
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import (
@@ -201,7 +202,9 @@ def train(
             if line:
                 view.say(line)
         planned = plan.processes(job, out, ports, assigned, new=new)
-        return _train(job, out, ports, planned, view, chaos=chaos)
+        began = 0.0 if new else time.time()
+        with recording(out, view.say, began):
+            return _train(job, out, ports, planned, view, chaos=chaos)
 
 
 def _train(
