@@ -1,0 +1,45 @@
+"""What a trainer's batch counts for, and the seed of the data of one slot."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+# The seed of epoch e is often seed + e, so the seeds of two slots must lie far apart.
+SLOT_SEEDS_APART = 1_000_003
+SEEDS = 2**31
+
+
+def tokens_in(batch: Any, main_input: str = "input_ids") -> int:
+    """The tokens of a batch; of a batch without tokens, its samples. 1 or more.
+
+    The first tensor counts, in a mapping the one named `main_input` if it is there. Integers of
+    shape [samples, length] are tokens, padding among them: its number is known without waiting for
+    the device. Of every other tensor the first dimension counts.
+    """
+    tensor = _first_tensor(batch, main_input)
+    if tensor is None or not tensor.ndim:
+        return 1
+    is_text = tensor.ndim == 2 and not (tensor.is_floating_point() or tensor.is_complex())
+    return max(1, tensor.numel() if is_text else tensor.shape[0])
+
+
+def _first_tensor(batch: Any, main_input: str) -> Tensor | None:
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, Mapping):
+        parts = [batch[main_input]] if main_input in batch else list(batch.values())
+    elif isinstance(batch, list | tuple):
+        parts = list(batch)
+    else:
+        return None
+    found = (_first_tensor(part, main_input) for part in parts)
+    return next((tensor for tensor in found if tensor is not None), None)
+
+
+def slot_seed(seed: int, index: int, epoch: int = 0) -> int:
+    """A seed for the data order of the slot `index` in an epoch; that of slot 0 is the given one.
+
+    It is the same after a restart, so that a slot's batches are a function of its position alone.
+    """
+    return (seed + SLOT_SEEDS_APART * index + epoch) % SEEDS

@@ -1,0 +1,245 @@
+"""`AtollCallback`: a Lightning `Trainer` becomes one learner of a job.
+
+Theory of operation
+-------------------
+    setup()                  the trainer's limits: no last epoch, and as many steps as the job has,
+                             which is what `trainer.estimated_stepping_batches` then says
+    on_fit_start()           the model is on its device and the optimizers exist: join the job.
+                             No batch has been read yet
+    on_train_start()         the data's iterator is made anew, from the slot's place; the learner
+                             takes over the schedules
+    on_train_batch_end()     if an optimizer has stepped in this batch, the step boundary: before
+                             validation, and before a checkpoint is saved
+
+Whether an optimizer has stepped is said by torch's hook on it, which holds for accumulation of
+gradients, manual optimization with several optimizers and steps that a GradScaler has skipped.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+import atoll
+from atoll.integrations.batches import slot_seed, tokens_in
+from atoll.integrations.schedules import EveryTicks, NotStepped
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback
+    except ImportError as error:
+        raise ImportError(f'{error}; install it with: pip install "atoll[lightning]"') from error
+
+
+class AtollCallback(Callback):  # type: ignore[misc]
+    """Give it to a trainer: `Trainer(callbacks=[AtollCallback()])`.
+
+    `tokens_per_step`: tokens that one optimizer step trains, all accumulated batches together. By
+    default they are counted in the batches: the elements of an integer tensor of two dimensions,
+    else the samples. `module`: the attribute of the LightningModule that holds the model, such as
+    "net": then the names of the exported tensors do not begin with it, and that module loads them.
+
+    What it changes in the trainer:
+
+    - `max_steps` is the job's length while `configure_optimizers` runs, whatever the script says.
+      Schedules follow the job's tick; one of epochs counts them in ticks. Training ends when the
+      job does.
+    - Every slot has an order of its own of the training data. After a restart the slot goes on with
+      its next batch; data without a length are read to that place.
+    - The job's first slot saves checkpoints as the script says, the others save none.
+
+    `learner` is the open Learner; None outside of `fit()`.
+    """
+
+    def __init__(self, tokens_per_step: int | None = None, module: str = "") -> None:
+        super().__init__()
+        self.tokens_per_step = tokens_per_step
+        self.module = module
+        self.learner: atoll.Learner | None = None
+        self._job: Any = None
+        self._hooks: list[Any] = []
+        self._stepped = False  # whether an optimizer has, since the last boundary
+        self._tokens = 0  # of the batches since the last boundary
+        self._losses: list[Tensor] = []  # theirs
+        self._batches = 0  # of this slot, trained since the job began
+        self._first_epoch = 0  # of the data, when this process began
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Set the trainer's limits."""
+        del pl_module
+        if stage != "fit":
+            return
+        self._job = atoll.job()
+        loop = trainer.fit_loop
+        if self._job.steps is not None:
+            loop.max_epochs, loop.epoch_loop.max_steps = -1, self._job.steps
+        loop.min_epochs = loop.epoch_loop.min_steps = None  # the end of the job is the end
+        if self._job.index:
+            for callback in trainer.checkpoint_callbacks:
+                callback.save_top_k, callback.save_last = 0, False
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Join the job: the model takes its values."""
+        trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
+        model = self._model(pl_module)
+        self._hooks = [each.register_step_post_hook(self._note_step) for each in trainer.optimizers]
+        self.learner = atoll.Learner(model)
+        self.learner.open()
+        self._batches = self.learner.cursor
+        if self.learner.finished:
+            trainer.should_stop = True
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Go to the slot's place in the data, and take over the schedules."""
+        del pl_module
+        assert self.learner is not None
+        self._continue_data(trainer)
+        for config in trainer.lr_scheduler_configs:
+            if isinstance(config.scheduler, NotStepped):
+                continue
+            period = config.frequency
+            if config.interval == "epoch":
+                steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+                period *= math.ceil(steps) if math.isfinite(steps) else self._job.steps
+            follows = config.scheduler if period == 1 else EveryTicks(config.scheduler, period)
+            self.learner.schedule(follows)
+            config.scheduler = NotStepped(config.scheduler)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """An order that is drawn anew in each epoch is a function of slot and epoch."""
+        del pl_module
+        if trainer.current_epoch:
+            self._begin_epoch(trainer, self._first_epoch + trainer.current_epoch)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """The step boundary, if an optimizer has stepped."""
+        del batch_idx
+        assert self.learner is not None
+        self._batches += 1
+        self._tokens += tokens_in(batch)
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            divided = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+            self._losses.append(loss.detach() * divided)
+        if self._stepped and not self.learner.finished:
+            self.learner.step(
+                tokens=self.tokens_per_step or self._tokens,
+                loss=torch.stack(self._losses).mean() if self._losses else None,
+                cursor=self._batches,
+            )
+        if self._stepped:
+            self._stepped, self._tokens, self._losses = False, 0, []
+        if self.learner.finished:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Leave the job."""
+        del trainer, pl_module
+        self._close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the job, and tell it why."""
+        del trainer, pl_module
+        self._close(exception)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave the job, if no end of the training has done so."""
+        del trainer, pl_module, stage
+        self._close()
+
+    def _model(self, pl_module: Any) -> Any:
+        """What is exchanged: the LightningModule or one module of it that holds all that trains."""
+        if not self.module:
+            return pl_module
+        model = pl_module.get_submodule(self.module)
+        inside = {id(each) for each in model.parameters()}
+        for name, parameter in pl_module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in inside:
+                raise atoll.SpecError(
+                    "module", f"{self.module!r} does not hold {name}", "leave the argument out"
+                )
+        return model
+
+    def _note_step(self, *arguments: Any) -> None:
+        """torch's hook of an optimizer that has stepped."""
+        del arguments
+        self._stepped = True
+
+    def _close(self, error: BaseException | None = None) -> None:
+        learner, self.learner = self.learner, None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if learner is not None:
+            learner.close(error)
+
+    def _begin_epoch(self, trainer: Any, epoch: int) -> None:
+        """The iterator that is made next gives the slot's order in this epoch of the data."""
+        torch.manual_seed(slot_seed(self._job.seed, self._job.index, epoch))
+        for loader in trainer.fit_loop._combined_loader.flattened:
+            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
+
+    def _continue_data(self, trainer: Any) -> None:
+        """Make the trainer's iterator over the data anew, from the slot's place on."""
+        fetcher = trainer.fit_loop._data_fetcher
+        batches = trainer.num_training_batches
+        self._first_epoch, skip = divmod(self._batches, batches) if batches < math.inf else (0, self._batches)
+        self._begin_epoch(trainer, self._first_epoch)
+        loaders = trainer.fit_loop._combined_loader.flattened
+        if len(loaders) == 1 and jumps(loaders[0]):
+            jump(loaders[0], fetcher, skip)
+            return
+        iter(fetcher)
+        while skip:
+            try:
+                next(fetcher)
+            except StopIteration:  # data without a length: the next time through
+                self._first_epoch += 1
+                self._begin_epoch(trainer, self._first_epoch)
+                iter(fetcher)
+            else:
+                skip -= 1
+
+
+def jumps(loader: Any) -> bool:
+    """Whether batches can be left out without reading them."""
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and loader.batch_sampler is not None
+    )
+
+
+def jump(loader: Any, fetcher: Any, skip: int) -> None:
+    """Begin an iteration over `loader` with the batch after `skip` others."""
+    sampler = loader.batch_sampler
+    loader.__dict__["batch_sampler"] = After(sampler, skip)  # DataLoader guards the attribute
+    try:
+        iter(fetcher)
+    finally:
+        loader.__dict__["batch_sampler"] = sampler
+    fetcher.fetched += skip
+
+
+class After:
+    """A batch sampler without its first `skip` batches, but as long as before."""
+
+    def __init__(self, sampler: Any, skip: int) -> None:
+        self.sampler = sampler
+        self.skip = skip
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self.sampler), self.skip, None)

@@ -1,0 +1,41 @@
+"""Learning-rate schedules of a trainer that moves them itself, once per step of its own.
+
+The learners of a job must use the same rate at the same time, although each has its own count of
+steps. So the learner moves the schedule, with the job's tick (`Learner.schedule`), and the trainer
+gets an object in its place that it may step as it likes.
+"""
+
+from typing import Any
+
+
+class NotStepped:
+    """A scheduler as its trainer sees it: all is as in the scheduler, but `step()` does nothing."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+
+    def step(self, *arguments: Any, **keywords: Any) -> None:
+        """Nothing: the learner has moved the schedule to the job's tick."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "scheduler":  # asked for before it is set, by pickle and copy
+            raise AttributeError(name)
+        return getattr(self.scheduler, name)
+
+
+class EveryTicks(NotStepped):
+    """A scheduler that moves once in `period` steps: one of epochs, or with a frequency.
+
+    `Learner.schedule` steps it once a tick.
+    """
+
+    def __init__(self, scheduler: Any, period: int) -> None:
+        super().__init__(scheduler)
+        self.period = period
+        self.ticks = 0
+
+    def step(self, *arguments: Any, **keywords: Any) -> None:
+        """One tick further."""
+        self.ticks += 1
+        if self.ticks % self.period == 0:
+            self.scheduler.step(*arguments, **keywords)

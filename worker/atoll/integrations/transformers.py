@@ -1,0 +1,269 @@
+"""`AtollCallback`: a `transformers.Trainer` becomes one learner of a job.
+
+Theory of operation
+-------------------
+A Trainer was made to do a number of steps that it knows beforehand. A learner goes on until the
+job is over, and how many of its own steps that takes depends on the other learners. A callback
+can end a Trainer's loop but not prolong it, is not told the loss, and sees the batches too late to
+skip any. So the callback takes hold of the Trainer that it was given to, when that is made, and
+puts itself around five of its methods, all of them documented as methods to override:
+
+    set_initial_training_values   the loop has no last epoch; the length that the schedule and the
+                                  progress bar know is the job's
+    create_scheduler              the Trainer gets its scheduler wrapped: the learner moves it
+    get_train_dataloader          the batches go on where the slot was (`Continued`)
+    training_step                 counts tokens and keeps the loss
+    train                         leaves the job with the reason when an exception ends it
+
+The Learner is opened in `on_train_begin`, where the model is on its device, and `on_step_end` is
+the step boundary: before the Trainer logs, evaluates and saves.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+import atoll
+from atoll.integrations.batches import slot_seed, tokens_in
+from atoll.integrations.schedules import NotStepped
+
+try:
+    from accelerate import skip_first_batches
+    from transformers import Trainer, TrainerCallback
+except ImportError as error:
+    raise ImportError(f'{error}; install it with: pip install "atoll[transformers]"') from error
+
+
+class AtollCallback(TrainerCallback):  # type: ignore[misc]
+    """Give it to a Trainer when that is made: `Trainer(..., callbacks=[AtollCallback()])`.
+
+    `tokens_per_step`: tokens that one optimizer step trains, all accumulated batches together. By
+    default they are counted in the batches: the elements of `input_ids`, padding among them, and of
+    a model without tokens the samples.
+
+    What it changes in the Trainer:
+
+    - `max_steps` is the job's length in steps, whatever the script says, and the Trainer's schedule
+      is made for that length and follows the job's tick. For a job whose length is given in tokens
+      the script's own `max_steps` or epochs are the length of the schedule. Training ends when the
+      job does.
+    - Every slot has an order of its own of the training data. After a restart the slot goes on with
+      its next batch; an `IterableDataset` is read to that place.
+    - The job's first slot logs and saves checkpoints in `output_dir` as the script says, the others
+      have a folder of their own in it and save no checkpoints.
+    - A step that a GradScaler has skipped is not counted.
+
+    `learner` is the open Learner; None outside of `train()`.
+    """
+
+    def __init__(self, tokens_per_step: int | None = None) -> None:
+        self.tokens_per_step = tokens_per_step
+        self.learner: atoll.Learner | None = None
+        self._trainer: Any = None
+        self._length = 0  # in steps, as the Trainer and its schedule know it
+        self._tokens = 0  # of the batches since the last step
+        self._loss: torch.Tensor | float = 0.0  # their sum: the Trainer divides each by their count
+        self._batches = 0  # of this slot, trained since the job began
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take hold of the Trainer that is just being made."""
+        del state, control, kwargs
+        job = atoll.job()
+        trainer = self._trainer = trainer_that_calls()
+        args.max_steps = job.steps or args.max_steps
+        args.ignore_data_skip = True  # the place in the data comes from the job, not a checkpoint
+        if args.data_seed is not None:
+            args.data_seed = slot_seed(args.data_seed, job.index)
+            trainer.accelerator.dataloader_config.data_seed = args.data_seed
+        if job.index:
+            args.output_dir = os.path.join(args.output_dir, job.slot)
+            args.save_strategy = type(args.save_strategy)("no")
+            args.load_best_model_at_end = False
+        seed = partial(slot_seed, args.seed, job.index)
+        trainer.train = partial(self._train, trainer.train)
+        trainer.training_step = partial(self._training_step, trainer.training_step)
+        trainer.get_train_dataloader = partial(self._loader, trainer.get_train_dataloader, seed)
+        trainer.create_scheduler = partial(self._scheduler, trainer.create_scheduler)
+        trainer.set_initial_training_values = partial(
+            self._training_values, trainer.set_initial_training_values
+        )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Join the job: the model takes its values."""
+        del args, control, kwargs
+        if self._trainer is None:
+            raise atoll.SpecError(
+                "callbacks",
+                "AtollCallback was added to a Trainer that was made without it",
+                "give it when the Trainer is made: Trainer(..., callbacks=[AtollCallback()])",
+            )
+        if self.learner is None:  # it is open already if a smaller batch size is tried
+            self.learner = atoll.Learner(self._trainer.model)
+            self.learner.open()
+            if self._trainer.lr_scheduler is not None:
+                self.learner.schedule(self._trainer.lr_scheduler.scheduler)
+        self._tokens, self._loss, self._batches = 0, 0.0, self.learner.cursor
+        self._length = state.max_steps
+        self._keep_going(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The step boundary; at the end of the job, evaluate and save as at any last step."""
+        assert self.learner is not None
+        if not getattr(kwargs.get("optimizer"), "step_was_skipped", False):
+            self.learner.step(
+                tokens=self.tokens_per_step or self._tokens,
+                loss=self._loss,
+                cursor=self._batches,
+            )
+        self._tokens, self._loss = 0, 0.0
+        self._keep_going(state)
+        if self.learner.finished:
+            state.max_steps = self._length
+            control.should_training_stop = True
+            control.should_evaluate |= args.eval_strategy == "steps"
+            control.should_save |= args.save_strategy == "steps"
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the job."""
+        del args, state, control, kwargs
+        self._close()
+
+    def _keep_going(self, state: Any) -> None:
+        """The Trainer ends when its own steps reach `max_steps`: keep that ahead of them."""
+        state.max_steps = max(self._length, state.global_step + 2)
+
+    def _close(self, error: BaseException | None = None) -> None:
+        learner, self.learner = self.learner, None
+        if learner is not None:
+            learner.close(error)
+
+    def _train(self, train: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """`Trainer.train`: an exception leaves the job, and tells it why."""
+        try:
+            return train(*arguments, **keywords)
+        except BaseException as error:
+            self._close(error)
+            raise
+
+    def _training_step(
+        self, step: Callable[..., Any], model: Any, inputs: Any, *arguments: Any, **keywords: Any
+    ) -> Any:
+        """`Trainer.training_step`: one batch forward and backward."""
+        name = getattr(self._trainer.model, "main_input_name", "input_ids")
+        self._tokens += tokens_in(inputs, name)
+        self._batches += 1
+        loss = step(model, inputs, *arguments, **keywords)
+        self._loss = self._loss + loss
+        return loss
+
+    def _loader(self, make: Callable[[], Any], seed: Callable[..., int]) -> "Continued":
+        """`Trainer.get_train_dataloader`: the slot's own order, from the slot's own place."""
+        torch.manual_seed(seed())  # accelerate takes the seed of the order from here
+        return Continued(make(), seed=seed, place=self._place, batches=self._batches_of_an_epoch)
+
+    def _place(self) -> int | None:
+        assert self.learner is not None
+        return None if self.learner.finished else self.learner.cursor
+
+    def _batches_of_an_epoch(self) -> int:
+        """How many batches the Trainer calls an epoch where the data has no length."""
+        args = self._trainer.args
+        return int(args.max_steps * args.gradient_accumulation_steps)
+
+    def _scheduler(self, create: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """`Trainer.create_scheduler`: the learner moves what it makes."""
+        scheduler = create(*arguments, **keywords)
+        if not isinstance(scheduler, NotStepped):
+            scheduler = self._trainer.lr_scheduler = NotStepped(scheduler)
+        return scheduler
+
+    def _training_values(self, values: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """`Trainer.set_initial_training_values`: the first of them is the number of epochs."""
+        _, *others = values(*arguments, **keywords)
+        return (sys.maxsize, *others)
+
+
+class Continued:
+    """A data loader whose first batch is the one at the slot's place, and which never ends.
+
+    An iteration gives as many batches as one of `loader`, so that the Trainer counts epochs as it
+    does alone, but where that is in the data has no meaning for it: the batches are one stream
+    through all epochs. `place()` is asked at the first batch: how many batches of the stream were
+    trained before; None if there is nothing to train. `batches()` is the length of an iteration
+    of a loader that has none.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        seed: Callable[..., int],
+        place: Callable[[], int | None],
+        batches: Callable[[], int],
+    ) -> None:
+        self.loader = loader
+        self._seed = seed
+        self._place = place
+        self._batches = batches
+        self._stream: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.loader) if self._has_length() else self._batches()
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._stream is None:
+            place = self._place()
+            self._stream = iter(()) if place is None else self._from(place)
+        return islice(self._stream, len(self))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # asked for before it is set, by pickle and copy
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The Trainer's count of epochs; that of the data is kept here."""
+
+    def _from(self, place: int) -> Iterator[Any]:
+        """All batches from the one at `place`, through the ends of epochs."""
+        jumps = isinstance(self.loader, DataLoader) and not hasattr(self.loader, "state_dict")
+        epoch, skip = divmod(place, len(self.loader)) if self._has_length() else (0, place)
+        while True:
+            torch.manual_seed(self._seed(epoch))  # an order that is drawn anew is the same again
+            if hasattr(self.loader, "set_epoch"):
+                self.loader.set_epoch(epoch)
+            jump = skip if jumps and self._has_length() else 0
+            skip -= jump
+            read = 0
+            for batch in skip_first_batches(self.loader, jump) if jump else self.loader:
+                read += 1
+                if skip:
+                    skip -= 1
+                else:
+                    yield batch
+            if not read:
+                return  # no data: the Trainer says so
+            epoch += 1
+
+    def _has_length(self) -> bool:
+        try:
+            return len(self.loader) > 0
+        except TypeError:
+            return False
+
+
+def trainer_that_calls() -> Any:
+    """The Trainer whose `__init__` is running: a callback is given everything else but that."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    raise RuntimeError("on_init_end is called by a transformers.Trainer alone")
