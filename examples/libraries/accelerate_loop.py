@@ -1,7 +1,7 @@
 """A loop with accelerate, as its documentation shows one, with a schedule of transformers.
 
-    python accelerate_loop.py                              # alone
-    atoll run examples/libraries/accelerate_loop.py --learners 3 --steps 200
+python accelerate_loop.py                              # alone
+atoll run examples/libraries/accelerate_loop.py --learners 3 --steps 200
 """
 
 import torch

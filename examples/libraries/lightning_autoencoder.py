@@ -1,7 +1,7 @@
 """Lightning's own first example, an autoencoder of digits; the digits are drawn here.
 
-    python lightning_autoencoder.py                        # alone
-    atoll run examples/libraries/lightning_autoencoder.py --learners 3 --steps 200
+python lightning_autoencoder.py                        # alone
+atoll run examples/libraries/lightning_autoencoder.py --learners 3 --steps 200
 """
 
 import lightning as L

@@ -31,7 +31,9 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=200)
     arguments = parser.parse_args()
     set_seed(42)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=32, n_embd=32, n_layer=2, n_head=2))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=256, n_positions=32, n_embd=32, n_layer=2, n_head=2)
+    )
     peft_config = LoraConfig(
         task_type=TaskType.CAUSAL_LM, inference_mode=False, r=4, lora_alpha=16, lora_dropout=0.1,
         target_modules=["c_attn"], fan_in_fan_out=True,
@@ -39,7 +41,9 @@ def main() -> None:
     model = get_peft_model(model, peft_config)
     model.print_trainable_parameters()
 
-    content = b"".join(file.read_bytes() for file in sorted(Path(os.__file__).parent.glob("*.py"))[:20])
+    content = b"".join(
+        file.read_bytes() for file in sorted(Path(os.__file__).parent.glob("*.py"))[:20]
+    )
     pieces = [list(content[start : start + 32]) for start in range(0, len(content) - 32, 32)]
     dataset = [{"input_ids": piece, "labels": piece} for piece in pieces]
     trainer = Trainer(

@@ -1,7 +1,7 @@
 """A loop in the form of nanoGPT's train.py, with a GPT that reads bytes.
 
-    python nanogpt.py                                      # alone
-    atoll run examples/libraries/nanogpt.py --learners 3 --steps 200
+python nanogpt.py                                      # alone
+atoll run examples/libraries/nanogpt.py --learners 3 --steps 200
 """
 
 import math

@@ -1,7 +1,7 @@
 """A small network with batch normalisation, as PyTorch's example for MNIST trains one.
 
-    python vision.py                                       # alone
-    atoll run examples/libraries/vision.py --learners 3 --steps 200
+python vision.py                                       # alone
+atoll run examples/libraries/vision.py --learners 3 --steps 200
 """
 
 import argparse
@@ -35,7 +35,10 @@ class Net(nn.Module):
 
 
 def train(
-    model: Net, device: torch.device, train_loader: DataLoader[Tensor], optimizer: optim.Optimizer
+    model: Net,
+    device: torch.device,
+    train_loader: DataLoader[tuple[Tensor, ...]],
+    optimizer: optim.Optimizer,
 ) -> None:
     """One epoch."""
     model.train()
@@ -50,7 +53,7 @@ def train(
             print(f"[{batch_idx}/{len(train_loader)}] loss {loss.item():.4f}")
 
 
-def test(model: Net, device: torch.device, test_loader: DataLoader[Tensor]) -> float:
+def test(model: Net, device: torch.device, test_loader: DataLoader[tuple[Tensor, ...]]) -> float:
     """The mean loss of the test set, in nats per image."""
     model.eval()
     loss, correct, count = 0.0, 0, 0

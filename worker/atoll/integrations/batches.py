@@ -8,6 +8,7 @@ from torch import Tensor
 # The seed of epoch e is often seed + e, so the seeds of two slots must lie far apart.
 SLOT_SEEDS_APART = 1_000_003
 SEEDS = 2**31
+TEXT_DIMENSIONS = 2  # samples, length
 
 
 def tokens_in(batch: Any, main_input: str = "input_ids") -> int:
@@ -20,7 +21,9 @@ def tokens_in(batch: Any, main_input: str = "input_ids") -> int:
     tensor = _first_tensor(batch, main_input)
     if tensor is None or not tensor.ndim:
         return 1
-    is_text = tensor.ndim == 2 and not (tensor.is_floating_point() or tensor.is_complex())
+    is_text = tensor.ndim == TEXT_DIMENSIONS and not (
+        tensor.is_floating_point() or tensor.is_complex()
+    )
     return max(1, tensor.numel() if is_text else tensor.shape[0])
 
 

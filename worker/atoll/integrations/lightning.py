@@ -11,8 +11,9 @@ Theory of operation
     on_train_batch_end()     if an optimizer has stepped in this batch, the step boundary: before
                              validation, and before a checkpoint is saved
 
-Whether an optimizer has stepped is said by torch's hook on it, which holds for accumulation of
-gradients, manual optimization with several optimizers and steps that a GradScaler has skipped.
+Whether an optimizer has stepped is said by torch's hook on it (steps.py), which holds for
+accumulation of gradients, manual optimization with several optimizers and steps that a GradScaler
+has skipped.
 """
 
 import math
@@ -27,6 +28,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import atoll
 from atoll.integrations.batches import slot_seed, tokens_in
 from atoll.integrations.schedules import EveryTicks, NotStepped
+from atoll.integrations.steps import OptimizerSteps
 
 try:
     from lightning.pytorch import Callback
@@ -63,8 +65,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
         self.module = module
         self.learner: atoll.Learner | None = None
         self._job: Any = None
-        self._hooks: list[Any] = []
-        self._stepped = False  # whether an optimizer has, since the last boundary
+        self._steps: OptimizerSteps | None = None
         self._tokens = 0  # of the batches since the last boundary
         self._losses: list[Tensor] = []  # theirs
         self._batches = 0  # of this slot, trained since the job began
@@ -88,7 +89,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
         """Join the job: the model takes its values."""
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
         model = self._model(pl_module)
-        self._hooks = [each.register_step_post_hook(self._note_step) for each in trainer.optimizers]
+        self._steps = OptimizerSteps(trainer.optimizers)
         self.learner = atoll.Learner(model)
         self.learner.open()
         self._batches = self.learner.cursor
@@ -103,10 +104,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
         for config in trainer.lr_scheduler_configs:
             if isinstance(config.scheduler, NotStepped):
                 continue
-            period = config.frequency
-            if config.interval == "epoch":
-                steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-                period *= math.ceil(steps) if math.isfinite(steps) else self._job.steps
+            period = config.frequency * self._ticks_of(config.interval, trainer)
             follows = config.scheduler if period == 1 else EveryTicks(config.scheduler, period)
             self.learner.schedule(follows)
             config.scheduler = NotStepped(config.scheduler)
@@ -123,20 +121,21 @@ class AtollCallback(Callback):  # type: ignore[misc]
         """The step boundary, if an optimizer has stepped."""
         del batch_idx
         assert self.learner is not None
+        assert self._steps is not None
         self._batches += 1
         self._tokens += tokens_in(batch)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor) and loss.numel() == 1:
             divided = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
             self._losses.append(loss.detach() * divided)
-        if self._stepped and not self.learner.finished:
+        if self._steps.taken:
             self.learner.step(
                 tokens=self.tokens_per_step or self._tokens,
                 loss=torch.stack(self._losses).mean() if self._losses else None,
                 cursor=self._batches,
             )
-        if self._stepped:
-            self._stepped, self._tokens, self._losses = False, 0, []
+            self._steps.clear()
+            self._tokens, self._losses = 0, []
         if self.learner.finished:
             trainer.should_stop = True
 
@@ -155,6 +154,18 @@ class AtollCallback(Callback):  # type: ignore[misc]
         del trainer, pl_module, stage
         self._close()
 
+    def _ticks_of(self, interval: str, trainer: Any) -> int:
+        """How many ticks a schedule counts as one: in an epoch, the steps of this learner."""
+        if interval == "step":
+            return 1
+        if not math.isfinite(trainer.num_training_batches):
+            raise atoll.SpecError(
+                "lr_scheduler",
+                "counts epochs, and the training data have no length",
+                'give it with "interval": "step"',
+            )
+        return math.ceil(int(trainer.num_training_batches) / int(trainer.accumulate_grad_batches))
+
     def _model(self, pl_module: Any) -> Any:
         """What is exchanged: the LightningModule or one module of it that holds all that trains."""
         if not self.module:
@@ -168,16 +179,10 @@ class AtollCallback(Callback):  # type: ignore[misc]
                 )
         return model
 
-    def _note_step(self, *arguments: Any) -> None:
-        """torch's hook of an optimizer that has stepped."""
-        del arguments
-        self._stepped = True
-
     def _close(self, error: BaseException | None = None) -> None:
         learner, self.learner = self.learner, None
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        if self._steps is not None:
+            self._steps.close()
         if learner is not None:
             learner.close(error)
 
@@ -185,7 +190,8 @@ class AtollCallback(Callback):  # type: ignore[misc]
         """The iterator that is made next gives the slot's order in this epoch of the data."""
         torch.manual_seed(slot_seed(self._job.seed, self._job.index, epoch))
         for loader in trainer.fit_loop._combined_loader.flattened:
-            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+            for part in ("sampler", "batch_sampler"):
+                sampler: Any = getattr(loader, part, None)
                 if hasattr(sampler, "set_epoch"):
                     sampler.set_epoch(epoch)
 
@@ -193,7 +199,9 @@ class AtollCallback(Callback):  # type: ignore[misc]
         """Make the trainer's iterator over the data anew, from the slot's place on."""
         fetcher = trainer.fit_loop._data_fetcher
         batches = trainer.num_training_batches
-        self._first_epoch, skip = divmod(self._batches, batches) if batches < math.inf else (0, self._batches)
+        self._first_epoch, skip = 0, self._batches
+        if math.isfinite(batches):
+            self._first_epoch, skip = divmod(self._batches, batches)
         self._begin_epoch(trainer, self._first_epoch)
         loaders = trainer.fit_loop._combined_loader.flattened
         if len(loaders) == 1 and jumps(loaders[0]):

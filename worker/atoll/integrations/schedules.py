@@ -33,9 +33,12 @@ class EveryTicks(NotStepped):
         super().__init__(scheduler)
         self.period = period
         self.ticks = 0
+        # The length of a scheduler that has one, in ticks as everything else here.
+        own = getattr(scheduler, "total_steps", None)
+        self.total_steps = None if own is None else own * period
 
     def step(self, *arguments: Any, **keywords: Any) -> None:
         """One tick further."""
         self.ticks += 1
-        if self.ticks % self.period == 0:
+        if self.ticks % self.period == 0 and self.ticks != self.total_steps:
             self.scheduler.step(*arguments, **keywords)

@@ -32,6 +32,7 @@ from torch.utils.data import DataLoader
 import atoll
 from atoll.integrations.batches import slot_seed, tokens_in
 from atoll.integrations.schedules import NotStepped
+from atoll.integrations.steps import OptimizerSteps
 
 try:
     from accelerate import skip_first_batches
@@ -66,6 +67,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         self.tokens_per_step = tokens_per_step
         self.learner: atoll.Learner | None = None
         self._trainer: Any = None
+        self._steps: OptimizerSteps | None = None
         self._length = 0  # in steps, as the Trainer and its schedule know it
         self._tokens = 0  # of the batches since the last step
         self._loss: torch.Tensor | float = 0.0  # their sum: the Trainer divides each by their count
@@ -96,7 +98,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Join the job: the model takes its values."""
-        del args, control, kwargs
+        del args, control
         if self._trainer is None:
             raise atoll.SpecError(
                 "callbacks",
@@ -108,19 +110,25 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
             self.learner.open()
             if self._trainer.lr_scheduler is not None:
                 self.learner.schedule(self._trainer.lr_scheduler.scheduler)
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = OptimizerSteps([kwargs["optimizer"]])
         self._tokens, self._loss, self._batches = 0, 0.0, self.learner.cursor
         self._length = state.max_steps
         self._keep_going(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step boundary; at the end of the job, evaluate and save as at any last step."""
+        del kwargs
         assert self.learner is not None
-        if not getattr(kwargs.get("optimizer"), "step_was_skipped", False):
+        assert self._steps is not None
+        if self._steps.taken:
             self.learner.step(
                 tokens=self.tokens_per_step or self._tokens,
                 loss=self._loss,
                 cursor=self._batches,
             )
+        self._steps.clear()
         self._tokens, self._loss = 0, 0.0
         self._keep_going(state)
         if self.learner.finished:
@@ -140,6 +148,8 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
 
     def _close(self, error: BaseException | None = None) -> None:
         learner, self.learner = self.learner, None
+        if self._steps is not None:
+            self._steps.close()
         if learner is not None:
             learner.close(error)
 

@@ -1,0 +1,62 @@
+"""Data whose order can be read from the batches, for trainers of several libraries."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset
+
+SAMPLES, BATCH = 40, 4
+RATE = 0.01
+
+
+class Numbers(Dataset[dict[str, Tensor]]):
+    """Sample n is the number n."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        value = torch.tensor([index / SAMPLES])
+        return {"x": value, "labels": 2 * value}
+
+
+class Stream(IterableDataset[dict[str, Tensor]]):
+    """The same without a length, in order."""
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return (Numbers()[index] for index in range(SAMPLES))
+
+
+class Line(nn.Module):
+    """One weight and one bias; `seen` are the numbers of every batch that it was trained on.
+
+    `losses` are those of the batches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layer = nn.Linear(1, 1)
+        self.seen: list[tuple[int, ...]] = []
+        self.losses: list[float] = []
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        loss = functional.mse_loss(self.layer(x), labels)
+        if self.training:
+            self.seen.append(tuple((x[:, 0] * SAMPLES).round().int().tolist()))
+            self.losses.append(loss.item())
+        return {"loss": loss}
+
+    def losses_of_steps(self, *counts: int) -> list[float]:
+        """The mean losses of the first steps, which took so many batches each."""
+        batches = iter(self.losses)
+        return [sum(islice(batches, count)) / count for count in counts]
+
+
+def continues(seen: list[tuple[int, ...]], at: int, whole: list[tuple[int, ...]]) -> bool:
+    """Whether batches are those of `whole` from `at` on, as far as both go."""
+    expected = whole[at : at + len(seen)]
+    return bool(expected) and seen[: len(expected)] == expected

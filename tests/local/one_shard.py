@@ -1,0 +1,76 @@
+"""A real shard for a learner in the test's own process: what `atoll run` would set up around it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from atoll_operator.local.supervisor import free_ports
+from atoll_protos.codecs import Wire
+from atoll_protos.run import Region, RunFile, Sync
+from local.command import json_lines
+
+SECONDS_MAX = 90.0
+SLOT = "here-0"
+
+
+@dataclass(slots=True, kw_only=True)
+class OneShard:
+    """The shard's files."""
+
+    folder: Path
+
+    @property
+    def commits(self) -> list[dict[str, Any]]:
+        """Its commits so far."""
+        lines = json_lines(self.folder / "tape.jsonl")
+        return [line for line in lines if line.get("event") == "commit"]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The steps that the learner has reported."""
+        lines = json_lines(self.folder / "learners" / f"{SLOT}.jsonl")
+        return [line for line in lines if line.get("tokens") and "t_m" in line]
+
+
+@contextmanager
+def one_shard(folder: Path, *, steps: int, learners: int = 1) -> Iterator[OneShard]:
+    """Start a shard; until the end of the block this process is the learner here-0 of its job."""
+    run_file = RunFile(
+        job="inside",
+        regions=(Region(name="here", learners=learners),),
+        shards=1,
+        seed=1,
+        steps=steps,
+        sync=Sync(fragments=2, period=4, overlap=1, wire_up=Wire.F32, wire_down=Wire.F32),
+    )
+    (port,) = free_ports(1)
+    endpoint = f"127.0.0.1:{port}"
+    (folder / "run.json").write_text(run_file.to_json())
+    flags = {"run-file": "run.json", "tape": "tape.jsonl", "store": "store", "export": "export"}
+    words = [word for name, file in flags.items() for word in (f"--{name}", str(folder / file))]
+    program = [sys.executable, "-P", "-m", "atoll_syncer", "--new", "--listen", endpoint]
+    with (folder / "shard.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*program, *words], stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    try:
+        with grpc.insecure_channel(endpoint) as channel:
+            grpc.channel_ready_future(channel).result(SECONDS_MAX)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ATOLL_RUN_FILE", str(folder / "run.json"))
+            patch.setenv("ATOLL_ENDPOINTS", endpoint)
+            patch.setenv("ATOLL_SLOT", SLOT)
+            patch.setenv("ATOLL_TELEMETRY_DIR", str(folder))
+            yield OneShard(folder=folder)
+        assert process.poll() is None, (folder / "shard.log").read_text()
+    finally:
+        process.terminate()
+        process.wait(SECONDS_MAX)
