@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import atoll
 
-# The length of the job (atoll run --steps) should be the length of the schedule.
+# The schedule is as long as the training: the same number as in --steps.
 max_iters, warmup_iters, learning_rate, min_lr = 200, 20, 3e-3, 3e-4
 gradient_accumulation_steps, batch_size, block_size = 2, 8, 32
 eval_interval, eval_iters, log_interval = 50, 5, 10

@@ -154,7 +154,7 @@ def test_it_stops_with_the_job_validates_and_saves_under_both_names_of_the_libra
     library: Any = importlib.import_module(name)
     validations: list[int] = []
 
-    class Measured(library.LightningModule):  # type: ignore[misc, name-defined]
+    class Measured(library.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.net = Line()
