@@ -329,7 +329,13 @@ class Learner:
                 self._replica = (
                     open_alone(self.model, job.run_file.steps or 1)
                     if job.alone
-                    else open_replica(self.model, job, instance, export_files=self._export_files)
+                    else open_replica(
+                        self.model,
+                        job,
+                        instance,
+                        export_files=self._export_files,
+                        optimizers=optimizers.listed(self.optimizer),
+                    )
                 )
                 if self._on_adopt and isinstance(self._replica, Replica):
                     self._replica.watch = None

@@ -154,6 +154,7 @@ def summarise(
         "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},
         "without_work": sorted((slots | learners.keys()) - merged),
+        "warnings": _warnings(learners),
         "wall_seconds": wall_seconds,
         "outer_loss": {
             "start": evaluations[0]["loss"] if evaluations else None,
@@ -182,7 +183,23 @@ def sentence(found: dict[str, Any]) -> str:
         change = f", held-out loss {loss['start']:.3f} -> {loss['end']:.3f}"
     without = ", ".join(found["without_work"])
     missed = f"; no work of {without} was merged" if without else ""
-    return f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged{change}{missed}"
+    tokens = f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged"
+    told = "".join(f"; {reason} ({', '.join(slots)})" for reason, slots in warned(found).items())
+    return f"{tokens}{change}{missed}{told}"
+
+
+def warned(found: dict[str, Any]) -> dict[str, list[str]]:
+    """What learners have warned of, with the slots that did."""
+    told: dict[str, list[str]] = found["warnings"]
+    return told
+
+
+def _warnings(learners: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for slot, lines in learners.items():
+        for reason in dict.fromkeys(x["reason"] for x in lines if x.get("event") == "warning"):
+            found.setdefault(reason, []).append(slot)
+    return found
 
 
 def _shares(lines: list[dict[str, Any]]) -> dict[str, float]:

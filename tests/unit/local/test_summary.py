@@ -119,3 +119,14 @@ def test_a_learner_without_any_work_in_a_version_is_named(tmp_path: Path) -> Non
 
 def write(path: Path, lines: list[Any]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_what_learners_have_warned_of_is_told_with_their_slots(tmp_path: Path) -> None:
+    for folder in ("learners", "syncer"):
+        (tmp_path / folder).mkdir()
+    warning = {**start(), "event": "warning", "reason": "trained here only: head"}
+    for slot in ("a-0", "a-1"):
+        write(tmp_path / "learners" / f"{slot}.jsonl", [start(), warning, warning, END])
+    found = summarise(tmp_path, "Complete", 12.0, 2)
+    assert found["warnings"] == {"trained here only: head": ["a-0", "a-1"]}
+    assert sentence(found).endswith("; trained here only: head (a-0, a-1)")

@@ -6,11 +6,13 @@ import pytest
 import safetensors.torch
 import torch
 
+from atoll_protos.companion import ADAPTER, FILE, METADATA, TENSOR, Table
 from atoll_protos.layout import Layout, TensorSpec, build_layout
-from atoll_syncer.storage import export, files
+from atoll_syncer.storage import companions, export, files
 from atoll_syncer.storage.export import INDEX, Part, assemble, write_part
 from atoll_syncer.storage.objects import read_header
-from atoll_syncer.storage.store import StoreCorrupt, StoreFull
+from atoll_syncer.storage.store import OBJECTS, FileStore, StoreCorrupt, StoreFull
+from atoll_syncer.storage.versions import Collector
 
 torch.set_num_threads(1)
 
@@ -172,3 +174,95 @@ def test_a_full_disk_leaves_what_was_there(small_disk: Path) -> None:
         file.write(bytes(1_500_000))
     assert path.read_bytes() == b"old"
     assert [p.name for p in small_disk.iterdir()] == ["file"]
+
+
+# ------------------------------------------------------------ with a companion
+
+
+def companion(table: Table, tensors: dict[str, torch.Tensor]) -> list[bytes]:
+    """A companion in parts, as it lies in the store."""
+    data = safetensors.torch.save(tensors, {METADATA: table.to_json()})
+    return [data[:100], data[100:]]
+
+
+def text(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+KEYS = {"tied.weight": "embedding", **{spec.name: spec.name for spec in TENSORS}}
+KEPT = {
+    f"{TENSOR}counter": torch.tensor(3),
+    f"{TENSOR}frozen": torch.randn(3, 5),
+    f"{TENSOR}spectrum": torch.fft.fft(torch.arange(5.0)),
+    f"{TENSOR}mask": torch.triu(torch.full((3, 3), -torch.inf), 1),
+    f"{TENSOR}empty": torch.zeros(0, 3),
+    f"{FILE}config.json": text(b"{}"),
+    f"{FILE}sub/words.txt": text(b"a b"),
+}
+
+
+def test_a_companion_brings_tied_keys_what_does_not_travel_and_files(tmp_path: Path) -> None:
+    table = Table(keys=KEYS, absent={"extra": "is no tensor"})
+    later = companion(Table(), {f"{TENSOR}counter": torch.tensor(9)})
+    index = assemble(
+        tmp_path, "r1", LAYOUT, written_parts(tmp_path), [companion(table, KEPT), later]
+    )
+    found = exported(tmp_path)
+    kept = {key.removeprefix(TENSOR) for key in KEPT if key.startswith(TENSOR)}
+    assert found.keys() == KEYS.keys() | kept
+    assert torch.equal(found["tied.weight"], found["embedding"])
+    assert found["counter"] == 9, "what training has changed replaces what was first"
+    for name in kept - {"counter"}:
+        assert torch.equal(found[name], KEPT[f"{TENSOR}{name}"])
+    assert (tmp_path / "config.json").read_bytes() == b"{}"
+    assert (tmp_path / "sub" / "words.txt").read_bytes() == b"a b"
+    metadata = json.loads(index.read_text())["metadata"]
+    assert metadata["absent"] == {"extra": "is no tensor"}
+    assert metadata["files"] == ["config.json", "sub/words.txt"]
+    assert not (tmp_path / "parts").exists()
+
+
+def test_an_adapter_is_one_file_by_the_name_that_peft_reads(tmp_path: Path) -> None:
+    assemble(tmp_path, "r1", LAYOUT, written_parts(tmp_path))
+    table = Table(stem=ADAPTER, keys={f"base.{name}": name for name in KEYS.values()})
+    parts = written_parts(tmp_path, "r2")
+    assemble(tmp_path, "r2", LAYOUT, parts, [companion(table, {})], file_bytes_max=10_000)
+    found = safetensors.torch.load_file(tmp_path / "adapter_model.safetensors")
+    assert found.keys() == {f"base.{name}" for name in KEYS.values()}
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["adapter_model.safetensors", "adapter_model.safetensors.index.json"]
+
+
+def test_a_tensor_that_no_key_names_is_exported_under_its_own(tmp_path: Path) -> None:
+    table = Table(keys={"other": "norm", "nothing": "unknown"})
+    assemble(tmp_path, "r1", LAYOUT, written_parts(tmp_path), [companion(table, {})])
+    assert exported(tmp_path).keys() == {spec.name for spec in TENSORS} - {"norm"} | {"other"}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [b"nonsense"],
+        companion(Table(), {f"{FILE}../../escape": text(b"x")}),
+        companion(Table(), {f"{FILE}model.safetensors.index.json": text(b"x")}),
+        [safetensors.torch.save({}, {METADATA: "{}"})],
+        companion(Table(), KEPT)[:1],
+    ],
+    ids=["nonsense", "another folder", "the index", "no table", "cut off"],
+)
+def test_what_is_no_companion_costs_no_export(tmp_path: Path, damaged: list[bytes]) -> None:
+    folder = tmp_path / "export"
+    index = assemble(folder, "r1", LAYOUT, written_parts(folder), [damaged])
+    assert exported(folder).keys() == {spec.name for spec in TENSORS}
+    assert json.loads(index.read_text())["metadata"]["absent"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
+
+
+def test_the_parts_of_a_companion_come_back_from_the_store_as_they_were(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.open()
+    origin = companions.Origin(run="r", epoch=3, part=0)
+    names = [companions.write_part(store, origin, data) for data in (b"one", b"two")]
+    assert list(companions.read_parts(store, names)) == [b"one", b"two"]
+    Collector(store).sweep({names[0]}, epoch=4)
+    assert store.names(OBJECTS) == [names[0]], "what no entry names goes with its term"

@@ -71,6 +71,13 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something that the user should know, for the run folder."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
     """The companion that GiveCompanion has asked for lies in the memory's file."""
 
@@ -147,4 +154,4 @@ class Fail:
 
 
 Command: TypeAlias = Adopt | Capture | Fail | Finished | GiveCompanion | Proceed | Start | Tick
-Message: TypeAlias = Configure | Boundary | Companion | Evaluated | Leaving | Command
+Message: TypeAlias = Configure | Boundary | Companion | Evaluated | Leaving | Warned | Command

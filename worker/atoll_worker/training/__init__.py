@@ -9,6 +9,7 @@ when is decided by the transport process and arrives as commands. It may import
 - parameters.py   which tensors of a model travel, and where the parts of a slice lie in them
 - alone.py        the same without a job: nothing is started or shared
 - refusals.py     what a learner is not made for, such as one of many ranks
+- unshared.py     notices tensors that began to train after the opening
 - optimizers.py   looks through wrappers of optimizers, checks and follows them
 - undone.py       notices an optimizer whose steps undo what was adopted
 - losses.py       the newest loss, without waiting for the device

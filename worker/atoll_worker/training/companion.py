@@ -75,6 +75,13 @@ class Companion:
     files: Mapping[str, bytes]
     frozen_digest: str
     digests: dict[str, int] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def warning(self) -> str:
+        """What the export will lack, in words; empty if nothing."""
+        named = [f"{key} ({why})" for key, why in self.absent.items()]
+        return f"the export will lack tensors of the model: {shortened(named)}" if named else ""
 
     def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
         """Write it into a file from `offset` on; returns the number of bytes.
@@ -124,18 +131,13 @@ class Companion:
 def companion_of(
     model: nn.Module, places: Sequence[Place], export_files: Sequence[object] = ()
 ) -> Companion:
-    """Look at a model that is about to be trained; says once what its export will lack.
+    """Look at a model that is about to be trained.
 
     Raises SpecError for `export_files` that are no files.
     """
     bare = unwrapped(model)
     adapter = adapter_of(bare)
     described = describe(model, places, adapter)
-    if described.table.absent:
-        log.warning(
-            "the export will lack tensors of the model",
-            tensors=shortened([f"{key} ({why})" for key, why in described.table.absent.items()]),
-        )
     checksums = Checksums()
     return Companion(
         model=model,
@@ -144,6 +146,7 @@ def companion_of(
         files=model_files(bare, adapter, export_files),
         frozen_digest=frozen_digest(model, checksums),
         digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
+        absent=described.table.absent,
     )
 
 

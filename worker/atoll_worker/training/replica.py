@@ -41,8 +41,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import structlog
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.tensors import from_bytes, packed
@@ -58,9 +60,12 @@ from atoll_worker.training.companion import Companion, companion_of
 from atoll_worker.training.parameters import Place, device_of, pairs, travelling
 from atoll_worker.training.staging import Scalar, Staging, Ticket, staging_for
 from atoll_worker.training.undone import Watch
+from atoll_worker.training.unshared import Unshared, unshared_of
 
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
+
+log = structlog.get_logger()
 
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
 
@@ -99,6 +104,7 @@ class Replica:
     process: subprocess.Popen[bytes]
     memory_fd: int = -1  # of the file in which a companion is given
     companion: Companion | None = None
+    unshared: Unshared | None = None
     tick: int = 0  # of the job's clock, the newest that the transport has sent
     start: messages.Start | None = None  # None until training may begin
     watch: Watch | None = None  # whether the optimizer's steps undo what is adopted
@@ -112,6 +118,8 @@ class Replica:
         """A step was made on what is adopted. Raises SpecError if it has undone it; see `watch`."""
         if self.watch is not None:
             self.watch.judge()
+        if self.unshared is not None and (reason := self.unshared.step_made()):
+            self.warn(reason)
 
     def apply_commands(self) -> BoundaryWork:
         """Carry out all commands that have arrived, adoptions first; never waits.
@@ -252,6 +260,11 @@ class Replica:
         if watch and sample:
             watch.after(sample)
 
+    def warn(self, reason: str) -> None:
+        """Tell the user, in the log and in the run folder."""
+        log.warning(reason)
+        self.send(messages.Warned(reason=reason))
+
     def _give(self, *, changed: bool) -> None:
         """Put the companion where the transport reads it; the device is read at once."""
         if self.companion is not None:
@@ -278,6 +291,7 @@ def open_replica(
     *,
     observer: bool = False,
     export_files: Sequence[object] = (),
+    optimizers: Sequence[Optimizer] = (),
 ) -> Replica:
     """Start the transport process, lay the model out, and capture its first value as a seed.
 
@@ -310,6 +324,7 @@ def open_replica(
         if not observer:
             replica.capture_seed()
             replica.watch = Watch(staging=staging)
+            replica.unshared = unshared_of(model, places, optimizers)
         child.link.send(
             messages.Configure(
                 run_file=run_file.to_json(),
@@ -327,4 +342,6 @@ def open_replica(
             )
         )
         undo.pop_all()
+    if companion is not None and companion.warning:
+        replica.warn(companion.warning)
     return replica

@@ -45,7 +45,7 @@ from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Companion, Configure, Evaluated, Leaving
+from atoll_worker.link.messages import Boundary, Companion, Configure, Evaluated, Leaving, Warned
 from atoll_worker.rules.effects import (
     Command,
     Dial,
@@ -223,6 +223,8 @@ class Transport:
                 for key in message.captured:
                     self.captures[key] += 2
                 self.feed(self.exchange.boundary(message, self.now()))
+            case Warned(reason=reason):
+                self._perform(Record({"event": "warning", "reason": reason}))
             case Companion():
                 self._send_part(message, 0)
             case Leaving(reason=reason):

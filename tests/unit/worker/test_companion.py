@@ -1,0 +1,159 @@
+"""What an export needs beside the values that travel, as the learner makes it."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load
+from torch import nn
+
+from atoll_protos import companion as contract
+from atoll_protos.companion import FILE, METADATA, TENSOR, Table
+from atoll_protos.errors import SpecError
+from atoll_worker.training import companion as module
+from atoll_worker.training.companion import Companion, companion_of
+from atoll_worker.training.parameters import travelling
+
+OFFSET = 64
+
+
+class Model(nn.Module):
+    """Everything that a state dict may have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(3, 2).requires_grad_(False)
+        self.shared = nn.Linear(2, 2)
+        self.again = self.shared
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("mask", torch.triu(torch.full((3, 3), -torch.inf), 1))
+        self.register_buffer("spectrum", torch.fft.fft(torch.arange(4.0)))
+        self.register_buffer("flag", torch.tensor(True))
+        self.register_buffer("wide", torch.zeros(2, dtype=torch.complex128))
+        self.register_buffer("temporary", torch.zeros(2, dtype=torch.int32), persistent=False)
+
+
+def written(companion: Companion, *, changed: bool = False) -> tuple[Table, dict[str, Any]]:
+    """The table and the tensors of what a learner gives."""
+    with tempfile.NamedTemporaryFile() as file:
+        count = companion.write(file.fileno(), OFFSET, changed=changed)
+        data = Path(file.name).read_bytes()[OFFSET:]
+        assert len(data) == count
+        file.seek(0)
+        file.truncate()
+        file.write(data)
+        file.flush()
+        with safe_open(file.name, "pt") as opened:
+            table = Table.from_json(opened.metadata()[METADATA])
+        return table, load(data)
+
+
+def made(model: nn.Module, *files: object) -> Companion:
+    return companion_of(model, travelling(model), files)
+
+
+def test_every_key_of_the_state_dict_is_in_the_table_kept_or_absent() -> None:
+    model = Model()
+    table, tensors = written(made(model))
+    kept = {key.removeprefix(TENSOR) for key in tensors}
+    assert table.keys.keys() | kept | table.absent.keys() == model.state_dict().keys()
+    assert table.keys["again.weight"] == table.keys["shared.weight"]
+    assert table.absent == {"wide": "is torch.complex128"}
+    for key in kept:
+        assert torch.equal(tensors[TENSOR + key], model.state_dict()[key])
+    assert kept == {"frozen.weight", "frozen.bias", "mask", "spectrum", "flag",
+                    "norm.num_batches_tracked"}  # fmt: skip
+
+
+def test_at_the_end_only_what_training_has_changed_is_given() -> None:
+    model = Model()
+    companion = made(model)
+    model.norm(torch.randn(4, 2))
+    _, tensors = written(companion, changed=True)
+    assert tensors == {f"{TENSOR}norm.num_batches_tracked": torch.tensor(1)}
+
+
+def test_what_has_changed_and_is_too_large_keeps_its_first_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CHANGED_BYTES_MAX", module.HEADER_ROOM_BYTES + 8)
+    model = Model()
+    companion = made(model)
+    model.norm(torch.randn(4, 2))
+    model.frozen.weight.fill_(7.0)
+    _, tensors = written(companion, changed=True)
+    assert tensors.keys() == {f"{TENSOR}norm.num_batches_tracked"}
+
+
+def test_a_huge_frozen_part_is_named_as_absent_and_the_rest_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BYTES_MAX", module.HEADER_ROOM_BYTES + 72)
+    model = Model()
+    companion = made(model)
+    table, tensors = written(companion)
+    assert f"{TENSOR}flag" in tensors
+    assert table.absent.keys() == {"wide", "spectrum", "mask"}
+    assert "does not travel has more than" in table.absent["spectrum"]
+    assert "the export will lack tensors" in companion.warning
+    assert "spectrum" in companion.warning
+
+
+def test_values_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    expected = made(model).frozen_digest
+    monkeypatch.setattr(module, "CHUNK_BYTES", 4)
+    assert made(model).frozen_digest == expected
+    _, tensors = written(made(model))
+    assert torch.equal(tensors[f"{TENSOR}frozen.weight"], model.frozen.weight)
+
+
+def test_the_frozen_digest_is_of_frozen_parameters_and_nothing_else() -> None:
+    torch.manual_seed(0)
+    model = Model()
+    first = made(model).frozen_digest
+    with torch.no_grad():
+        model.shared.weight += 1
+        for buffer in model.norm.buffers():
+            buffer += 1
+    assert made(model).frozen_digest == first
+    with torch.no_grad():
+        model.frozen.bias[0] += 1e-6
+    assert made(model).frozen_digest != first
+    assert made(nn.DataParallel(model)).frozen_digest == made(model).frozen_digest
+
+
+def test_files_are_given_by_path_and_by_save_pretrained(tmp_path: Path) -> None:
+    class Tokenizer:
+        def save_pretrained(self, folder: str) -> None:
+            (Path(folder) / "vocabulary").mkdir()
+            (Path(folder) / "vocabulary" / "words.json").write_text("{}")
+            (Path(folder) / "model.safetensors").write_bytes(b"weights are not copied")
+
+    (tmp_path / "notes.txt").write_text("mine")
+    _, tensors = written(made(Model(), Tokenizer(), tmp_path / "notes.txt"))
+    files = {key.removeprefix(FILE): bytes(each.tolist()) for key, each in tensors.items()
+             if key.startswith(FILE)}  # fmt: skip
+    assert files == {"vocabulary/words.json": b"{}", "notes.txt": b"mine"}
+
+
+@pytest.mark.parametrize("wrong", [3, "nowhere.txt"])
+def test_what_is_no_file_is_refused_at_once_with_a_remedy(wrong: object) -> None:
+    with pytest.raises(SpecError, match="export_files"):
+        made(Model(), wrong)
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../b", "model.safetensors", ".hidden", "x.tmp"])
+def test_a_file_never_leaves_the_export_or_takes_the_place_of_weights(path: str) -> None:
+    with pytest.raises(SpecError):
+        contract.check_file(path)
+
+
+def test_a_table_that_is_none_is_refused() -> None:
+    for text in ("[]", "{}", json.dumps({"stem": "../x", "keys": {}, "absent": {}}), "nonsense"):
+        with pytest.raises(ValueError):  # noqa: PT011 - of JSON, or ours
+            Table.from_json(text)

@@ -1,0 +1,59 @@
+"""Names are those of the bare model's state dict, whatever wraps it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+from atoll_worker.training.naming import cleaner, state_of, unwrapped
+from atoll_worker.training.parameters import travelling
+
+
+class Net(nn.Module):
+    """An attribute of its own is called as a wrapper's is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(2, 2)
+        self.net: nn.Module = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+
+def parallel(model: nn.Module) -> nn.Module:
+    return nn.DataParallel(model)
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    found: nn.Module = torch.compile(model)  # type: ignore[assignment]
+    return found
+
+
+def inner(model: Net) -> nn.Module:
+    model.net = checkpoint_wrapper(model.net)
+    return model
+
+
+def both(model: Net) -> nn.Module:
+    model.net = nn.DataParallel(checkpoint_wrapper(model.net))
+    return nn.DataParallel(model)
+
+
+@pytest.mark.parametrize("wrap", [parallel, compiled, inner, both])
+def test_a_learner_with_a_wrapper_has_the_names_of_one_without(wrap: object) -> None:
+    bare = Net()
+    names = [place.spec.name for place in travelling(bare)]
+    wrapped = wrap(Net())  # type: ignore[operator]
+    assert [place.spec.name for place in travelling(wrapped)] == names
+    assert state_of(wrapped).keys() == bare.state_dict().keys()
+    assert set(names) == bare.state_dict().keys()
+
+
+def test_a_users_own_attribute_stays() -> None:
+    clean = cleaner(Net())
+    assert clean("module.weight") == "module.weight"
+    assert clean("net.0.weight") == "net.0.weight"
+
+
+def test_the_users_own_module_is_found_inside_wrappers() -> None:
+    net = Net()
+    assert unwrapped(nn.DataParallel(compiled(net))) is net
+    assert unwrapped(net) is net
