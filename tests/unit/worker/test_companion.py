@@ -119,7 +119,7 @@ def test_the_frozen_digest_is_of_frozen_parameters_and_nothing_else() -> None:
     with torch.no_grad():
         model.shared.weight += 1
         for buffer in model.norm.buffers():
-            buffer += 1
+            buffer.add_(1)
     assert made(model).frozen_digest == first
     with torch.no_grad():
         model.frozen.bias[0] += 1e-6
