@@ -9,7 +9,7 @@ too.
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +69,31 @@ def load(model: torch.nn.Module, export: Path) -> None:
             tensors |= load_file(path)
         except (OSError, SafetensorError) as error:
             raise unreadable(path, error) from error
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise SpecError(
-            "export", f"{export} holds another model: {error}", "give the size it was trained with"
-        ) from error
+    wanted = model.state_dict()
+    if not wanted.keys() & tensors.keys():
+        names = sorted(tensors)
+        found = f"{names[0]} and {len(names) - 1} other tensors" if names else "no tensor"
+        problem = f"{export} holds another model than the built-in byte-level GPT: {found}"
+        raise SpecError("export", problem, "measure it with a script that builds its own model")
+    different = _difference(wanted, tensors)
+    if different:
+        problem = f"{export} holds a byte-level GPT of another size: {different}"
+        remedy = "give --layers, --width, --heads and --context as it was trained"
+        raise SpecError("export", problem, remedy)
+    model.load_state_dict(tensors)
+
+
+def _difference(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """The first tensor that a model and an export do not have alike; empty: there is none."""
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            return f"it has no {name}"
+        if name not in wanted:
+            return f"it has {name} besides"
+        if wanted[name].shape != found[name].shape:
+            shapes = f"{tuple(found[name].shape)}, not {tuple(wanted[name].shape)}"
+            return f"{name} is {shapes}"
+    return ""
 
 
 def files_of(export: Path) -> list[Path]:

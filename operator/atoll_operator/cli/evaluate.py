@@ -12,6 +12,6 @@ def evaluate(
     export: Annotated[Path, typer.Argument(help="Folder of an exported model.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Such as --data PATH.")] = None,
 ) -> None:
-    """Print the held-out loss of an exported byte model as JSON, in nats per byte."""
+    """Print the held-out loss of an export of the built-in byte-level GPT, in nats per byte."""
     command = [sys.executable, "-P", "-m", "bytegpt.evaluate", "--export", str(export)]
     raise typer.Exit(subprocess.run([*command, *(arguments or [])], check=False).returncode)

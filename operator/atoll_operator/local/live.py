@@ -146,9 +146,10 @@ def reached(seen: Snapshot) -> str:
     progress, length = seen.status.progress, seen.job.spec.steps
     tick = progress.step if progress else 0  # may pass the length by a few in the last round
     parts = [f"tick {min(tick, length) if length else tick} of {length or '?'}"]
-    if ended(seen) is None:
-        parts.append(time_left(progress.estimated_remaining_seconds if progress else None))
-    parts.append(f"loss {(progress and progress.loss) or '-'}")
+    if progress and ended(seen) is None:
+        left = progress.estimated_remaining_seconds
+        parts += [time_left(left)] if left is not None else []
+        parts.append(f"loss {progress.loss or '-'}")
     if progress and progress.metrics:
         parts.append(f"held out {progress.metrics[0].value}")
     return "  ".join(parts)

@@ -48,7 +48,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.facts import ENDED
 from atoll_operator.api.reasons import STORE_LOST
-from atoll_operator.api.runfile import expected, run_file
+from atoll_operator.api.runfile import TRAIN, expected, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
@@ -69,6 +69,7 @@ from atoll_operator.local.recorder import recording
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import (
+    Child,
     Supervisor,
     free_ports,
     shown,
@@ -286,9 +287,15 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     step = reached.step if reached else None
     found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)
-    plots.draw(out, found["tokens"])
+    plots.draw(out, found["tokens"], _unit(training.supervisor.in_roles("learner")))
     files = f"{out}/summary.json, {out}/loss.png"
     training.view.say(f"{outcome}: {summary.sentence(found)}; see {files}")
+
+
+def _unit(learners: Sequence[Child]) -> str:
+    """What a loss is measured in: known of the built-in model alone."""
+    built_in = all(TRAIN[-1] in child.planned.command for child in learners)
+    return "loss, nats per byte" if built_in else "loss"
 
 
 @contextmanager

@@ -59,10 +59,8 @@ def reached(status: Status, steps: int | None) -> str:
     )
 
 
-def time_left(seconds: int | None) -> str:
+def time_left(seconds: int) -> str:
     """The estimate of the time to the end, in words."""
-    if seconds is None:
-        return "time left unknown"
     return "nearly done" if seconds < 1 else f"about {duration(seconds)} left"
 
 

@@ -62,5 +62,19 @@ def test_a_missing_export_and_another_size_are_errors_with_the_remedy(
     assert evaluate.main([*OPTIONS, "--export", str(tmp_path / "no")]) == 64
     assert "cannot be read" in capsys.readouterr().err
     exported(tmp_path)
-    with pytest.raises(SpecError, match="holds another model"):
+    with pytest.raises(SpecError, match=r"of another size: it has no blocks\.1"):
         evaluate.load(ByteGPT(Size(layers=2, heads=2, width=16), seed=0), tmp_path)
+    with pytest.raises(SpecError, match=r"is \(48, 16\), not \(96, 32\); give --layers, --w"):
+        evaluate.load(ByteGPT(Size(layers=1, heads=2, width=32, context=8), seed=0), tmp_path)
+
+
+def test_a_model_of_somebody_else_is_one_short_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {f"encoder.{number}.weight": torch.zeros(2) for number in range(30)}
+    save_file(names, tmp_path / "model.safetensors")
+    file = str(tmp_path / "model.safetensors")
+    assert evaluate.main([*OPTIONS, "--export", file]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "another model than the built-in byte-level GPT: encoder.0.weight and 29 other" in line
+    assert len(line) < 300

@@ -67,4 +67,4 @@ def test_durations_are_in_units_that_a_person_reads(seconds: float, text: str) -
 
 def test_nearly_done_is_said_in_words() -> None:
     assert told.time_left(0) == "nearly done"
-    assert told.time_left(None) == "time left unknown"
+    assert told.time_left(1) == "about 1 s left"

@@ -1,0 +1,110 @@
+"""The pictures of a run: restarts are seen as such, and no run is too broken to be drawn."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from atoll_operator.local import plots
+
+TOKENS = {"trained": 1000, "merged": 870, "overlap": 60, "late": 40, "lost": 20, "pending": 10}
+NOTHING = dict.fromkeys(TOKENS, 0)
+
+
+def step(tick: int, loss: float | None, incarnation: int = 1) -> dict[str, Any]:
+    return {"slot": "a-0", "incarnation": incarnation, "tick": tick, "loss": loss}
+
+
+def write(out: Path, slot: str, *lines: dict[str, Any]) -> None:
+    (out / "learners").mkdir(exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (out / "learners" / f"{slot}.jsonl").write_text(text)
+
+
+def losses(out: Path) -> Axes:
+    """The axes of loss.png."""
+    axes = plt.figure().add_subplot()
+    plots._losses(axes, out, "loss")
+    return axes
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Any:
+    yield
+    plt.close("all")
+
+
+def test_a_restart_breaks_the_line_and_begins_the_average_anew(tmp_path: Path) -> None:
+    write(tmp_path, "a-0", step(1, 4.0), step(2, 4.0), step(3, 0.1, 2), step(4, 0.1, 2))
+    before, after, marks = losses(tmp_path).lines
+    assert list(before.get_xdata()) == [1, 2]  # type: ignore[arg-type]
+    assert list(after.get_ydata()) == pytest.approx([0.1, 0.1])  # type: ignore[arg-type]
+    assert before.get_color() == after.get_color()
+    assert list(marks.get_xdata()) == [3]  # type: ignore[arg-type]
+    labels = losses(tmp_path).get_legend_handles_labels()[1]
+    assert labels == ["a-0", "started again"]
+
+
+def test_a_run_that_went_back_to_its_last_commits_is_drawn_as_a_new_line() -> None:
+    lines = [step(1, 1.0), step(2, 1.0), step(3, None), step(1, 1.0), step(3, 1.0)]
+    assert [each.ticks for each in plots.starts(lines)] == [[1, 2], [1, 3]]
+
+
+def test_the_average_is_the_mean_at_its_beginning_and_begins_anew_after_a_nan() -> None:
+    assert plots.smooth([1.0, 3.0])[1] == pytest.approx(2.0, abs=0.1)
+    flat = plots.smooth([2.0] * 200)
+    assert flat == pytest.approx([2.0] * 200)
+    broken = plots.smooth([1.0, math.nan, 5.0, 5.0])
+    assert math.isnan(broken[1])
+    assert broken[2:] == [5.0, 5.0]
+
+
+def test_pictures_of_a_run_have_the_share_of_each_count_and_the_unit_of_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a-0", step(1, 4.0), step(2, 3.0))
+    drawn: dict[str, Any] = {}
+
+    def keep(figure: Any, path: Path, **more: Any) -> None:
+        axes = figure.axes[0]
+        texts = [text.get_text() for text in axes.texts]
+        drawn[path.name] = (axes.get_ylabel(), axes.get_title(), texts)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+    plots.draw(tmp_path, TOKENS, "loss, nats per byte")
+    assert drawn["loss.png"][0] == "loss, nats per byte"
+    _, title, shares = drawn["goodput.png"]
+    assert title == "What became of 1,000 tokens"
+    assert shares == ["87.0%", "1.0%", "6.0%", "4.0%", "2.0%"]  # in the order of COLOURS
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        None,
+        [],
+        [{"slot": "a-0", "event": "start"}],
+        [step(0, None)],
+        [step(1, math.nan), step(2, math.inf)],
+    ],
+)
+def test_a_run_that_failed_before_or_after_its_first_steps_is_drawn_without_warnings(
+    lines: list[dict[str, Any]] | None, tmp_path: Path
+) -> None:
+    if lines is not None:
+        write(tmp_path, "a-0", *lines)
+    plots.draw(tmp_path, NOTHING, "loss")
+    for name in ("loss.png", "goodput.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_of_many_learners_has_a_legend_in_columns(tmp_path: Path) -> None:
+    for number in range(20):
+        write(tmp_path, f"a-{number}", step(1, 1.0))
+    legend = losses(tmp_path).get_legend()
+    assert legend is not None
+    assert legend._ncols == 3  # type: ignore[attr-defined]
