@@ -18,7 +18,6 @@ from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import FINISHED
-from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
@@ -26,6 +25,7 @@ from atoll_worker.link.messages import Boundary
 from atoll_worker.settings import Job, read_job, say_alone
 from atoll_worker.training import optimizers, refusals
 from atoll_worker.training.alone import Alone, open_alone
+from atoll_worker.training.data_state import DataState, Kept
 from atoll_worker.training.losses import Losses
 from atoll_worker.training.rates import Scheduler, Schedules
 from atoll_worker.training.replica import POLL_SECONDS, BoundaryWork, Replica, open_replica
@@ -121,7 +121,8 @@ class Learner:
         self._own_steps = 0
         self._tokens = 0
         self._cursor = 0
-        self._state: bytes | None = None
+        self._state: bytes | None = None  # with which the slot goes on
+        self._kept = Kept()
         self._left_at = 0.0  # when the last step() returned, monotonic
         self._blocked_seconds = 0.0  # how long the last step() took
 
@@ -188,10 +189,12 @@ class Learner:
 
     @property
     def state(self) -> bytes | None:
-        """The data state that belongs to `cursor`: what `step(state=...)` was given with it.
+        """The data state with which the slot goes on: the one of the cursor known on entering.
 
-        After entering it is the one that was kept with the cursor, if the slot has got as far
-        before; None if the script gave none at that step, and for a slot's first learner.
+        It is what `step(state=...)` of the slot's last learner gave in the step at which the cursor
+        had that value, never one of an earlier or later step. None for a slot's first learner, if
+        the script gave none in that step, and if the job's storage was lost since; then find the
+        place in the data by the cursor. It does not change while training.
         """
         return self._state
 
@@ -221,13 +224,15 @@ class Learner:
         *,
         tokens: int | Callable[[], int],
         loss: Callable[[], float | Tensor | None] | None = None,
+        state: Callable[[], bytes] | None = None,
     ) -> None:
         """Call `step()` by itself after every step of `optimizer`, for trainers with a loop inside.
 
         `tokens` is the number of tokens of one optimizer step, or a function that returns it;
-        `loss` is a function that returns the newest loss. Where several optimizers make up one step
-        of the model (Muon and AdamW), follow the one that steps last: each of its steps counts as
-        one. A step that GradScaler skips counts for nothing.
+        `loss` is a function that returns the newest loss, `state` one that returns the data state
+        (see `step`). Where several optimizers make up one step of the model (Muon and AdamW),
+        follow the one that steps last: each of its steps counts as one. A step that GradScaler
+        skips counts for nothing.
 
         End the trainer's loop when `finished` is true. Until then further steps change nothing: the
         final values are put in place after each. `close()` ends the following. Raises SpecError if
@@ -242,9 +247,8 @@ class Learner:
 
         def count() -> None:
             if self._open:
-                self.step(
-                    tokens=tokens() if callable(tokens) else tokens, loss=loss() if loss else None
-                )
+                trained = tokens() if callable(tokens) else tokens
+                self.step(tokens=trained, loss=loss() if loss else None, state=state)
 
         inner = optimizers.unwrapped(optimizer)
         self._followed = inner, optimizers.after_each_step(inner, count)
@@ -270,7 +274,7 @@ class Learner:
         tokens: int,
         loss: float | Tensor | None = None,
         cursor: int | None = None,
-        state: bytes | None = None,
+        state: DataState | None = None,
     ) -> Step:
         """Call it once after every `optimizer.step()`; the class says what happens then.
 
@@ -278,23 +282,26 @@ class Learner:
         more. `loss`: a number or a one-element tensor in nats, for telemetry; on an accelerator it
         is read one step later, so that nothing waits. `cursor`: where the slot's data goes on;
         without it, one more than before. It never goes back. `state`: what the data pipeline needs
-        to go on there, as bytes (at most 1 MiB); it is kept with the cursor, see `state`. Give it
-        in every step, since nobody knows beforehand with which one the slot would go on.
+        to go on there, at most 1 MiB: bytes, or a function that returns bytes, such as `lambda:
+        pickle.dumps(loader.state_dict())`. A function is called before `step()` returns, and only
+        where its bytes will be kept, so it costs nothing in most steps. Give a state in every step,
+        since nobody knows beforehand with which one the slot goes on; the cursor must grow then.
 
         Raises SpecError for wrong arguments, LearnerError as the class says.
         """
         begun = time.monotonic()
         replica = self._inside
         step_seconds = begun - self._left_at
-        tokens, cursor = self._checked(tokens, cursor)
-        state = None if state is None else checked_state(state)
+        tokens, cursor = self._checked(tokens, cursor, state)
+        self._kept.give(state)
         if replica.finished:
             return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():
             replica.step_made()
             self._own_steps += 1
             self._tokens += tokens
-            self._cursor, self._state = cursor, state
+            self._cursor = cursor
+            self._kept.try_once()
             replica.proceed = False
             self._losses.note(loss, replica.scalar)
             work = replica.apply_commands()
@@ -440,7 +447,7 @@ class Learner:
             step_seconds=step_seconds or 0.0,
             blocked_seconds=0.0 if step_seconds is None else self._blocked_seconds,
             cursor=self._cursor,
-            data_state=self._state if work.captured else None,
+            data_state=self._kept.take() if work.captured else None,
             adopted=tuple(work.adopted),
             captured=tuple(work.captured),
             again=step_seconds is None,
@@ -458,7 +465,7 @@ class Learner:
         tokens_per_tick = self._tokens / self._own_steps * len(run_file.slots)
         return max(1, math.ceil(run_file.tokens / tokens_per_tick))
 
-    def _checked(self, tokens: int, cursor: int | None) -> tuple[int, int]:
+    def _checked(self, tokens: int, cursor: int | None, state: DataState | None) -> tuple[int, int]:
         """The arguments of step() as plain integers; SpecError if they are not whole or go back."""
         try:
             tokens = operator.index(tokens)
@@ -471,6 +478,9 @@ class Learner:
             raise SpecError("tokens", f"is {tokens}", "give the tokens trained since the last step")
         if cursor < self._cursor:
             raise SpecError("cursor", f"went from {self._cursor} back to {cursor}", "let it grow")
+        if state is not None and cursor == self._cursor:
+            remedy = "let it grow with every step: it says which state is the newest"
+            raise SpecError("cursor", f"stays at {cursor} in a step with a state", remedy)
         return tokens, cursor
 
     def _leave(self, reason: str) -> None:
@@ -494,21 +504,3 @@ class Learner:
         error = uncaught()
         terminated = "terminated" if self._termination.requested else "the process has ended"
         self._leave(reason_of(error) if error else terminated)
-
-
-def checked_state(state: object) -> bytes:
-    """The data state as bytes. Raises SpecError for what is no bytes, or too much."""
-    if not isinstance(state, bytes | bytearray | memoryview):
-        raise SpecError(
-            "state",
-            f"is of type {type(state).__name__}",
-            "give bytes: json.dumps(...).encode(), or what torch.save writes into a buffer",
-        )
-    found = bytes(state)
-    if len(found) > DATA_STATE_BYTES_MAX:
-        raise SpecError(
-            "state",
-            f"has {len(found)} bytes",
-            f"keep at most {DATA_STATE_BYTES_MAX}: where the data goes on, not the data",
-        )
-    return found

@@ -16,6 +16,7 @@ when is decided by the transport process and arrives as commands. It may import
 - naming.py       names as the state dict has them, without those of wrappers
 - companion.py    what an export needs beside the values that travel
 - model_files.py  config.json, a tokenizer: the small files of an export
+- data_state.py   what the script keeps with its data cursor
 - rates.py        learning-rate schedules that follow the job's tick
 - termination.py  SIGTERM as an orderly end
 - process.py      starts and stops the transport process
