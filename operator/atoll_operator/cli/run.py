@@ -37,7 +37,9 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     ] = None,
     learners: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of learners of a script.", show_default="2"),
+        typer.Option(
+            min=1, help="Number of learners of a script.", show_default="2, or 1 in each region"
+        ),
     ] = None,
     steps: Annotated[
         int | None,
@@ -84,8 +86,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
 ) -> None:
     """Train on this machine: learners and shards run as processes.
 
-    A script needs no manifest: one with the defaults is made for it, and every run keeps the
-    manifest that it has trained as manifest.yaml in its folder.
+    A script needs no manifest: one is made for it, with the defaults.
+    Every run keeps the manifest that it trained in its folder, as manifest.yaml.
     """
     from atoll_operator.local.run import train  # noqa: PLC0415 - only this verb needs gRPC
 
