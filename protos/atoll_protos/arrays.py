@@ -24,6 +24,7 @@ bf16 values are arrays of `BF16`. Their widening to f32 is a shift by 16 bits, w
 faster on integers than `ml_dtypes` does on values.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -95,6 +96,14 @@ def difference(
                 held = base.part(part).astype(dtype).astype(F32)
                 np.subtract(held, theta[part], out=found[part])
     return found
+
+
+def all_finite(values: Array) -> bool:
+    """Whether no value is infinite or NaN; F32 [n], read once."""
+    with np.errstate(all="ignore"):
+        if math.isfinite(float(np.dot(values, values))):
+            return True  # a value that is not finite makes the sum so; large ones may as well
+    return all(bool(np.isfinite(values[part]).all()) for part in _runs(values.size))
 
 
 def moved(base: Base, data: Buffer, encoding: pb.Encoding) -> Base:

@@ -199,7 +199,9 @@ class Driver:
                 Thread.EXAMINE, lambda: values.examine(head, payload)
             )
         except TransferError as error:
-            log.warning("bad values", session=session, reason=str(error))
+            sender = self.shard.state.sessions.open.get(session)
+            slot = sender.slot if sender else ""
+            log.warning("bad values", slot=slot, session=session, reason=str(error))
             self.feed(self.shard.transfer_rejected(session, str(error), self.now(), final=True))
             return
         if head.HasField("seed"):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from local.command import commits, json_lines, tapes
+
 TELL_SECONDS_MAX = 3.0  # from a mistake to its reason on the screen
 RUN_SECONDS_MAX = 120.0
 ATOLL = Path(sys.executable).with_name("atoll")
@@ -32,15 +34,23 @@ with Learner(model, optimizer) as learner:
         if learner.finished: break
         loss = model(torch.randn(4, 8)).square().mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
-        time.sleep(0.01)
+        time.sleep(STEP_SECONDS)
         HERE_INSIDE
         learner.step(tokens=4, loss=loss)
 """
 
 
-def job(folder: Path, *, before: str = "", inside: str = "", regions: int = 2) -> Path:
+def job(
+    folder: Path,
+    *,
+    before: str = "",
+    inside: str = "",
+    regions: int = 2,
+    step_seconds: float = 0.01,
+) -> Path:
     """The manifest of a script with lines of a mistake in it; both are written to the folder."""
     text = SCRIPT.replace("HERE_BEFORE", before).replace("HERE_INSIDE", inside or "pass")
+    text = text.replace("STEP_SECONDS", str(step_seconds))
     (folder / "train.py").write_text(text)
     container = {"name": "l", "command": ["python", "train.py"], "workingDir": str(folder)}
     spec = {
@@ -158,3 +168,101 @@ def test_what_does_not_even_start_is_told_with_its_line(
     assert code == 1
     assert words in said[0]
     assert f"{tmp_path}/train.py:" in said[0]
+
+
+def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_heals_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    # From its 5th to its 25th step: what it adopts in between is spoilt again.
+    diverge = (
+        'if os.environ["ATOLL_SLOT"] == "b-0" and 5 <= i < 25:'
+        ' model[2].bias.data.fill_(float("nan"))'
+    )
+    file = job(tmp_path, inside=diverge, step_seconds=0.1)
+    text = file.read_text().replace("fragments: 2", "fragments: 1")  # one adoption heals all
+    file.write_text(text.replace("steps: 40", "steps: 60"))
+    seen: list[str] = []
+    with screen(file, out) as process:
+        while process.poll() is None:
+            time.sleep(0.1)
+            if (out / "status.json").exists():
+                degraded = conditions(out)["Degraded"]
+                if degraded["reason"] == "OffersRefused":
+                    seen.append(degraded["message"])
+    assert process.returncode == 0
+    assert seen, "Degraded did not name it"
+    assert "b-0: its last" in seen[0]
+    assert "values are not finite: 0.bias" in seen[0]
+    learner, shard = ((out / "logs" / f"{name}.log").read_text() for name in ("b-0", "shard-0"))
+    assert '"2.bias"' in learner
+    assert "values are not finite: 0.bias" in shard
+    assert '"slot": "b-0"' in shard
+    assert "all values of this slice are finite again" in learner
+    events = [
+        line["event"] for line in json_lines(out / "learners" / "b-0.jsonl") if "event" in line
+    ]
+    assert events == ["start", "end"]  # one session with the shard, all the time
+    late = [line for line in tapes(out) if line["event"] == "late" and "reason" in line]
+    assert late
+    after = [line for line in commits(out) if line["time"] > late[-1]["time"]]
+    assert any(part["slot"] == "b-0" for line in after for part in line["participants"])
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["tokens"]["late"] > 0
+
+
+def test_a_mask_of_infinities_trains(tmp_path: Path) -> None:
+    mask = (
+        'model.register_buffer("mask",'
+        " torch.triu(torch.full((4, 4), -torch.inf), 1), persistent=True)"
+    )
+    code, said = run(job(tmp_path, before=mask, regions=1), tmp_path / "out")
+    assert code == 0, said
+    assert not [line for line in said if "is started again" in line]
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("model[1].double()", "model.1.weight: is torch.float64; use one of float32, "),
+        (
+            'model[1].register_buffer("scale", torch.ones(2).double())',
+            "model.1.scale: is torch.float64; use one of float32, bfloat16, float16, or register it"
+            " with persistent=False",
+        ),
+        ("model = nn.Sequential(model, nn.LazyLinear(4))", "model.1.weight: has no shape yet"),
+        (
+            "model[1].weight.data[0, 0] = torch.inf",
+            "model.1.weight: has values that are not finite, and the job would begin with them",
+        ),
+    ],
+)
+def test_a_model_that_cannot_travel_ends_the_job_at_once_with_its_tensor(
+    before: str, words: str, tmp_path: Path
+) -> None:
+    code, said = run(job(tmp_path, before=before, regions=1), tmp_path / "out")
+    assert code == 2, said
+    assert said[0].startswith("a-0 is given up (exit code 64): ")
+    assert words in said[0]
+    failed = conditions(tmp_path / "out")["Failed"]
+    assert failed["reason"] == "BadInput"
+    assert words in failed["message"]
+
+
+def test_too_many_fragments_end_the_job_at_once_with_what_the_model_has(tmp_path: Path) -> None:
+    file = job(tmp_path, regions=1)
+    file.write_text(
+        file.read_text().replace("fragments: 2", "fragments: 24").replace("period: 4", "period: 24")
+    )
+    code, said = run(file, tmp_path / "out")
+    assert code == 2, said
+    assert "sync.fragments: 24 fragments" in said[0]
+
+
+def test_an_evaluator_of_another_model_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    file = job(tmp_path)
+    file.write_text(file.read_text() + "  evaluator: {everySteps: 20}\n")
+    code, said = run(file, tmp_path / "out")
+    assert code == 2
+    assert said[0].startswith("spec.evaluator.template: has no command, so it measures the built")
+    assert not (tmp_path / "out").exists()

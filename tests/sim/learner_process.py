@@ -277,6 +277,12 @@ class Numbers:
         assert theta is not None, "nothing was captured"
         return Difference(base.value, theta)
 
+    def not_finite(
+        self, shard: int, fragment: int, difference: Difference | None = None
+    ) -> tuple[str, ...]:
+        """See Numbers: a symbol has no values."""
+        return ()
+
     def encode_difference(
         self, shard: int, fragment: int, difference: Difference
     ) -> tuple[pb.Encoding, bytes]:

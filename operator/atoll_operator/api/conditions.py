@@ -260,6 +260,8 @@ def _degraded(facts: Facts) -> Condition:
         return _of(kind, "PodsMissing", "; ".join((*facts.shard_problems, *facts.losses)))
     if facts.troubles:
         return _of(kind, "StoreTrouble", "; ".join(facts.troubles))
+    if facts.refused_offers:
+        return _of(kind, "OffersRefused", "; ".join(facts.refused_offers))
     if facts.live is None:
         return _of(kind, "SyncerSilent")
     if facts.live < facts.desired and not facts.ended:

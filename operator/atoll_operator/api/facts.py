@@ -65,6 +65,7 @@ class Facts:
     template_refused: bool = False  # one of them is made from a pod template
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
+    refused_offers: tuple[str, ...] = ()  # of learners that train, why nothing of them is merged
     unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
     begun: bool = False  # the job has trained since it was started or resumed
 
@@ -81,6 +82,18 @@ def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
         for reply in replies
         if reply is not None and reply.reason and reply.state in SERVING
     )
+
+
+def refused_offers(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """Why nothing is merged of learners that train, such as one that has diverged."""
+    found = {
+        slot.slot: f"{slot.slot}: {slot.reason}"
+        for reply in reversed(replies)
+        if reply is not None and reply.state in SERVING
+        for slot in reply.slots
+        if slot.reason and slot.state == pb.SLOT_TRAINING
+    }
+    return tuple(found[slot] for slot in sorted(found))
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -158,19 +158,27 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "PodsExited",
             "a learner or the evaluator ended with a permanent exit code; the"
-            " kubelet starts it again with back-off, and the others train on",
+            " kubelet starts it again with back-off (`atoll run` has given it up), and the others"
+            " train on",
             "fix what the message names and apply the job again: an edit of its template, image or"
             " arguments restarts the pod",
         ),
         (
             "PodsMissing",
-            "a pod waits, or its node is lost",
+            "a pod waits, its node is lost, or its process ended and has not come back",
             "nothing while replacements come; else give the region more capacity",
         ),
         (
             "StoreTrouble",
             "a shard cannot write to its volume and tries again; nothing is lost meanwhile",
             "make room on the volume that the message names, or repair it",
+        ),
+        (
+            "OffersRefused",
+            "nothing of a learner is merged at present, mostly because its model has values that"
+            " are not finite: it has diverged",
+            "lower its learning rate, clip gradients or look at its data; if it stays, restart it:"
+            " it begins again with the job's values and a new optimizer",
         ),
         (
             "LearnersMissing",

@@ -38,7 +38,7 @@ ASIDE = re.compile(
     r"^(?:Exception ignored (?:in|on)|Exception in thread|Error in atexit|--- Logging error)"
 )
 WRAPPER = re.compile(r"^(?:\w+\.)*(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
-OURS = re.compile(r"^atoll_(?:protos|worker)\.(?:\w+\.)*(?:SpecError|LearnerError): ")
+OURS = re.compile(r"^(?:atoll_(?:protos|worker)\.(?:\w+\.)*)?(?:SpecError|LearnerError): ")
 INTERRUPT = re.compile(r"^KeyboardInterrupt\b")
 NOISE = re.compile(
     r"""\d+%\||\bit/s\]|\bs/it\]|\[\d+:\d+<       # progress bars
@@ -148,7 +148,9 @@ def _line(line: str, found: _Found) -> None:
             _json(value, line, found)
             return
     words = LastWords(text=_short(OURS.sub("", line.strip())))
-    if line[0].isspace() or NOISE.search(line) or line.startswith("Traceback (most recent"):
+    if OURS.match(line):
+        found.reason = words  # of a script that a SpecError has ended
+    elif line[0].isspace() or NOISE.search(line) or line.startswith("Traceback (most recent"):
         found.noise = words
     else:
         found.other = words

@@ -1,14 +1,26 @@
 """The status of a local run, made from what its shards say; pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import decide
-from atoll_operator.api.facts import Facts, Kind, Phase, some_of, troubles
+from atoll_operator.api.facts import Facts, Kind, Phase, refused_offers, some_of, troubles
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, View, missing, of, training, without_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What is known of processes that have ended, in words with their last ones."""
+
+    given_up: Sequence[str] = ()
+    started_again: Mapping[str, str] = field(default_factory=dict)  # by slot
+
+
+NO_ENDS: Final = Ends()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +33,28 @@ class Snapshot:
     bytes_per_second: float | None  # bulk bytes, both ways; None while unknown
 
 
-def status(job: Job, replies: Sequence[pb.StatusReply | None], asked_at: str) -> Status:
+def status(
+    job: Job, replies: Sequence[pb.StatusReply | None], asked_at: str, ends: Ends = NO_ENDS
+) -> Status:
     """What `kubectl get -o yaml` would show of this job; `asked_at` is in RFC 3339."""
     found = of(View(job=job, replies=replies, asked_at=asked_at))
-    return found.model_copy(update={"conditions": list(decide(facts(job, replies)))})
+    return found.model_copy(update={"conditions": list(decide(facts(job, replies, ends)))})
 
 
-def facts(job: Job, replies: Sequence[pb.StatusReply | None]) -> Facts:
+def facts(job: Job, replies: Sequence[pb.StatusReply | None], ends: Ends = NO_ENDS) -> Facts:
     """What the conditions are made from; there are no pods and nodes here."""
-    live = training(replies)
+    live, away = training(replies), missing(job, replies)
     return Facts(
         phase=phase(job, replies),
         shard_states=tuple(reply.state if reply else None for reply in replies),
         desired=job.spec.learners,
         live=None if live is None else len(live),
-        missing=missing(job, replies),
+        missing=away,
         quorum=job.spec.learners_needed,
+        exited=tuple(ends.given_up),
+        losses=tuple(text for slot, text in ends.started_again.items() if slot in away),
         troubles=troubles(replies),
+        refused_offers=refused_offers(replies),
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )
 

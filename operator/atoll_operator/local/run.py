@@ -115,7 +115,7 @@ class Training:
 
     def advance(self, now: float) -> bool:
         """One pass; `now` is in monotonic seconds. Returns whether all is over."""
-        seen = self.poller.poll(now)
+        seen = self.poller.poll(now, self._ends())
         registrar = seen.replies[0]
         complete = registrar is not None and registrar.state == pb.SHARD_COMPLETE
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
@@ -143,6 +143,19 @@ class Training:
     def fail(self, error: JobFailedError) -> None:
         """Write a last status that says why."""
         self.write(progress.failed(self.status, error.reason, str(error)))
+
+    def _ends(self) -> progress.Ends:
+        """What the status says of processes that have ended."""
+        told = {
+            child.planned.name: f"{child.planned.name} {child.ended}; log: {shown(child.log)}"
+            for child in self.supervisor.in_roles("learner", "evaluator")
+            if child.ended
+        }
+        gone = [c.planned.name for c in self.supervisor.children if c.given_up]
+        return progress.Ends(
+            given_up=[told[name] for name in gone if name in told],
+            started_again={name: text for name, text in told.items() if name not in gone},
+        )
 
     def _check(self, seen: progress.Snapshot) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good."""

@@ -8,7 +8,7 @@ import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
-from atoll_operator.local.progress import Snapshot, status
+from atoll_operator.local.progress import NO_ENDS, Ends, Snapshot, status
 from atoll_protos.channels import control_options
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
@@ -26,8 +26,11 @@ class Poller:
             for port in ports
         ]
 
-    def poll(self, now: float) -> Snapshot:
-        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most."""
+    def poll(self, now: float, ends: Ends = NO_ENDS) -> Snapshot:
+        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most.
+
+        `ends`: what is known of processes that have ended.
+        """
         replies = self._replies()
         counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
         before, self._counted = self._counted, (now, counted)
@@ -37,7 +40,7 @@ class Poller:
         return Snapshot(
             job=self.job,
             replies=replies,
-            status=status(self.job, replies, utc_now()),
+            status=status(self.job, replies, utc_now(), ends),
             bytes_per_second=rate,
         )
 

@@ -89,6 +89,7 @@ class Child:
     telemetry_bytes: int = 0
     exit_code: int | None = None  # of the last start
     record: Record = field(default_factory=Record)
+    ended: str = ""  # how its last start ended, in words; empty if that is no trouble
     given_up: str = ""  # why it is not started again
 
     @property
@@ -207,12 +208,15 @@ class Supervisor:
         child.start_at = now + (max(wait, FINISHED_SECONDS) if end.left == "finished" else wait)
         child.given_up = why_given_up(child.record, early)
         how, log = exit_text(code), f"log: {shown(child.log)}"
+        child.ended = early
         if child.given_up:
-            self.report(f"{name} is given up ({how}): {child.given_up}; {log}")
+            child.ended = f"is given up ({how}): {child.given_up}"
+            self.report(f"{name} {child.ended}; {log}")
         elif early:
             self.report(f"{name} {early}; it is started again; {log}")
         elif end.failed:
-            self.report(f"{name} ended ({how}) and is started again: {words_of(end)}; {log}")
+            child.ended = f"ended ({how}) and is started again: {words_of(end)}"
+            self.report(f"{name} {child.ended}; {log}")
         elif code != ExitCode.FINAL:
             words = f": {end.words}" if code > 0 and end.words.text else ""
             self.report(f"{name} ended ({how}) and is started again{words}")

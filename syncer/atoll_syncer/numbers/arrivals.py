@@ -7,6 +7,7 @@ merge needs, and, for a held version, its digest. Only after that do the rules c
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -16,9 +17,11 @@ from atoll_protos.codecs import Form
 from atoll_protos.layout import Layout, Slice
 from atoll_syncer.numbers.merge import Scratch, norm
 
+NAMES_MAX: Final = 4  # of tensors whose values are not finite
+
 
 class TransferError(Exception):
-    """A transfer that must not count. It ends the session that sent it, and nothing else."""
+    """A transfer that must not count, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,12 @@ def examine(layout: Layout, shard: int, head: pb.Transfer, payload: bytearray) -
     values = encoded(payload, head.encoding, owned.form)
     norms = slice_norms(owned, values)
     if not all(map(math.isfinite, norms)):
-        raise TransferError(f"slice {owned.fragment}: values are not finite")
+        bad = [
+            p.tensor for p, each in zip(owned.pieces, norms, strict=True) if not math.isfinite(each)
+        ]
+        names = ", ".join(dict.fromkeys(layout.tensors[each].name for each in bad[:NAMES_MAX]))
+        more = ", ..." if len(bad) > NAMES_MAX else ""
+        raise TransferError(f"slice {owned.fragment}: values are not finite: {names}{more}")
     if head.HasField("held"):
         claimed = head.held.version.version.digest
         found = codecs.digest(payload)

@@ -198,7 +198,7 @@ def completed(
         _begin(state, offer.slice, offer.t_m, now)
     each = state.rounds.open.get(offer.slice)
     if each is None or each.closed_at is not None or each.base != offer.base or not fits:
-        return _late(state, offer.slice, part)
+        return late(state, offer.slice, part)
     effects: list[Effect] = []
     before = each.complete.get(part.slot)
     if before is not None and before.capture >= part.capture:  # rule 13: the newest capture
@@ -215,11 +215,12 @@ def completed(
     return [*effects, *look(state, offer.slice, standing, now)]
 
 
-def _late(state: State, fragment: int, part: Participant) -> list[Effect]:
-    """An offer that is in no version."""
+def late(state: State, fragment: int, part: Participant, reason: str = "") -> list[Effect]:
+    """An offer that is in no version; `reason` if it was refused."""
     state.rounds.late += 1
     record = {"event": "late", "slot": part.slot, "slice": fragment, "base": part.base}
-    return [Tape({**record, "capture": part.capture, "tokens": part.tokens})]
+    counts = {"capture": part.capture, "tokens": part.tokens}
+    return [Tape({**record, **counts, **({"reason": reason} if reason else {})})]
 
 
 def _note_transfer(state: State, seconds: float) -> None:
@@ -352,7 +353,7 @@ def merged(
         part = each.remove(slot)
         assert part is not None, "an offer that was not merged"
         each.not_finite.add(slot)
-        effects += _late(state, fragment, part)
+        effects += late(state, fragment, part)
     if left_out:
         each.reason += f"; not finite with the offers of {', '.join(sorted(left_out))}"
     tick = max(state.clock.tick, each.due) if state.sync.lockstep else state.clock.tick

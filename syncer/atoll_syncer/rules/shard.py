@@ -296,7 +296,7 @@ class Shard:
     def transfer_rejected(
         self, session: int, reason: str, now: float, *, final: bool = False
     ) -> list[Effect]:
-        """Truncated, corrupt, not finite: that session ends and nothing else.
+        """Truncated, corrupt: that session ends and nothing else. Not finite: the offer is late.
 
         `final`: the bytes are as they were sent, and their values are wrong.
         """

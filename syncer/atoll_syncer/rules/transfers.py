@@ -5,12 +5,14 @@ a held version (after a loss, to recovery), and a part of the companion (to comp
 
     head arrives --started--> Accept --all bytes, values examined--> verified
                      |                                  |
-                     +--> the session ends              +--rejected--> the session ends
+                     +--> the session ends              +--rejected--> the session ends, or the
+                                                                       offer is late
 
 Slice, permission and encoding are checked when the head arrives, before any memory is allocated;
 the number of bytes then follows from the layout alone. An offer needs the credit of a Call, a seed
 or a held version must have been asked for. What is wrong ends that session with a reason, and
-touches no other session.
+touches no other session. Only an offer that came whole and is not finite ends nothing: the learner
+has diverged, which the next version that it adopts may heal, and another session would not.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -94,14 +96,19 @@ def verified(
 
 
 def rejected(state: State, session: int, reason: str, *, final: bool = False) -> list[Effect]:
-    """Truncated, corrupt, not finite, another digest: that session ends and nothing else.
+    """Truncated, corrupt, another digest, a seed that is not finite: that session ends.
 
-    `final`: it came as it was sent, so that the same offer would be rejected again.
+    `final`: it came as it was sent, so that the same offer would be rejected again. Such an offer
+    is late, and the session goes on.
     """
     sender = _sender(state, session)
     if sender is not None and sender.receiving is not None and sender.receiving.HasField("offer"):
-        fragment = sender.receiving.offer.slice
-        rounds.refused(state, sender.slot, fragment, reason, final=final)
+        offer = sender.receiving.offer
+        rounds.refused(state, sender.slot, offer.slice, reason, final=final)
+        if final:
+            sender.receiving = None
+            part = offers.participant(state, sender.slot, offer)
+            return rounds.late(state, offer.slice, part, reason)
     recovery.rejected(state, session)
     return _end(session, reason)
 

@@ -81,6 +81,7 @@ def test_an_exception_is_found_whatever_stands_around_it(log: str) -> None:
         (IN_A_WORKER, "ValueError: no record 7 (/home/me/data.py:5)"),
         ("step 1\nno data at /x\n", "no data at /x"),
         ("step 1\n  an indented line\n", "step 1"),
+        ("SpecError: tokens: is 0; give the tokens\nbye\n", "tokens: is 0; give the tokens"),
         ("python: can't open file 'train.py': [Errno 2]\n", "python: can't open file 'train.py'"),
         ('{"field": "data", "problem": "x", "remedy": "y", "event": "bad"}\n', "data: x; y"),
         ('{"event": "ended", "reason": "another layout"}\n', "another layout"),

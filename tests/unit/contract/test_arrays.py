@@ -186,3 +186,17 @@ def test_bytes_and_views_share_memory() -> None:
     assert again[3] == 7.0
     assert arrays.encoding_of(based(again, pb.F32)) == pb.F32
     assert arrays.encoding_of(based(array([1.0], pb.BF16), pb.BF16)) == pb.BF16
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1, 70_000, 99_999])
+def test_one_value_that_is_not_finite_is_found(bad: float, place: int) -> None:
+    values = np.ones(100_000, np.float32)
+    assert arrays.all_finite(values)
+    values[place] = bad
+    assert not arrays.all_finite(values)
+    assert arrays.all_finite(values[:0])
+
+
+def test_large_values_are_finite() -> None:
+    assert arrays.all_finite(np.full(100_000, 3e38, np.float32))

@@ -91,6 +91,30 @@ def test_who_is_not_in_training_is_named() -> None:
     assert message == "1 of 3 learners are not in training yet: a-1"
 
 
+def test_a_process_that_has_ended_is_named_with_its_last_words() -> None:
+    ends = progress.Ends(
+        given_up=["a-1 is given up (exit code 1): ValueError: boom"],
+        started_again={"a-0": "a-0 ended", "b-0": "b-0 ended (exit code 1): KeyError: 'x'"},
+    )
+    replies = [reply(training=("a-0",)), reply()]
+    found = progress.status(job(), replies, NOW, ends).to_object()
+    assert said(found)["Degraded"] == "True/PodsExited"
+    (message,) = [c["message"] for c in found["conditions"] if c["type"] == "Degraded"]
+    assert message == (  # a-0 trains again
+        "a-1 is given up (exit code 1): ValueError: boom; b-0 ended (exit code 1): KeyError: 'x'"
+    )
+
+
+def test_a_learner_that_has_diverged_is_named_with_its_tensor() -> None:
+    replies = [reply(), reply()]
+    refused = "its last 3 offers were refused: slice 0: values are not finite: head.weight"
+    replies[1].slots[2].reason = refused
+    replies[0].slots[0].reason, replies[0].slots[0].state = "left", pb.SLOT_LOST
+    (degraded,) = [c for c in shown(replies)["conditions"] if c["type"] == "Degraded"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "OffersRefused")
+    assert degraded["message"] == f"b-0: {refused}"
+
+
 def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_value() -> None:
     status = shown([reply(), None])
     assert "progress" not in status

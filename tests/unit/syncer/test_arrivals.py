@@ -54,6 +54,18 @@ def test_an_offer_with_one_value_that_is_not_finite_is_refused(
         offered(packed(values, encoding), encoding)
 
 
+def test_the_tensors_whose_values_are_not_finite_are_named() -> None:
+    values = torch.zeros(COUNT)
+    pieces = {LAYOUT.tensors[each.tensor].name: each for each in LAYOUT.slice(0, 0).pieces}
+    for name in ("weight", "running_mean"):
+        values[pieces[name].offset + 3] = math.nan
+    with pytest.raises(TransferError) as caught:
+        offered(packed(values, pb.BF16), pb.BF16)
+    assert str(caught.value) == "slice 0: values are not finite: running_mean, weight"
+    with pytest.raises(TransferError, match=r", \.\.\.$"):
+        offered(packed(torch.full((COUNT,), math.nan), pb.BF16), pb.BF16)
+
+
 @pytest.mark.parametrize("encoding", [pb.F32, pb.BF16])
 @pytest.mark.parametrize("bad", NOT_FINITE)
 def test_whole_values_that_are_not_finite_are_refused(encoding: pb.Encoding, bad: float) -> None:

@@ -132,9 +132,19 @@ def test_an_offer_of_a_dead_incarnation_is_counted_dropped() -> None:
     assert counted(*one.effects) == {"offers_total dropped": 1}
 
 
+def test_an_offer_that_is_not_finite_is_counted_late() -> None:
+    one, sessions = open_round(quorum=2)
+    name, counters = digest(1, 0), pb.Counters(steps=5, tokens=50)
+    bad = pb.Offer(slice=1, base=0, base_digest=name, capture=5, counters=counters)
+    head = pb.Transfer(offer=bad, encoding=pb.BF16)
+    one.feed(one.shard.transfer_started(sessions[0], head, one.now))
+    one.feed(one.shard.transfer_rejected(sessions[0], "not finite", one.now, final=True))
+    assert counted(*one.effects) == {"offers_total late": 1}
+
+
 def test_a_bad_transfer_is_a_refusal_and_a_rejected_offer() -> None:
     one, sessions = open_round(quorum=2)
-    one.feed(one.shard.transfer_rejected(sessions[0], "values are not finite", one.now))
+    one.feed(one.shard.transfer_rejected(sessions[0], "truncated", one.now))
     assert counted(*one.effects) == {
         "refusals_total BAD_TRANSFER": 1,
         "offers_total rejected": 1,

@@ -7,7 +7,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.means import MovingMean
-from atoll_syncer.model.effects import Accept, Drop, EndSession, Merge, Stage
+from atoll_syncer.model.effects import Accept, Drop, EndSession, Merge, Stage, Tape
 from atoll_syncer.model.grace import Timings
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import FRAGMENTS, Side, begun, digest, step_all
@@ -177,6 +177,24 @@ def test_a_round_does_without_a_learner_whose_offer_is_not_finite_also_with_k_of
     (merge,) = one.take(Merge)
     assert [part.slot for part in merge.participants] == ["a-0"]
     assert one.state.history.heads[1].number == 1
+
+
+def test_an_offer_that_is_not_finite_is_late_and_its_session_goes_on() -> None:
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    refuse(one, sessions[1], 5)
+    assert one.ends() == []
+    assert one.state.rounds.late == 1
+    (late,) = (e.record for e in one.take(Tape) if e.record["event"] == "late")
+    assert (late["slot"], late["tokens"]) == ("a-1", 50)
+    assert late["reason"] == "slice 1: values are not finite"
+    one.offer(sessions[0], 1, 5)  # a version without it, which it adopts
+    for t_m in range(6, 18):
+        one.now += 1.0
+        for session in sessions:
+            one.report(session, t_m, steps=t_m - 5)
+    assert (sessions[1], 1) in {(session, call.slice) for session, call in one.sent("call")}
+    one.offer(sessions[1], 1, 12)
+    assert "a-1" in one.state.rounds.open[1].complete
 
 
 def test_a_learner_that_was_refused_is_called_for_the_next_round_again() -> None:

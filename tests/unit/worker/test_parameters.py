@@ -148,3 +148,11 @@ def test_a_buffer_that_is_not_finite_stays_rule_18() -> None:
     model.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
     model.register_buffer("scale", torch.ones(4))
     assert [place.spec.name for place in travelling(model)] == ["bias", "scale", "weight"]
+
+
+def test_a_tensor_of_a_lazy_module_is_named_with_what_to_do() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3))
+    with pytest.raises(SpecError, match=r"model\.1\.weight: has no shape yet.*run one batch"):
+        travelling(model)
+    model(torch.zeros(1, 2))
+    assert len(travelling(model)) == 4

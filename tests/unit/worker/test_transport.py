@@ -9,17 +9,19 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
 from atoll_protos.codecs import Form, Wire
 from atoll_protos.companion import part_bytes
+from atoll_protos.exits import ExitCode
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
 from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.socket import memory_plan
-from atoll_worker.rules.effects import Place, SendOffer
+from atoll_worker.rules.effects import Place, SendOffer, SendSeed
 from atoll_worker.transport.client import Outgoing, Payload
 from atoll_worker.transport.numbers import ArrayNumbers
 from atoll_worker.transport.transport import Outside, Transport
@@ -202,6 +204,35 @@ def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
     outgoing = asyncio.run(scenario())
     assert outgoing is not None
     assert arrays.from_bytes(outgoing[1], pb.F32).tolist() == [3.0] * COUNT
+
+
+def test_tensors_whose_values_are_not_finite_are_named_in_the_log_once() -> None:
+    rig = Rig()
+    rig.transport.bases[KEY] = full(5.0)
+    said = []
+    for value in (2.0, np.nan, np.inf, 2.0):
+        rig.captured(value)
+        with structlog.testing.capture_logs() as lines:
+            outgoing = rig.sent()
+        assert outgoing is not None  # the shard counts it as late
+        rig.client.payloads.clear()
+        said.append([(line["log_level"], line.get("tensors")) for line in lines])
+    assert said == [[], [("error", ("t",))], [], [("info", None)]]
+
+
+def test_a_seed_that_is_not_finite_is_not_sent_and_ends_the_process_with_its_tensor() -> None:
+    rig = Rig()
+    sent: list[Any] = []
+    rig.transport.end.send = sent.append  # type: ignore[method-assign, assignment]
+    rig.captured(np.inf)
+    rig.transport.feed([SendSeed(0)])
+    assert rig.client.payloads == []
+    (fail,) = sent
+    assert fail.exit_code == ExitCode.BAD_INPUT
+    assert fail.reason.startswith("model.t: has values that are not finite, and the job would")
+    rig.captured(2.0)
+    rig.transport.feed([SendSeed(0)])
+    assert len(rig.client.payloads) == 1
 
 
 def test_differences_are_formed_outside_of_the_event_loop() -> None:

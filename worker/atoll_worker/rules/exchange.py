@@ -48,6 +48,7 @@ candidates per slice are kept; no offer is sent without its credit; nothing is s
 has not welcomed this process, except a Join.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -297,6 +298,14 @@ class Exchange:
             reason = f"shard {shard} asks for a seed, but training has begun; start again"
             return joining.fail(self._state, ExitCode.TRY_AGAIN, reason)
         return [SendSeed(shard)]
+
+    def bad_seed(self, tensors: Sequence[str]) -> list[Effect]:
+        """The model that the job would begin with has values that are not finite."""
+        reason = (
+            f"model.{tensors[0]}: has values that are not finite, and the job would begin with"
+            " them; initialise it, or load another checkpoint"
+        )
+        return joining.fail(self._state, ExitCode.BAD_INPUT, reason)
 
     def _send_held(self, shard: int, wanted: pb.SliceVersion) -> list[Effect]:
         """Send the base that is held, if it is that version or a later one of the run (rule 22)."""

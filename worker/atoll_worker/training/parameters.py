@@ -23,6 +23,7 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
@@ -95,7 +96,13 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
         for prefix, module in model.named_modules():
             own = module._buffers if is_buffer else module._parameters
             for attribute, tensor in own.items():
-                if tensor is None or id(tensor) in seen or not tensor.numel():
+                if tensor is None or id(tensor) in seen:
+                    continue
+                if is_lazy(tensor):
+                    name = f"{prefix}.{attribute}" if prefix else attribute
+                    remedy = "run one batch through the model before the Learner is opened"
+                    raise SpecError(f"model.{name}", "has no shape yet, in a lazy module", remedy)
+                if not tensor.numel():
                     continue
                 if is_buffer:
                     kept = attribute not in module._non_persistent_buffers_set

@@ -41,6 +41,11 @@ class Numbers(Protocol):
         Heavy, for a thread: who calls it looks at the region's counter before and after.
         """
 
+    def not_finite(
+        self, shard: int, fragment: int, difference: Difference | None = None
+    ) -> tuple[str, ...]:
+        """The tensors with a value in this difference, or in the capture, that is not finite."""
+
     def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
         """In the job's encoding of offers; heavy, for a thread."""
 
@@ -98,6 +103,19 @@ class ArrayNumbers:
         """See Numbers."""
         theta = self._captured(shard, fragment)
         return arrays.difference(base, theta, rounded=self._rounded[shard, fragment])
+
+    def not_finite(
+        self, shard: int, fragment: int, difference: Difference | None = None
+    ) -> tuple[str, ...]:
+        """See Numbers."""
+        values = self._captured(shard, fragment) if difference is None else difference
+        owned, tensors = self._layout.slice(shard, fragment), self._layout.tensors
+        names = (
+            tensors[piece.tensor].name
+            for piece in owned.pieces
+            if not arrays.all_finite(values[piece.offset : piece.offset + piece.element_count])
+        )
+        return tuple(dict.fromkeys(names))
 
     def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
         """See Numbers."""

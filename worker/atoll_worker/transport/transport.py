@@ -145,6 +145,7 @@ class Transport:
         self.captures: dict[tuple[int, int], int] = {}  # counter that the newest mark belongs to
         self.over = asyncio.Event()
         self._owes_nothing = asyncio.Event()  # to the export
+        self.not_finite: dict[tuple[int, int], tuple[str, ...]] = {}  # tensors of the last offer
         self._deadline = Deadline(self.now, self.exchange.deadline)
         self._forming: set[asyncio.Task[Encoded | None]] = set()
         self._threads = asyncio.Semaphore(FORMED_AT_ONCE_MAX)
@@ -293,10 +294,30 @@ class Transport:
             difference = await asyncio.to_thread(self.numbers.difference, *key, base)
             if self.numbers.counter(*key) != counter:
                 return None
+            bad = await asyncio.to_thread(self.numbers.not_finite, *key, difference)
+            self._note_not_finite(key, bad)
             return await asyncio.to_thread(self.numbers.encode_difference, *key, difference)
+
+    def _note_not_finite(self, key: tuple[int, int], names: tuple[str, ...]) -> None:
+        """Say it when a slice of the model begins or ends to have values that are not finite."""
+        if names == self.not_finite.get(key, ()):
+            return
+        self.not_finite[key] = names
+        if names:
+            log.error(
+                "values are not finite: nothing of this slice is merged until its next adoption",
+                tensors=names,
+                remedy="lower the learning rate, clip the gradients, or look at the data",
+            )
+        else:
+            log.info("all values of this slice are finite again", shard=key[0], slice=key[1])
 
     def _send_seed(self, shard: int) -> None:
         """The capture regions hold the model as it was made, until training begins."""
+        for part in self.layout.shard_slices(shard):
+            if bad := self.numbers.not_finite(shard, part.fragment):
+                self.feed(self.exchange.bad_seed(bad))
+                return
         for part in self.layout.shard_slices(shard):
             encoding, data = self.numbers.encode_seed(shard, part.fragment)
             seed = pb.Seed(slice=part.fragment)

@@ -28,7 +28,7 @@ from typing import Any
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition
-from atoll_operator.api.facts import Facts, Kind, troubles
+from atoll_operator.api.facts import Facts, Kind, refused_offers, troubles
 from atoll_operator.api.parts import StorageType
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
@@ -178,6 +178,7 @@ def _facts(case: Situation) -> Facts:
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=troubles(seen.replies),
+        refused_offers=refused_offers(seen.replies),
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
     )
