@@ -1,14 +1,18 @@
-"""Your own PyTorch loop as a learner of a job: only the lines with `learner` are Atoll's.
+"""Your own PyTorch loop as a learner of a job: only lines with `atoll` or `learner` are Atoll's.
 
-`atoll run examples/script.yaml` starts one process of this file per learner, and the operator one
-pod; the environment tells each which slot of which job it is. A script must do three things:
+    python examples/train.py                          alone, for 100 steps: to see that it works
+    atoll run examples/script.yaml --out runs/script  as two learners
 
-1. Every learner begins with the same values (a fixed seed). On entering the `with`, the model takes
-   the job's values, so a learner that joins late begins where the others are.
+`atoll run` starts one process of this file per learner, and the operator one pod; the environment
+tells each which slot of which job it is. A script must do four things:
+
+1. Every learner begins with the same values (the job's seed). On entering the `with`, the model
+   takes the job's values, so a learner that joins late begins where the others are.
 2. A batch is a function of (seed, slot, cursor), and the job keeps the cursor. A learner that is
    started again goes on with its next batch.
 3. `learner.step` comes after every optimizer step, with the tokens trained in it. Between two of
    these calls nothing but this loop changes the model.
+4. The loop ends when `learner.finished` is true. The model then has the job's final values.
 """
 
 import os
@@ -19,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from atoll import Learner
+import atoll
 
 WIDTH, BATCH = int(os.environ.get("WIDTH", "64")), int(os.environ.get("BATCH", "16"))
 CONTEXT = 48  # bytes that a prediction may look back on
@@ -48,17 +52,18 @@ def windows(text: torch.Tensor, name: str) -> torch.Tensor:
 
 def main() -> None:
     """Train on Python's own sources until the job is final."""
-    torch.manual_seed(0)  # every learner begins with the same values
+    job = atoll.job()
+    torch.manual_seed(job.seed)  # every learner begins with the same values
     model = NextByte()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with Learner(model, optimizer) as learner:
-        files = sorted(Path(os.__file__).parent.glob("*.py"))
-        # Every slot reads its own files, so that no two learners train on the same text.
-        mine = files[learner.run_file.slots.index(learner.slot) :: len(learner.run_file.slots)]
-        content = bytearray().join(file.read_bytes() for file in mine)
-        text = torch.frombuffer(content, dtype=torch.uint8)
+    # Every slot reads its own files, so that no two learners train on the same text.
+    files = sorted(Path(os.__file__).parent.glob("*.py"))[job.index :: len(job.slots)]
+    content = bytearray().join(file.read_bytes() for file in files)
+    text = torch.frombuffer(content, dtype=torch.uint8)
+    with atoll.Learner(model, optimizer) as learner:
+        learner.schedule(lambda progress: 1 - 0.9 * progress)
         while not learner.finished:
-            batch = windows(text, f"{learner.seed}/{learner.slot}/{learner.cursor}")
+            batch = windows(text, f"{job.seed}/{job.slot}/{learner.cursor}")
             loss = functional.cross_entropy(model(batch[:, :-1]).transpose(1, 2), batch[:, 1:])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
