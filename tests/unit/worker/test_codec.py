@@ -19,6 +19,7 @@ from atoll_worker.link.messages import (
     Proceed,
     Start,
     Tick,
+    Warned,
 )
 from unit.worker.link_side import CONFIGURE
 
@@ -47,6 +48,7 @@ MESSAGES = [
     Proceed(),
     Start(incarnation=1, cursor=2, tick=3, data_state=b""),
     Tick(tick=9),
+    Warned(reason="a layer was unfrozen"),
 ]
 
 
