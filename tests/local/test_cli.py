@@ -88,7 +88,8 @@ def test_the_curves_of_the_run_are_what_its_summary_says(out: Path) -> None:
     assert {path.name for path in (out / "tensorboard").iterdir()} == {"us-0", "eu-0", "job"}
     summary = json.loads((out / "summary.json").read_text())
     job = drawn(out, "job")
-    assert job["goodput"][-1][1] == pytest.approx(summary["goodput"], abs=0.1)
+    assert job["goodput"][-1][1] == pytest.approx(summary["goodput"], abs=0.01)
+    assert job["tokens"][-1][1] == pytest.approx(summary["tokens"]["trained"])
     assert job["commits"][-1][1] == summary["commits"]
     for slot in ("us-0", "eu-0"):
         assert [tick for tick, _ in drawn(out, slot)["loss"]] == sorted(set(ticks(out, slot)))

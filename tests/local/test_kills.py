@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+from atoll_operator.local.folder import read_status
 from atoll_operator.local.summary import conserve, merged_by_tape
 from local.background import running
 from local.command import TINY, TWO_LEARNERS, commits, json_lines, tapes
@@ -83,6 +84,7 @@ def test_an_interrupted_run_stops_in_seconds_and_resume_is_the_same_run(tmp_path
         assert code == 130, stderr
         assert time.monotonic() - begun < 20
     assert "--resume" in stderr
+    assert read_status(out).true_condition("Suspended") is not None
     assert json.loads((out / "summary.json").read_text())["result"] == "Interrupted"
     first = {line["run"] for line in commits(out)}
     before = len(commits(out))

@@ -85,8 +85,19 @@ class Curves:
     def rest(self) -> list[Point]:
         """The points of the ticks that are not over, when no line follows."""
         found = [point for slot, mean in self.means.items() for point in mean.points(slot)]
+        if self.means and self.commits:
+            tick = max(self.tick, *(mean.tick for mean in self.means.values()))
+            time = max(mean.time for mean in self.means.values())
+            found += self._totals(tick, time)
         self.means.clear()
         return found
+
+    def _totals(self, tick: int, time: float) -> Iterator[Point]:
+        values = {"tokens": float(self.trained)}
+        if self.trained:
+            values["goodput"] = self.merged / len(self.slices) / self.trained
+        for tag, value in values.items():
+            yield Point(series=JOB, tag=tag, tick=tick, value=value, time=time)
 
     def _step(self, line: Line) -> Iterator[Point]:
         slot, tick = line["slot"], line["tick"]
@@ -107,12 +118,7 @@ class Curves:
         self.merged += sum(part["tokens"] for part in line["participants"])
         self.commits += 1
         self.tick = max(self.tick, line["tick"])  # shards are not at the same tick
-        values = {
-            "tokens": float(self.trained),
-            "commits": float(self.commits),
-            "learners": float(len(line["participants"])),
-        }
-        if self.trained:
-            values["goodput"] = self.merged / len(self.slices) / self.trained
-        for tag, value in values.items():
+        counts = {"commits": self.commits, "learners": len(line["participants"])}
+        for tag, value in counts.items():
             yield Point(series=JOB, tag=tag, tick=self.tick, value=value, time=line["time"])
+        yield from self._totals(self.tick, line["time"])

@@ -8,7 +8,7 @@ from atoll_protos.run import RunFile
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 FEW = 10  # from here on a finer unit says nothing
-TROUBLES = (("Accepted", FALSE), ("Degraded", TRUE), ("SyncerReady", FALSE), ("Stalled", TRUE))
+TROUBLES = (("Accepted", FALSE), ("Degraded", TRUE), ("SyncerReady", FALSE), ("Failed", TRUE))
 
 
 def told(status: Status, run: RunFile, age_seconds: float, *, silent_seconds: float = 15.0) -> str:

@@ -57,6 +57,15 @@ def test_the_jobs_curves_come_with_each_commit() -> None:
     assert after["job", "goodput", 2] == pytest.approx(260 / 2 / 200)
 
 
+def test_the_last_points_of_the_job_count_also_what_came_after_the_last_commit() -> None:
+    curves = Curves()
+    curves.feed(Writer.LEARNER, step(1, 1.0, tokens=100, first=True))
+    curves.feed(Writer.SHARD, commit(1, 100))
+    curves.feed(Writer.LEARNER, step(3, 1.0, tokens=100))
+    last = values([point for point in curves.rest() if point.series == "job"])
+    assert last == {("job", "tokens", 3): 200.0, ("job", "goodput", 3): 100 / 2 / 200}
+
+
 def test_the_jobs_tick_never_goes_back_because_shards_are_not_at_the_same() -> None:
     curves = Curves()
     curves.feed(Writer.SHARD, commit(9, 1))

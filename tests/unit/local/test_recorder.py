@@ -55,7 +55,7 @@ def test_the_curves_lie_in_the_run_folder_while_the_run_goes_on(tmp_path: Path) 
     assert drawn(tmp_path, "held-out") == {"loss": [(5, 3.5)]}
     job = drawn(tmp_path, "job")
     assert job["commits"] == [(5, 1.0)]
-    assert job["tokens"] == [(5, 50.0)]
+    assert job["tokens"] == [(5, 50.0), (6, 60.0)]
     assert job["goodput"][0][1] == pytest.approx(20 / 2 / 50)
 
 
@@ -63,7 +63,7 @@ def test_lines_of_all_files_are_read_in_the_order_of_their_times(tmp_path: Path)
     write(tmp_path, "learners/a-0.jsonl", *(step(t, 1.0, first=t == 1) for t in range(1, 9)))
     write(tmp_path, "syncer/0.tape.jsonl", commit(2, 5), commit(6, 5))
     record(tmp_path).close()
-    assert drawn(tmp_path, "job")["tokens"] == [(2, 20.0), (6, 60.0)]
+    assert drawn(tmp_path, "job")["tokens"] == [(2, 20.0), (6, 60.0), (8, 80.0)]
 
 
 def test_after_a_kill_and_resume_the_curves_go_on_and_nothing_is_drawn_twice(

@@ -47,7 +47,7 @@ def test_a_run_that_is_stopped_says_so_and_how_it_goes_on() -> None:
 def test_a_run_that_failed_says_why_and_one_that_began_what_it_waits_for() -> None:
     failed = words(progress.failed(training(), "StoreLost", "shard 1 has lost its state"))
     assert failed.startswith("tiny: Failed, tick 50")
-    assert "shard 1 has lost its state" in failed
+    assert "\n  Failed: shard 1 has lost its state" in failed
     starting = words(progress.status(job(), [None, None], NOW))
     assert starting.startswith("tiny: Starting\n")
     assert "shard 0 silent" in starting
