@@ -28,14 +28,15 @@ How it balances (docs/algorithm.md, Fragments and shards)
 
 Invariants: every element of every tensor is in exactly one slice; no slice is empty; pieces of a
 slice lie one after another without gaps (`Piece.offset`). A model with fewer parts than slices is
-refused with a SpecError that says so.
+refused with a SpecError that says so. Where the run file leaves the number of fragments to the
+model (`sync.fragments` is "auto"), it is the largest that fits: `fragments_that_fit`.
 """
 
 import hashlib
 import heapq
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -155,8 +156,11 @@ class Layout:
         return pb.Model(tensors=tensors, layout_digest=self.digest)
 
 
-def from_model(model: pb.Model, fragments: int, shards: int) -> Layout:
-    """The layout that a received tensor table gives; raises SpecError where it is no layout."""
+def from_model(model: pb.Model, lay_out: Callable[[Sequence[TensorSpec]], Layout]) -> Layout:
+    """The layout that `lay_out` (RunFile.layout) gives to a received tensor table.
+
+    Raises SpecError where it is no layout, or not that of the sender.
+    """
     if len(model.tensors) > TENSORS_MAX:
         raise SpecError(
             "model", f"{len(model.tensors)} tensors", f"use at most {TENSORS_MAX} tensors"
@@ -168,7 +172,7 @@ def from_model(model: pb.Model, fragments: int, shards: int) -> Layout:
     elements = sum(tensor.element_count for tensor in tensors)
     if elements > ELEMENTS_MAX:
         raise SpecError("model", f"{elements} elements", f"use at most {ELEMENTS_MAX} elements")
-    layout = build_layout(tensors, fragments, shards)
+    layout = lay_out(tensors)
     if layout.digest != model.layout_digest:
         raise SpecError("model", "the layout digest differs", "run one version of Atoll everywhere")
     return layout
@@ -185,12 +189,18 @@ def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> 
     if any(one.name == other.name for one, other in pairwise(table)):
         raise SpecError("model", "two tensors have one name", "name each tensor once")
     parts = _parts(table, fragments * shards)
+    if len(parts) < shards:
+        raise SpecError(
+            "syncer.shards",
+            f"{shards} shards need {shards} parts, the model has {len(parts)}",
+            "use fewer syncer.shards",
+        )
     if len(parts) < fragments * shards:
         raise SpecError(
             "sync.fragments",
             f"{fragments} fragments on {shards} shards need {fragments * shards} parts, "
             f"the model has {len(parts)}",
-            "use fewer fragments or fewer syncer.shards",
+            "use auto, which takes as many as fit, or fewer fragments or syncer.shards",
         )
     bins: dict[tuple[int, int], list[_Part]] = {}
     loads = [0] * shards
@@ -202,6 +212,22 @@ def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> 
             loads[shard] += _size(on_shard)
     slices = _cut(bins, table)
     return Layout(table, fragments, shards, slices)
+
+
+def fragments_that_fit(tensors: Iterable[TensorSpec], shards: int, fragments_max: int) -> int:
+    """The largest number of fragments, from 1 to `fragments_max`, for which there are parts.
+
+    Where not even one fragment has a part for every shard, it is 1, and `build_layout` says so.
+    """
+    table = tuple(sorted(tensors, key=lambda tensor: tensor.name))
+    return next(
+        (
+            fragments
+            for fragments in range(fragments_max, 1, -1)
+            if len(_parts(table, fragments * shards)) >= fragments * shards
+        ),
+        1,
+    )
 
 
 class _Part(NamedTuple):

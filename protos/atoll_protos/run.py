@@ -11,6 +11,9 @@ Two processes work together only if their run files agree on all that changes th
 prolonged, and learners and regions come and go, while it runs. For the same reason a quorum of
 "all" learners is a word and not their number, and the word is not part of the hash. Earlier
 versions wrote the number in its place, so `accepts` takes a hash with any number for the word.
+"auto" fragments are in the hash as the word; how many they are follows from the model, so the
+digest of the layout holds the number. Earlier versions had 24 where nothing was given, which is
+what "auto" is for every model that they could train, so `accepts` takes one for the other.
 Adding a field to `Sync` changes every hash.
 
 A file without regions is that of a shard on a cluster: it takes every slot, so that it need not
@@ -29,16 +32,18 @@ import hashlib
 import json
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from atoll_protos.codecs import Wire
 from atoll_protos.errors import SpecError
+from atoll_protos.layout import Layout, TensorSpec, build_layout, fragments_that_fit
 from atoll_protos.names import REGION_PATTERN, slot_name
 
 LEARNERS_MAX: Final = 10_000  # of one region
+AUTO_FRAGMENTS_MAX: Final = 24  # the published number (2604.21428)
 NUMBERED_QUORUM_MAX: Final = 1024  # largest number that `accepts` takes for a quorum of all
 RETIRED: Final = frozenset({"syncer_region", "storage", "export_url"})
 WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
@@ -62,17 +67,23 @@ class Quorum(StrEnum):
     ALL = "all"  # those that train, however many there are
 
 
+class Fragments(StrEnum):
+    """The word in place of a number of fragments."""
+
+    AUTO = "auto"  # the published 24, or as many as the model and the period allow
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     """What is computed (2604.21428; symbols of docs/algorithm.md).
 
-    `quorum` is K, `overlap` tau in ticks, `blend` the share of its own value that a learner
-    keeps on adoption (0 overwrites). With `lockstep` learners hand over by themselves and
-    `step()` waits at hand-over + overlap (docs/protocol.md, rule 15); only there the quorum may
-    be all learners.
+    `fragments` is P, a word until the model is known (`with_fragments`). `quorum` is K, `overlap`
+    tau in ticks, `blend` the share of its own value that a learner keeps on adoption (0
+    overwrites). With `lockstep` learners hand over by themselves and `step()` waits at hand-over +
+    overlap (docs/protocol.md, rule 15); only there the quorum may be all learners.
     """
 
-    fragments: int = 24
+    fragments: int | Fragments = Fragments.AUTO
     period: int = 24
     overlap: int = 2
     quorum: int | Quorum = 1
@@ -89,13 +100,15 @@ class Sync:
 
     def __post_init__(self) -> None:
         fragments, period = self.fragments, self.period
-        _require(fragments >= 1, "sync.fragments", f"{fragments} is below 1", "use 1 or more")
-        _require(
-            fragments <= period,
-            "sync.fragments",
-            f"{fragments} fragments in a period of {period} ticks",
-            "use at most sync.period fragments",
-        )
+        if not isinstance(fragments, Fragments):
+            _require(fragments >= 1, "sync.fragments", f"{fragments} is below 1", "use 1 or more")
+            _require(
+                fragments <= period,
+                "sync.fragments",
+                f"{fragments} fragments in a period of {period} ticks",
+                "use at most sync.period fragments, or auto",
+            )
+        _require(period >= 1, "sync.period", f"{period} is below 1", "use 1 or more")
         _require(
             0 <= self.overlap < period,
             "sync.overlap",
@@ -120,6 +133,16 @@ class Sync:
             ("outer_momentum", 0 <= self.outer_momentum < 1, "use 0 or more, and less than 1"),
         ):
             _require(holds, f"sync.{name}", f"{getattr(self, name)} is out of range", remedy)
+
+    @property
+    def fragment_count(self) -> int:
+        """P. Only where it is a number: as given, or by `with_fragments`."""
+        assert not isinstance(self.fragments, Fragments), "the model is not known yet"
+        return self.fragments
+
+    def with_fragments(self, count: int) -> "Sync":
+        """The same with the number of fragments that the model's layout has."""
+        return self if self.fragments == count else _with_fragments(self, count)
 
     def awaited(self, training: int) -> int:
         """K, which in modes that wait means min(K, learners Training), at least 1 (rule 10)."""
@@ -198,6 +221,17 @@ class RunFile:
         """Whether slots of this region may take part."""
         return not self.regions or any(region.name == name for region in self.regions)
 
+    def layout(self, tensors: Iterable[TensorSpec]) -> Layout:
+        """The layout of a model under this file: a function of both alone, equal everywhere.
+
+        Raises SpecError when the model has too few parts for the fragments and shards.
+        """
+        table, fragments = tuple(tensors), self.sync.fragments
+        if isinstance(fragments, Fragments):
+            most = min(AUTO_FRAGMENTS_MAX, self.sync.period)
+            fragments = fragments_that_fit(table, self.shards, most)
+        return build_layout(table, fragments, self.shards)
+
     @property
     def hash(self) -> str:
         """sha256 of what must be equal everywhere: not the length, not who takes part."""
@@ -210,8 +244,9 @@ class RunFile:
     def accepts(self, run_hash: str) -> bool:
         """Whether a process, or a log, with this run hash belongs to the same run as this file.
 
-        Its own hash does. So does one that differs only in that one side says "all" learners where
-        an earlier version has written their number: they compute the same.
+        Its own hash does. So does one that differs only in a word in place of what an earlier
+        version has written: "all" learners for their number, "auto" fragments for 24. They compute
+        the same, and the digest of the layout shows whether the fragments are really as many.
         """
         return run_hash == self.hash or run_hash in _hashes_of_other_versions(self)
 
@@ -243,17 +278,29 @@ def parse(kind: Any, text: str, name: str) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _hashes_of_other_versions(file: RunFile) -> frozenset[str]:
-    """The hashes of a file with a number in place of the word, or the word for its number."""
+    """The hashes of a file with a number in place of a word, or a word for its number."""
+    sync = file.sync
+    quorums: list[int | Quorum] = [sync.quorum]
+    if sync.quorum is Quorum.ALL:
+        quorums += range(1, NUMBERED_QUORUM_MAX + 1)
+    elif sync.lockstep:
+        quorums.append(Quorum.ALL)
+    counts: list[int | Fragments] = [sync.fragments]
+    if sync.fragments == AUTO_FRAGMENTS_MAX:
+        counts.append(Fragments.AUTO)
+    elif sync.fragments is Fragments.AUTO and sync.period >= AUTO_FRAGMENTS_MAX:
+        counts.append(AUTO_FRAGMENTS_MAX)
+    others = (
+        dataclasses.replace(sync, quorum=quorum, fragments=count)
+        for quorum in quorums
+        for count in counts
+    )
+    return frozenset(dataclasses.replace(file, sync=each, regions=()).hash for each in others)
 
-    def with_quorum(quorum: int | Quorum) -> str:
-        sync = dataclasses.replace(file.sync, quorum=quorum)
-        return dataclasses.replace(file, sync=sync, regions=()).hash
 
-    if not file.sync.lockstep:
-        return frozenset()
-    if file.sync.quorum is Quorum.ALL:
-        return frozenset(with_quorum(number) for number in range(1, NUMBERED_QUORUM_MAX + 1))
-    return frozenset({with_quorum(Quorum.ALL)})
+@functools.lru_cache(maxsize=8)
+def _with_fragments(sync: Sync, count: int) -> Sync:
+    return dataclasses.replace(sync, fragments=count)
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
@@ -286,8 +333,9 @@ def _parse(kind: Any, value: Any, path: str) -> Any:
     if options:  # T | None, or int | the words in its place
         if value is None and type(None) in options:
             return None
-        word = options[-1] is Quorum and value in list(Quorum)
-        return _parse(options[-1 if word else 0], value, path)
+        words = options[-1]
+        word = issubclass(words, StrEnum) and value in list(words)
+        return _parse(words if word else options[0], value, path)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         if value not in list(kind):
             raise SpecError(path, f"{_short(value)} is unknown", f"use one of {', '.join(kind)}")

@@ -29,8 +29,9 @@ answered from the last finished step. It foresees which fragments come due befor
 boundary and copies each ahead, once (`ahead`). In modes that wait there are no Calls: a learner
 hands over by itself, as a function of its own position on the schedule (`hands_over`, rule 15).
 
-All functions are pure. Ticks and fragments count from 0; version 0 of every slice counts as a
-round that started at tick 0.
+The number of fragments may follow from the model, so the settings that are given here come from
+`Sync.with_fragments`. All functions are pure. Ticks and fragments count from 0; version 0 of every
+slice counts as a round that started at tick 0.
 """
 
 import math
@@ -46,7 +47,7 @@ EARLY_TICKS_MAX: Final = 0.5
 
 def offset(sync: Sync, fragment: int) -> int:
     """The fragment's first due tick, floor(p * H / P)."""
-    return fragment * sync.period // sync.fragments
+    return fragment * sync.period // sync.fragment_count
 
 
 def start_distance(sync: Sync) -> int:
@@ -92,7 +93,7 @@ def ahead(sync: Sync, tick: float, ticks_per_second: float, step_seconds: float)
     step = step_seconds * ticks_per_second  # in ticks
     early = min(step * EARLY_SHARE, EARLY_TICKS_MAX)
     first, last = tick + step - early, tick + 2 * step - early
-    return [p for p in range(sync.fragments) if newest_due(sync, p, math.floor(last)) > first]
+    return [p for p in range(sync.fragment_count) if newest_due(sync, p, math.floor(last)) > first]
 
 
 def hands_over(sync: Sync, fragment: int, position: int) -> bool:

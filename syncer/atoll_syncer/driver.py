@@ -306,9 +306,9 @@ class Driver:
 
     def _set_model(self, model: pb.Model) -> None:
         """Memory for a model that a learner brought, instead of what an earlier one had."""
-        sync, self.values = self.shard.sync, None
+        self.values = None
         try:
-            self._allocate(from_model(model, sync.fragments, self.shard.run_file.shards))
+            self._allocate(from_model(model, self.shard.run_file.layout))
         except (MemoryError, RuntimeError) as error:  # torch raises the latter
             log.error("no memory for a model", trouble=str(error))
             reason = "the model does not fit into this shard's memory"
@@ -389,7 +389,7 @@ class Driver:
         if self.values is not None:
             match entry:
                 case Seeded():
-                    for fragment in range(self.shard.sync.fragments):
+                    for fragment in self.shard.state.fragments:
                         self.values.committed(fragment)
                 case Committed():
                     self.values.committed(entry.slice)

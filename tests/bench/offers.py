@@ -69,7 +69,7 @@ def every_boundary(
     whole = math.floor(tick)
     until = whole + 1 + math.ceil(2 * step_seconds * ticks_per_second)
     until = min(until, whole + (sync.period + 1) // 2)
-    return [p for p in range(sync.fragments) if next_due(sync, p, whole) <= until]
+    return [p for p in range(sync.fragment_count) if next_due(sync, p, whole) <= until]
 
 
 def copies(
@@ -89,7 +89,7 @@ def copies(
         wanted = asked(sync, now, 1.0, step_ticks)
         after = now + step_ticks * draw.uniform(1 - NOISE, 1 + NOISE)
         for tick in range(math.floor(now) + 1, math.floor(after) + 1):
-            for fragment in range(sync.fragments):
+            for fragment in range(sync.fragment_count):
                 if next_due(sync, fragment, tick - 1) == tick:
                     dues += 1
                     if fragment in held:

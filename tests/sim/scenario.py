@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from atoll_protos.codecs import Wire
 from atoll_protos.expected import NOBODY, Expected
-from atoll_protos.layout import Layout, TensorSpec, build_layout
-from atoll_protos.run import Region, RunFile, Sync
+from atoll_protos.layout import Layout, TensorSpec
+from atoll_protos.run import Fragments, Region, RunFile, Sync
 
 FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
 LARGE_SHARE, TOKENS_SHARE, OBSERVER_SHARE = 0.06, 0.15, 0.2  # of the seeds
@@ -92,7 +92,7 @@ def draw(seed: int) -> Scenario:
     fragments = rng.choice([n for n in (1, 2, 3, 4) if n <= period // 2])
     overlap = rng.choice((0, 1, 1, 2, 2))
     sync = Sync(
-        fragments=fragments,
+        fragments=Fragments.AUTO if random.Random(f"{seed}/auto").random() < 0.5 else fragments,
         period=period,
         overlap=overlap,
         quorum=rng.randint(1, learners),
@@ -123,7 +123,7 @@ def draw(seed: int) -> Scenario:
     return Scenario(
         seed=seed,
         run_file=run_file,
-        layout=build_layout(tensors, fragments, shards),
+        layout=run_file.layout(tensors),
         step_seconds={
             slot: pace * (rng.uniform(1.0, slowest) if n else 1.0)
             for n, slot in enumerate(run_file.slots)

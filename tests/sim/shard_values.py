@@ -105,7 +105,7 @@ class ShardValues:
         """See Values."""
         seeds = {
             fragment: self.kept.pop((effect.session, fragment))
-            for fragment in range(self.sync.fragments)
+            for fragment in range(self.layout.fragments)
         }
         return [
             Making(self, fragment, Version(number=0, value=value), epoch)

@@ -19,7 +19,7 @@ from atoll_operator.local.supervisor import free_ports
 from atoll_protos import channels, codecs, tensors
 from atoll_protos.codecs import Wire
 from atoll_protos.frames import transfer_frames
-from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.layout import Layout, TensorSpec
 from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
@@ -102,7 +102,7 @@ class Peer:
     @property
     def layout(self) -> Layout:
         """Of this peer's model."""
-        return build_layout(self.specs, RUN_FILE.sync.fragments, RUN_FILE.shards)
+        return RUN_FILE.layout(self.specs)
 
     async def join(self, **changes: Any) -> pb.ToLearner:
         """Send a Join until it is not answered by `try again`; returns the answer."""
@@ -168,7 +168,7 @@ class Peer:
         since = pb.Counters(steps=t_m, tokens=t_m)
         slices = [
             pb.SliceProgress(slice=n, since=since, digest=self.digest(n)[:16])
-            for n in range(RUN_FILE.sync.fragments)
+            for n in range(RUN_FILE.sync.fragment_count)
         ]
         report = pb.Report(t_m=t_m, step_seconds=1.0, slices=slices, training=True)
         await self.call.write(pb.ToShard(report=report))
@@ -183,7 +183,7 @@ class Peer:
             base_digest=self.digest(call.slice),
         )
         head = pb.Transfer(offer=offer, byte_count=len(data), encoding=pb.F32)
-        await self.send(list(transfer_frames(RUN_FILE.sync.fragments + 1, head, data)))
+        await self.send(list(transfer_frames(RUN_FILE.sync.fragment_count + 1, head, data)))
 
     async def send(self, frames: list[bytes]) -> None:
         """Write frames to the bulk stream; the shard may end it before the last."""

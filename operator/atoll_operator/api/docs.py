@@ -114,6 +114,8 @@ def _type(path: str, node: Node) -> str:
         return f"[object](#{anchor})"
     if "additionalProperties" in node:
         return "map of strings"
+    if node.get("x-kubernetes-int-or-string"):
+        return f"integer or `{node['pattern'].strip('^$')}`"
     if "enum" in node:
         return " or ".join(f"`{value}`" for value in node["enum"])
     return "time" if node.get("format") == "date-time" else str(node["type"])

@@ -15,6 +15,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
+from atoll_protos.run import Fragments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,12 @@ def _names(job: Job) -> bool:
     return len(job.name) + longest <= NAME_CHARACTERS_MAX
 
 
+def _fragments(job: Job) -> bool:
+    """What is not given fits every period: auto, or 1."""
+    sync = job.spec.sync
+    return isinstance(sync.fragments, Fragments) or sync.fragments <= sync.period
+
+
 RESERVED = ("syncer", "evaluator")  # how the names of the job's other objects go on
 
 
@@ -129,10 +136,13 @@ RULES = (
     ),
     Rule(
         field="spec.sync.fragments",
-        problem=f"must not be more than spec.sync.period {_unless_given('fragments')}",
-        remedy="use at most spec.sync.period",
-        holds=lambda job: job.spec.sync.fragments <= job.spec.sync.period,
-        cel=f"{effective('fragments')} <= self.sync.period",
+        problem="must not be more than spec.sync.period",
+        remedy="use auto, or at most spec.sync.period",
+        holds=_fragments,
+        cel=(
+            "!has(self.sync.fragments) || type(self.sync.fragments) != int"
+            " || self.sync.fragments <= self.sync.period"
+        ),
     ),
     Rule(
         field="spec.sync.overlap",

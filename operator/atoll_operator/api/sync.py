@@ -6,17 +6,45 @@ in `presets.py`.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from atoll_operator.api import presets
 from atoll_operator.api.model import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
 from atoll_operator.api.presets import Preset
 from atoll_protos.codecs import Wire
-from atoll_protos.run import Merge
+from atoll_protos.run import AUTO_FRAGMENTS_MAX, Fragments, Merge
 
 PERIOD_MAX: Final = 1_000_000  # ticks
+
+
+def _number_or_auto(value: Any) -> int | Fragments:
+    if value == Fragments.AUTO:
+        return Fragments.AUTO
+    if type(value) is int and 1 <= value <= PERIOD_MAX:
+        return value
+    raise PydanticCustomError("number_or_auto", "a number or auto", {"most": PERIOD_MAX})
+
+
+def _as_it_is(value: int | Fragments) -> Any:
+    return value if isinstance(value, int) else str(value)
+
+
+NumberOrAuto = Annotated[
+    int | Fragments,
+    PlainValidator(_number_or_auto),
+    PlainSerializer(_as_it_is),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "minimum": 1,
+            "maximum": PERIOD_MAX,
+            "pattern": f"^{Fragments.AUTO}$",
+        }
+    ),
+]
 
 
 class AdoptMode(StrEnum):
@@ -113,13 +141,12 @@ class SyncSpec(Model):
             + "."
         ),
     )
-    fragments: int = Field(
-        default=24,
-        ge=1,
-        le=PERIOD_MAX,
+    fragments: NumberOrAuto = Field(
+        default=Fragments.AUTO,
         description=(
             "Number of parts into which the model is cut (P). Each is merged by itself, in turn."
-            " At most the period; a small model wants few, such as 4."
+            f" {Fragments.AUTO} is {AUTO_FRAGMENTS_MAX}, or as many as the model's tensors and the"
+            " period allow, so that it fits every model. A number is at most the period."
         ),
     )
     period: int = Field(

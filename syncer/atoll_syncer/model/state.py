@@ -31,9 +31,9 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import NOBODY, Expected
-from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.layout import Layout, TensorSpec
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_protos.run import RunFile, Sync
+from atoll_protos.run import Fragments, RunFile, Sync
 from atoll_protos.schedule import start_distance
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
@@ -212,8 +212,20 @@ class State:
 
     @property
     def sync(self) -> Sync:
-        """How learners work together."""
-        return self.run_file.sync
+        """How learners work together, with the number of fragments; see `fragments`."""
+        return self.run_file.sync.with_fragments(len(self.fragments))
+
+    @property
+    def fragments(self) -> range:
+        """The slices of this shard.
+
+        Where their number follows from the model, slice 0 stands for all until a model is known:
+        every model has it, and without a model no other has a version, a round or a transfer.
+        """
+        if self.seed.layout is not None:
+            return range(self.seed.layout.fragments)
+        given = self.run_file.sync.fragments
+        return range(1 if isinstance(given, Fragments) else given)
 
     @property
     def registrar(self) -> bool:
@@ -345,4 +357,4 @@ def new_state(
 def layout_of(history: History, run_file: RunFile) -> Layout:
     """The layout of the logged model under this run file. Raises SpecError where there is none."""
     specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in history.tensors]
-    return build_layout(specs, run_file.sync.fragments, run_file.shards)
+    return run_file.layout(specs)

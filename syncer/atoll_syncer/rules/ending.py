@@ -53,14 +53,14 @@ def _last_round(state: State, fragment: int, standing: Standing, now: float) -> 
     if head.last or (state.sync.lockstep and reached):
         rounds.finish(state, fragment)
         return []
-    deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * state.sync.fragments
+    deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * len(state.fragments)
     effects = rounds.begin_last(state, fragment, deadline, now)
     return [*effects, *rounds.look(state, fragment, standing, now)]
 
 
 def end_when_finished(state: State) -> list[Effect]:
     """Every slice has had its last round: log it."""
-    finished = len(state.rounds.finished) >= state.sync.fragments
+    finished = len(state.rounds.finished) >= len(state.fragments)
     if state.ending.began_at in (None, LOGGED) or not finished or state.history.ended:
         return []
     state.ending.began_at = LOGGED

@@ -75,8 +75,7 @@ def restored(state: State, fragments: set[int], now: float) -> list[Effect]:
 
 def found_empty(state: State, now: float) -> list[Effect]:
     """Slices without a version in a store whose shard is marked begun."""
-    every = set(range(state.sync.fragments))
-    missing = every - state.history.heads.keys()
+    missing = set(state.fragments) - state.history.heads.keys()
     return _begin(state, missing, missing, now) if missing else []
 
 
@@ -158,8 +157,8 @@ def joined(state: State) -> frozenset[str]:
 
 def _log_is_lost(state: State) -> bool:
     """The log is lost as well; the learners' lineages will tell which incarnations there were."""
-    every = set(range(state.sync.fragments))
-    return state.recovery is not None and bool(every - state.history.heads.keys())
+    missing = set(state.fragments) - state.history.heads.keys()
+    return state.recovery is not None and bool(missing)
 
 
 def move(state: State, now: float) -> list[Effect]:
@@ -179,6 +178,7 @@ def move(state: State, now: float) -> list[Effect]:
     effects: list[Effect] = []
     for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
         effects += _ask(state, recovery, fragment, now)
+    _count_all(state, recovery)
     _fail_when_no_learner_holds(state, recovery, now)
     if recovery.lost:
         return effects
@@ -230,6 +230,13 @@ def _lay_out(state: State, recovery: Recovery, holder: Holder) -> list[Effect] |
     if recovery.asked and session.join.layout_digest != digest:
         return None
     return seeding.lay_out(state, session)
+
+
+def _count_all(state: State, recovery: Recovery) -> None:
+    """A model that was just laid out may have more slices than were known to be lost."""
+    unknown = set(state.fragments) - state.history.heads.keys() - recovery.lost
+    recovery.lost |= unknown
+    recovery.gone |= unknown
 
 
 def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:

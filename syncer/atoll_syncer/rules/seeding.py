@@ -114,7 +114,7 @@ OTHER_FROZEN: Final = "the frozen tensors of its model have other values than th
 
 def _layout_of(state: State, model: pb.Model) -> Layout:
     """Raises SpecError."""
-    return from_model(model, state.sync.fragments, state.run_file.shards)
+    return from_model(model, state.run_file.layout)
 
 
 # ------------------------------------------------------------ version 0
@@ -199,7 +199,7 @@ def seeded(state: State) -> list[Effect]:
 
 
 def _is_whole(state: State) -> bool:
-    return len(state.seed.arrived) == state.sync.fragments
+    return len(state.seed.arrived) == len(state.fragments)
 
 
 # ------------------------------------------------------------ learners begin together

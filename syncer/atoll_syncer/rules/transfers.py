@@ -32,7 +32,7 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     if kind == "companion":
         return _part_started(state, sender, transfer, now)
     fragment = slice_of(transfer)
-    if fragment >= state.sync.fragments:
+    if fragment not in state.fragments:
         return _end(session, f"slice {fragment} is unknown")
     encoding = pb.F32
     match kind:

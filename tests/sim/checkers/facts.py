@@ -68,7 +68,7 @@ class RoundWatcher(Watcher):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.sync = world.run_file.sync
+        self.sync = world.run_file.sync.with_fragments(world.layout.fragments)
         quorum = self.sync.quorum  # the word "all" is of modes without Calls, which are not watched
         self.quorum = quorum if isinstance(quorum, int) else len(world.run_file.slots)
         self.facts: dict[str, Facts] = defaultdict(Facts)

@@ -170,8 +170,10 @@ class SteadyWatcher(RoundWatcher):
     def seconds(self, facts: Facts) -> float:
         """What a round takes on these machines, generously."""
         scenario = self.world.scenario
-        network = 12 * scenario.delay_seconds + 8 * scenario.slice_seconds * self.sync.fragments
-        disk = 4 * scenario.disk_seconds + scenario.merge_seconds * self.sync.fragments
+        network = (
+            12 * scenario.delay_seconds + 8 * scenario.slice_seconds * self.sync.fragment_count
+        )
+        disk = 4 * scenario.disk_seconds + scenario.merge_seconds * self.sync.fragment_count
         examine = 2 * scenario.examine_seconds * len(self.world.run_file.slots)
         steps = max((each.report.step_seconds for each in facts.sessions.values()), default=0.0)
         return 2.0 + network + disk + examine + 3 * steps

@@ -32,4 +32,4 @@ def test_every_preset_and_every_reason_is_there() -> None:
 
 
 def test_a_default_that_depends_on_the_preset_says_so() -> None:
-    assert "| 24; with DiLoCo 1 | from 1 to 1000000 | no |" in docs.text()
+    assert "| auto; with DiLoCo 1 | from 1 to 1000000 | no |" in docs.text()

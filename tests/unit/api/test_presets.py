@@ -10,7 +10,7 @@ from atoll_operator.api.presets import PRESETS, Preset
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
-from atoll_protos.run import Quorum
+from atoll_protos.run import Fragments, Quorum
 from unit.kube.cluster_values import MANIFEST
 
 
@@ -60,7 +60,20 @@ def test_without_a_preset_the_defaults_are_decoupled_diloco() -> None:
     assert sync().quorum == 1
 
 
-@pytest.mark.parametrize("field", ["fragments", "overlap"])
+def test_fragments_are_auto_unless_a_number_or_the_preset_says_otherwise() -> None:
+    assert sync().fragments == sync(fragments="auto").fragments == Fragments.AUTO
+    assert sync(preset="StreamingDiLoCo").fragments == Fragments.AUTO
+    assert sync(preset="DiLoCo", fragments="auto").fragments == Fragments.AUTO
+    assert sync(fragments=3).fragments == 3
+    for wrong in ("some", "0", "true", "1.5", "null", "'3'", "[]"):
+        with pytest.raises(SpecError) as caught:
+            sync(fragments=wrong)
+        text = str(caught.value)
+        assert text.startswith("spec.sync.fragments: must be auto or a whole number from 1 to")
+        assert text.endswith("; write auto")
+
+
+@pytest.mark.parametrize("field", ["overlap"])
 def test_cel_knows_the_same_values_as_the_parser(field: str) -> None:
     text = rules.effective(field)
     for name in Preset:

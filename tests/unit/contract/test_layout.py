@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import AVERAGE, TENSORS_MAX, Layout, TensorSpec, build_layout, from_model
+from atoll_protos.layout import (
+    AVERAGE,
+    TENSORS_MAX,
+    Layout,
+    TensorSpec,
+    build_layout,
+    fragments_that_fit,
+    from_model,
+)
 
 
 def tensor(name: str, *shape: int, merge: str = "rda") -> TensorSpec:
@@ -101,7 +110,7 @@ def test_a_layout_survives_the_wire(case: tuple[list[TensorSpec], int, int]) -> 
     model, fragments, shards = case
     layout = build_layout(model, fragments, shards)
     sent = pb.Model.FromString(layout.to_model().SerializeToString())
-    assert from_model(sent, fragments, shards) == layout
+    assert from_model(sent, partial(build_layout, fragments=fragments, shards=shards)) == layout
 
 
 def test_a_whole_tensor_is_one_piece_unless_it_has_rows_and_a_plain_mean() -> None:
@@ -142,8 +151,40 @@ def test_too_few_tensors_name_the_setting_and_the_remedy() -> None:
         build_layout([tensor("a", 8, 8), tensor("b", 8)], 2, 2)
     assert str(raised.value) == (
         "sync.fragments: 2 fragments on 2 shards need 4 parts, the model has 2; "
-        "use fewer fragments or fewer syncer.shards"
+        "use auto, which takes as many as fit, or fewer fragments or syncer.shards"
     )
+
+
+def test_too_few_tensors_for_the_shards_name_the_shards_whatever_the_fragments() -> None:
+    for fragments in (1, 2):
+        with pytest.raises(SpecError) as raised:
+            build_layout([tensor("a", 8, 8)], fragments, 2)
+        assert str(raised.value) == (
+            "syncer.shards: 2 shards need 2 parts, the model has 1; use fewer syncer.shards"
+        )
+
+
+@given(cases(), st.integers(1, 40))
+def test_the_number_that_fits_is_the_largest_that_a_layout_can_have(
+    case: tuple[list[TensorSpec], int, int], most: int
+) -> None:
+    model, _, shards = case
+    found = fragments_that_fit(model, shards, most)
+    assert found == fragments_that_fit(list(reversed(model)), shards, most)
+    assert 1 <= found <= most
+    assert build_layout(model, found, shards).fragments == found
+    for larger in range(found + 1, most + 1):
+        with pytest.raises(SpecError, match=r"sync\.fragments"):
+            build_layout(model, larger, shards)
+
+
+def test_the_numbers_that_fit_known_models() -> None:
+    mlp = [tensor("a.weight", 64, 8), tensor("a.bias", 64), tensor("b.weight", 8, 64)]
+    assert [fragments_that_fit(mlp, shards, 24) for shards in (1, 2, 3, 4)] == [3, 1, 1, 1]
+    assert [fragments_that_fit(GPT2, shards, 24) for shards in (1, 2, 4)] == [24, 24, 24]
+    assert fragments_that_fit(GPT2, 1, 16) == 16
+    embedding = [tensor("wte", 1000, 8, merge="mean")]  # it may be cut
+    assert fragments_that_fit(embedding, 2, 24) == 24
 
 
 def test_a_model_without_tensors_is_refused() -> None:
@@ -175,13 +216,13 @@ def test_a_received_table_whose_digest_differs_is_refused() -> None:
     sent = build_layout([tensor("a", 2), tensor("b", 3)], 2, 1).to_model()
     sent.tensors[0].shape[0] = 5
     with pytest.raises(SpecError, match="the layout digest differs"):
-        from_model(sent, 2, 1)
+        from_model(sent, partial(build_layout, fragments=2, shards=1))
 
 
 def test_a_received_table_that_is_too_long_is_refused() -> None:
     sent = pb.Model(tensors=[pb.Tensor()] * (TENSORS_MAX + 1))
     with pytest.raises(SpecError, match="use at most 100000 tensors"):
-        from_model(sent, 1, 1)
+        from_model(sent, partial(build_layout, fragments=1, shards=1))
 
 
 def test_the_digest_covers_all_that_must_be_equal() -> None:

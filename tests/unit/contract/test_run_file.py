@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from atoll_protos.codecs import Wire
 from atoll_protos.errors import SpecError
+from atoll_protos.layout import TensorSpec
 from atoll_protos.names import REGION_PATTERN
-from atoll_protos.run import Merge, Quorum, Region, RunFile, Sync
+from atoll_protos.run import Fragments, Merge, Quorum, Region, RunFile, Sync
 
 NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
 SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -77,7 +78,10 @@ def test_fields_with_defaults_may_be_left_out() -> None:
 
 def test_the_hash_is_the_same_on_every_machine_and_for_ever() -> None:
     """A changed literal means that running jobs refuse learners of the new release."""
-    assert minimal().hash == "c72ccfbcdb0063af4f08847e12f2d6cedcbf10c8607910c563607a4383036d66"
+    assert minimal().hash == "e3f675432f35ea4dcd8a90490f15cb6a26277dd106e133e8491353d6e370ecda"
+    earlier = minimal(sync=Sync(fragments=24))  # what a manifest without a number gave before
+    assert earlier.hash == "c72ccfbcdb0063af4f08847e12f2d6cedcbf10c8607910c563607a4383036d66"
+    assert minimal().accepts(earlier.hash)
 
 
 def test_length_and_who_takes_part_are_not_in_the_hash() -> None:
@@ -111,9 +115,11 @@ def test_a_quorum_of_all_learners_is_a_word_of_its_own_outside_of_the_hash() -> 
 
 
 def test_the_hash_of_a_quorum_of_all_is_the_same_on_every_machine_and_for_ever() -> None:
-    assert lockstep(Quorum.ALL).hash == (
-        "50636b306a232fee1879ba41c87f58d5822da14ab7c0917baead041510f275e8"
-    )
+    word = lockstep(Quorum.ALL)
+    assert word.hash == "df1e9862da203ec206ec836ce55683fef9a9989b0754bf77026e13ed52d5a6fd"
+    earlier = dataclasses.replace(word, sync=dataclasses.replace(word.sync, fragments=24))
+    assert earlier.hash == "50636b306a232fee1879ba41c87f58d5822da14ab7c0917baead041510f275e8"
+    assert word.accepts(earlier.hash)
 
 
 def test_a_number_of_an_earlier_version_in_place_of_the_word_is_accepted_both_ways() -> None:
@@ -133,6 +139,45 @@ def test_what_differs_in_anything_else_is_not_accepted() -> None:
         assert not three.accepts(other.hash)
     assert not minimal().accepts(word.hash)
     assert not minimal().accepts(minimal(sync=Sync(quorum=2)).hash)
+
+
+def test_auto_fragments_are_a_word_in_the_file_and_a_number_in_the_layout() -> None:
+    file = minimal()
+    assert file.sync.fragments is Fragments.AUTO
+    assert '"fragments": "auto"' in file.to_json()
+    assert RunFile.from_json(file.to_json()) == file
+    mlp = [
+        TensorSpec(name=name, shape=(8, 8), dtype="float32", merge="rda")
+        for name in ("a", "b", "c")
+    ]
+    assert file.layout(mlp).fragments == 3
+    assert minimal(sync=Sync(period=2, overlap=1)).layout(mlp).fragments == 2
+    assert minimal(shards=3).layout(mlp).fragments == 1
+    assert minimal(sync=Sync(fragments=2)).layout(mlp).fragments == 2
+    known = file.sync.with_fragments(3)
+    assert known.fragment_count == 3
+    assert known.with_fragments(3) is known
+    assert dataclasses.replace(known, fragments=Fragments.AUTO) == file.sync
+
+
+def test_a_run_of_an_earlier_version_that_had_24_fragments_goes_on_under_auto() -> None:
+    """The digest of the layout shows whether they are as many."""
+    word, number = minimal(), minimal(sync=Sync(fragments=24))
+    assert word.hash != number.hash
+    assert word.accepts(number.hash)
+    assert number.accepts(word.hash)
+    assert not word.accepts(minimal(sync=Sync(fragments=23)).hash)
+    assert not minimal(sync=Sync(fragments=23)).accepts(word.hash)
+    for one in (lockstep(Quorum.ALL), lockstep(3)):
+        for other in (lockstep(Quorum.ALL), lockstep(3)):
+            earlier = dataclasses.replace(other.sync, fragments=24)
+            assert one.accepts(dataclasses.replace(other, sync=earlier).hash)
+
+
+def test_a_period_below_24_wants_no_number_of_fragments() -> None:
+    short = minimal(sync=Sync(period=8))
+    assert short.accepts(short.hash)
+    assert not short.accepts(minimal(sync=Sync(period=8, fragments=8)).hash)
 
 
 def test_all_learners_means_those_that_train_and_at_least_one_rule_10() -> None:

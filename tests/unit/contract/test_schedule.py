@@ -45,10 +45,10 @@ def test_a_fragment_is_due_at_its_offset_and_every_period_rule_9(
 
 @given(sync=SYNCS, tick=st.integers(0, 200))
 def test_every_fragment_is_next_due_within_a_period_at_its_offset(sync: Sync, tick: int) -> None:
-    for p in range(sync.fragments):
+    for p in range(sync.fragment_count):
         due = next_due(sync, p, tick)
         assert tick < due <= tick + sync.period
-        assert due % sync.period == offset(sync, p) == p * sync.period // sync.fragments
+        assert due % sync.period == offset(sync, p) == p * sync.period // sync.fragment_count
         assert newest_due(sync, p, due) == due
 
 
@@ -86,7 +86,7 @@ def test_each_due_tick_is_copied_ahead_once_and_before_its_call_rule_10(
     """What is asked for at a boundary is copied at the next, and there it answers the Calls."""
     step = step_ticks / rate
     early = min(step_ticks * EARLY_SHARE, EARLY_TICKS_MAX)
-    for fragment in range(sync.fragments):
+    for fragment in range(sync.fragment_count):
         copied_at: dict[int, list[float]] = {}
         for number in range(math.ceil(3 * sync.period / step_ticks)):
             tick = (number + phase) * step_ticks
@@ -113,7 +113,7 @@ def test_with_as_many_fragments_as_ticks_one_slice_is_copied_at_each_step() -> N
 
 @given(sync=SYNCS)
 def test_in_lock_step_every_slice_is_handed_over_once_in_a_period_rule_15(sync: Sync) -> None:
-    for p in range(sync.fragments):
+    for p in range(sync.fragment_count):
         at = [tick for tick in range(1, 5 * sync.period) if hands_over(sync, p, tick)]
         assert at[0] >= start_distance(sync)  # rule 9: version 0 counts as a start at tick 0
         assert {later - one for one, later in pairwise(at)} == {sync.period}
@@ -122,10 +122,10 @@ def test_in_lock_step_every_slice_is_handed_over_once_in_a_period_rule_15(sync: 
 @given(sync=SYNCS)
 def test_what_a_learner_hands_over_is_what_a_shard_starts_rule_15(sync: Sync) -> None:
     """A shard that sees every tick starts the same rounds, from version 0 on."""
-    started = dict.fromkeys(range(sync.fragments), 0)
+    started = dict.fromkeys(range(sync.fragment_count), 0)
     for tick in range(1, 4 * sync.period):
         due = starts(sync, tick, started)
         started.update(due)
         newest = {p for p, at in due if at == tick}
-        handed = {p for p in range(sync.fragments) if hands_over(sync, p, tick)}
+        handed = {p for p in range(sync.fragment_count) if hands_over(sync, p, tick)}
         assert newest == handed or len(due) == STARTS_MAX

@@ -9,7 +9,7 @@ from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan
 from atoll_protos.codecs import Wire
 from atoll_protos.environment import Env
-from atoll_protos.run import Merge, Quorum, Sync
+from atoll_protos.run import Fragments, Merge, Quorum, Sync
 
 MANIFEST = """
 apiVersion: atoll.dev/v1alpha1
@@ -106,5 +106,5 @@ def test_presets_are_the_published_systems() -> None:
     assert (streaming.wire_up, streaming.blend) == (Wire.INT4, 0.5)
     decoupled = sync("")
     assert not decoupled.lockstep
-    assert (decoupled.merge, decoupled.fragments) == (Merge.RADIAL_DIRECTIONAL, 24)
+    assert (decoupled.merge, decoupled.fragments) == (Merge.RADIAL_DIRECTIONAL, Fragments.AUTO)
     assert sync("  sync: {preset: DiLoCo, period: 20, quorum: 2}\n").quorum == 2

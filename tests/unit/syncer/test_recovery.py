@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.run import Fragments
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Ask, Merge, PublishHead, Reply, Tape
 from atoll_syncer.rules.status import status
@@ -16,9 +17,9 @@ def hello(one: Side, *alive: str, begun: bool = True) -> None:
     one.feed(one.shard.answered(pb.HelloReply(run=RUN, begun=begun, alive=alive), one.now))
 
 
-def empty_shard(*alive: str) -> Side:
+def empty_shard(*alive: str, **sync: Any) -> Side:
     """Shard 1 of a job that had begun, with a new store."""
-    one = side(shard=1, job=run_file(shards=2)).start()
+    one = side(shard=1, job=run_file(shards=2, **sync)).start()
     hello(one, *alive)
     hello(one, *alive)
     return one
@@ -45,6 +46,27 @@ def asked(one: Side) -> list[tuple[int, int, int]]:
         (session, message.version.slice, message.version.version.number)
         for session, message in one.sent("send_held")
     ]
+
+
+@pytest.mark.parametrize("fragments", [2, Fragments.AUTO])
+def test_every_slice_is_taken_back_also_where_only_the_model_says_how_many_there_are(
+    fragments: int | Fragments,
+) -> None:
+    one = empty_shard("a-0", "b-0", fragments=fragments)
+    first = held_by(one, "a-0", 9)  # it has died half-way through its first adoptions
+    one.wait(31.0)
+    assert asked(one) == [(first, 0, 9)]
+    one.held(first, version(0, 9))
+    one.wait(1.0)
+    assert not one.state.serving
+    assert "slices 1" in status(one.state, one.now).reason
+    second = held_by(one, "b-0", 9, 8)
+    one.wait(1.0)
+    assert asked(one) == [(second, 1, 8)]
+    one.held(second, version(1, 8))
+    one.wait(1.0)
+    assert one.state.serving
+    assert one.state.sync.fragment_count == 2
 
 
 def test_an_empty_store_of_a_shard_that_had_begun_takes_no_seed() -> None:

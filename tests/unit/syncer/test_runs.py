@@ -6,7 +6,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import Expected
-from atoll_protos.run import Region
+from atoll_protos.layout import TensorSpec
+from atoll_protos.run import Fragments, Region
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.rules.runs import of_another_job
@@ -122,3 +123,24 @@ def test_a_registrar_that_knows_of_no_learner_asks_for_30_s_rule_2() -> None:
         one.join(slot)
     one.wait(29.0)
     assert one.state.history.run == ""
+
+
+def test_a_run_of_an_earlier_version_with_24_fragments_is_carried_on_under_auto() -> None:
+    """What a manifest without a number gave then; a model of fewer parts could not train."""
+    tensors = [
+        TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge="rda") for n in range(30)
+    ]
+    earlier = run_file(fragments=24, period=24)
+    layout = earlier.layout(tensors)
+    assert layout.fragments == 24
+    history = History(
+        run_hash=earlier.hash,
+        tensors=tuple(dataclasses.asdict(tensor) for tensor in tensors),
+        layout_digest=layout.digest,
+    )
+    auto = run_file(fragments=Fragments.AUTO, period=24)
+    assert of_another_job(history, earlier) == ""
+    assert of_another_job(history, auto) == ""
+    assert "run hash" in of_another_job(history, run_file(fragments=23, period=24))
+    larger = dataclasses.replace(auto, shards=2)
+    assert "run hash" in of_another_job(history, larger)

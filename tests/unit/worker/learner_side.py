@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.layout import TensorSpec
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link.messages import Adopt, Boundary, Capture
 from atoll_worker.rules.effects import Command, Effect, SendMessage
@@ -102,7 +102,7 @@ class LearnerSide:
             self.receive(shard, tick=pb.Tick(tick=tick))
 
     def heads(self, shard: int, number: int, epoch: int = 1) -> list[pb.SliceVersion]:
-        fragments = range(self.run_file.sync.fragments)
+        fragments = range(self.run_file.sync.fragment_count)
         return [self.publish(shard, p, number, epoch=epoch).version for p in fragments]
 
     # ------------------------------------------------------------ training process
@@ -169,13 +169,13 @@ def learner_side(
         tokens=None if steps else 1000,
         sync=settings,
     )
-    count = settings.fragments * shards
+    count = settings.fragment_count * shards
     tensors = [
         TensorSpec(name=f"t{n}", shape=(4,), dtype="float32", merge="rda") for n in range(count)
     ]
     exchange = Exchange(
         run_file=run_file,
-        layout=build_layout(tensors, settings.fragments, shards),
+        layout=run_file.layout(tensors),
         slot="" if observer else "here-0",
         uid="" if observer else "uid",
         instance="uid-1",

@@ -64,7 +64,7 @@ from dataclasses import dataclass, field
 
 from atoll_protos.codecs import base_encoding
 from atoll_protos.companion import PART_BYTES, part_bytes
-from atoll_protos.layout import Layout, build_layout
+from atoll_protos.layout import Layout
 from atoll_protos.run import RunFile, Sync
 from atoll_worker.link import codec, memory
 from atoll_worker.link.codec import LinkError
@@ -273,7 +273,7 @@ def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
     link = Link(socket.socket(fileno=link_fd))
     configure = first_message(link)
     run_file = RunFile.from_json(configure.run_file)
-    layout = build_layout(configure.tensors, run_file.sync.fragments, run_file.shards)
+    layout = run_file.layout(configure.tensors)
     assert layout.digest == configure.layout_digest, "the two processes derived different layouts"
     plan = memory_plan(layout, run_file.sync, observer=configure.observer)
     return TransportEnd(

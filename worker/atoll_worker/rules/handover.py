@@ -125,7 +125,7 @@ def captures(state: State, soon: Collection[int] = ()) -> list[Effect]:
 def due_soon(state: State, now: float) -> list[int]:
     """Fragments to be copied at the next boundary, so that their Calls are answered at once."""
     return schedule.ahead(
-        state.run_file.sync,
+        state.sync,
         state.clock.estimate(now),
         state.clock.ticks_per_second,
         state.progress.step_seconds.or_else(0.0),
@@ -158,7 +158,7 @@ def is_due(state: State, each: SliceState) -> bool:
     """
     if each.awaited_from is not None or each.steps < 1 or each.adopting or each.waiting:
         return False
-    sync, position, steps = state.run_file.sync, state.progress.position, state.run_file.steps
+    sync, position, steps = state.sync, state.progress.position, state.run_file.steps
     if steps is not None and position >= steps:
         return position == steps
     return schedule.hands_over(sync, each.fragment, position)

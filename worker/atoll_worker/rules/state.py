@@ -13,7 +13,7 @@ from typing import Any, Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import Layout
 from atoll_protos.means import NO_SAMPLES, MovingMean
-from atoll_protos.run import RunFile
+from atoll_protos.run import RunFile, Sync
 from atoll_worker.link.messages import Boundary
 from atoll_worker.rules.effects import Effect, SendMessage
 from atoll_worker.rules.slices import SliceState
@@ -158,6 +158,11 @@ class State:
     companion_asked: bool = False  # what has changed of it, to be given at the end
     companion_owed: bool = False  # given for the end, and the registrar has not said that it has it
     step_waits: bool = False  # lock-step: the training thread is in step() until Proceed
+
+    @property
+    def sync(self) -> Sync:
+        """How learners work together, with the number of fragments that the layout has."""
+        return self.run_file.sync.with_fragments(self.layout.fragments)
 
     def of(self, shard: int) -> list[SliceState]:
         """The slices of one shard."""

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
+from atoll_protos.layout import AVERAGE, Slice
 from atoll_protos.tensors import from_bytes, packed
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import memory, messages
@@ -306,7 +306,7 @@ def open_replica(
         undo.callback(child.abandon)
         places = travelling(model, run_file.sync.mean_patterns)
         specs = tuple(place.spec for place in places)
-        layout: Layout = build_layout(specs, run_file.sync.fragments, run_file.shards)
+        layout = run_file.layout(specs)
         companion = None if observer else companion_of(model, places, export_files)
         plan = links.memory_plan(layout, run_file.sync, observer=observer)
         shared = child.attach(plan)
