@@ -108,10 +108,10 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         what, out = _of_folder(what, out, resume=resume)
         text, here = read_text(what), what.resolve().parent
     document = manifest.document_in(text, tuple(change or ()))
-    if gpus_per_learner is not None:
-        document = manifests.with_gpus(document, gpus_per_learner)
     checked(document)
     document = manifests.with_folders(document, here)
+    if gpus_per_learner is not None:
+        document = manifests.with_gpus(document, gpus_per_learner)
     job = checked(document)
     refused = support.on_this_machine(job)
     if refused is not None:

@@ -9,6 +9,7 @@ import typer
 
 from atoll_operator.local import folder
 from atoll_operator.local.told import told
+from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 
 
@@ -23,6 +24,8 @@ def status(
     if as_json:
         typer.echo(json.dumps(found.to_object(), indent=2))
         return
+    if not (out / "run.json").is_file():
+        raise SpecError(str(out), "has no run.json", "give the folder of a run")
     age = time.time() - (out / folder.STATUS_FILE).stat().st_mtime
     run = RunFile.from_json((out / "run.json").read_text(encoding="utf-8"))
     typer.echo(told(found, run, age))

@@ -3,9 +3,11 @@
 The process that runs a job holds a lock on run.lock in its folder (flock), and the kernel lets go
 of it when that process ends, however it ends. So a second `atoll run` in the same folder is
 refused, and a reader knows whether the last status still holds: a run whose `atoll run` was killed
-is not in training, whatever its status.json says.
+is not in training, whatever its status.json says. Some network file systems have no such locks;
+there nobody is refused, and a status is believed for 15 s.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -21,7 +23,12 @@ from atoll_protos.errors import SpecError
 
 LOCK_FILE = "run.lock"
 STATUS_FILE = "status.json"
+STATUS_SECONDS_MAX = 15.0  # so old a status is believed where nothing is known of its writer
 TRIES, TRY_SECONDS = 10, 0.05  # `is_run` holds the lock for a moment
+
+
+class UnsupportedError(Exception):
+    """The file system has no locks."""
 
 
 @contextmanager
@@ -33,7 +40,8 @@ def running(out: Path) -> Iterator[None]:
     except OSError as error:
         raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
     try:
-        _acquire(lock, out)
+        with contextlib.suppress(UnsupportedError):
+            _acquire(lock, out)
         os.truncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -49,6 +57,8 @@ def is_run(out: Path) -> bool:
         return False
     try:
         return not _locked(lock, fcntl.LOCK_SH)
+    except UnsupportedError:
+        return _is_new(out / STATUS_FILE)
     finally:
         os.close(lock)
 
@@ -86,5 +96,14 @@ def _locked(lock: int, kind: int) -> bool:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
+        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise UnsupportedError from error
         raise
     return True
+
+
+def _is_new(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < STATUS_SECONDS_MAX
+    except OSError:
+        return False

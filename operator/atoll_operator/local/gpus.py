@@ -40,6 +40,14 @@ class Found:
     source: str
 
 
+NONE = Found(devices=(), source="")
+
+
+def matter(job: Job) -> bool:
+    """Whether it matters how many GPUs there are: some drivers take seconds to say it."""
+    return bool(asked(job)) or job.spec.learners > 1
+
+
 def find(environment: Mapping[str, str]) -> Found:
     """The GPUs of this machine that `atoll run` may use."""
     listing, trouble = _listing(environment)

@@ -2,7 +2,7 @@
 
 All functions work on the manifest as a document (mappings and lists, as YAML reads them), because
 what a run folder keeps is a manifest that a person can read, change and apply, not the job with
-all its defaults.
+all its defaults. Those that change a document are given one that has been checked.
 """
 
 import copy
@@ -80,13 +80,11 @@ def of_script(
 def with_gpus(document: Document, count: int) -> Document:
     """The same manifest, in which every learner asks for so many GPUs; 0: it sees none."""
     changed = copy.deepcopy(document)
-    spec = changed.get("spec")
-    if not isinstance(spec, dict):
-        return changed  # the models say what is wrong with it
+    spec = changed["spec"]
     _limit(_learner(spec), count)
-    for region in spec.get("regions") or []:
-        own = region.get("podOverrides") if isinstance(region, dict) else None
-        if isinstance(own, dict) and own.get("resources"):
+    for region in spec["regions"]:
+        own = region.get("podOverrides") or {}
+        if own.get("resources"):
             _limit(own, count)
     return changed
 

@@ -205,7 +205,7 @@ def train(
     """
     wanted = run_file(job)
     ports = free_ports(job.spec.syncer.shards)
-    found = gpus.find(os.environ)
+    found = gpus.find(os.environ) if gpus.matter(job) else gpus.NONE
     assigned = gpus.assign(job, found)
     check_startable(plan.processes(job, out, ports, assigned, new=True))
     view = view or view_for(output, terminal=sys.stdout.isatty())

@@ -1,5 +1,6 @@
 """One `atoll run` in a folder, and what its last status is worth when it is gone."""
 
+import errno
 import json
 import os
 import signal
@@ -96,3 +97,17 @@ def test_processes_of_the_job_do_not_hold_the_lock(tmp_path: Path) -> None:
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
+
+
+def test_without_locks_nobody_is_refused_and_a_status_is_believed_while_it_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*arguments: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with folder.running(tmp_path):
+        write(tmp_path)
+        assert folder.read_status(tmp_path).true_condition("Progressing") is not None
+    os.utime(tmp_path / folder.STATUS_FILE, (0, 0))
+    assert folder.read_status(tmp_path).true_condition("Suspended") is not None

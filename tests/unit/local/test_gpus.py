@@ -159,6 +159,15 @@ def test_why_no_gpu_is_found_is_said(tmp_path: Path) -> None:
         gpus.assign(job(1), broken)
 
 
+def test_the_driver_is_asked_only_where_its_answer_matters() -> None:
+    alone = from_object(
+        {"metadata": {"name": "x"}, "spec": {"steps": 1, "regions": [{"name": "a"}]}}
+    )
+    assert not gpus.matter(alone)
+    assert gpus.matter(job())
+    assert gpus.matter(job(1))
+
+
 def test_learners_that_share_gpus_although_there_are_enough_are_told() -> None:
     assert "--gpus-per-learner 1" in gpus.advice(job(), FOUR)
     assert gpus.advice(job(1), FOUR) == ""
