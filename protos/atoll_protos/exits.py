@@ -37,13 +37,16 @@ class ExitCode(IntEnum):
 # its loop early exits with 0 as well.
 FINISHED: Final = "finished: the model has the final values of every shard"
 
+TERMINATED: Final = "terminated"  # what one says that ends as SIGTERM has told it
+RETURNED: Final = "returned at tick"
+
 
 def returned_early(tick: int, steps: int | None, loops_on: str = "learner") -> str:
     """What people are told of a script that has returned before the job is final."""
     of = f" of {steps}" if steps else ""
     reached = min(tick, steps) if steps else tick  # the clock passes the length by a few
     loop = f'loop "while not {loops_on}.finished"'
-    return f"returned at tick {reached}{of}; the job is not final: {loop}"
+    return f"{RETURNED} {reached}{of}; the job is not final: {loop}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
-from atoll_protos.exits import FINISHED
+from atoll_protos.exits import FINISHED, TERMINATED, returned_early
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
@@ -361,10 +361,11 @@ class Learner:
 
         `error`: the exception that ends the training, if one does. Closing twice is right.
         """
-        if error is None and self._open and self.finished and TERMINATION_LOG.exists():
+        reason = reason_of(error) if error else "finished" if self.finished else "loop ended"
+        if self._open and TERMINATION_LOG.exists():
             with contextlib.suppress(OSError):
-                TERMINATION_LOG.write_text(FINISHED)
-        self._leave(reason_of(error) if error else "finished" if self.finished else "loop ended")
+                TERMINATION_LOG.write_text(self._last_words(reason))
+        self._leave(reason)
 
     def __enter__(self) -> Self:
         """Join the job and take its values; return when training may begin."""
@@ -482,6 +483,15 @@ class Learner:
             remedy = "let it grow with every step: it says which state is the newest"
             raise SpecError("cursor", f"stays at {cursor} in a step with a state", remedy)
         return tokens, cursor
+
+    def _last_words(self, reason: str) -> str:
+        """What the kubelet keeps of a container that ends now; nothing: the end of its log."""
+        match reason:
+            case "finished":
+                return FINISHED
+            case "loop ended":
+                return returned_early(self.tick, self.total_ticks)
+        return TERMINATED if reason == TERMINATED else ""
 
     def _leave(self, reason: str) -> None:
         """Leave once, also when the training ends by a signal, an exception or a failed entry."""

@@ -19,6 +19,7 @@ from atoll_operator.kube.plan.status import (
     StatusWrite,
     unbound_claims,
 )
+from atoll_protos.exits import FINISHED, returned_early
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
 
 NOW = 1_800_000_000.0
@@ -172,6 +173,48 @@ def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None
         "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day",
         "tiny-us-east-0 is on n1, which is silent",
         "tiny-us-east-1 waits for a node: 0/3 nodes are available",
+    ]
+
+
+TRACEBACK = """    loss.backward()
+  File "/app/train.py", line 12, in main
+    raise ValueError("boom")
+ValueError: boom
+/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: 1 leaked semaphore
+"""
+
+
+def test_a_script_that_fails_is_named_with_its_last_words_from_its_first_end_on() -> None:
+    crashed = {"exit_code": 1, "exit_message": TRACEBACK}
+    pods = [
+        replace(learner("us-east-0", "n1", **crashed), runs=True),
+        replace(learner("us-east-1", "n1", **crashed), runs=True, uid="back"),
+        replace(learner("us-east-2", "n1", exit_code=137, exit_reason="OOMKilled"), runs=True),
+        learner("us-east-3", "n1", waiting="CrashLoopBackOff", **crashed),
+    ]
+    _, learners = status.problems(pods, Placement(), frozenset({"back"}))
+    boom = "ValueError: boom (/app/train.py:12)"
+    assert learners == [
+        f"tiny-us-east-0 is started again, last exit code 1: {boom}",
+        f"tiny-us-east-3 waits: CrashLoopBackOff, last exit code 1: {boom}",
+    ]
+    assert len(status.problems(pods, Placement())[1]) == 1  # who has joined is not known
+
+
+def test_a_script_that_returns_early_is_told_so() -> None:
+    told = returned_early(14, 400)
+    early = learner("us-east-0", "n1", exit_code=0, exit_message=told)
+    pods = [
+        replace(early, waiting="CrashLoopBackOff"),
+        replace(early, name="tiny-us-east-1", runs=True),
+        learner("us-east-2", "n1", exit_code=0, exit_message="terminated", runs=True),
+        learner("us-east-3", "n1", exit_code=0, exit_message=FINISHED, runs=True),
+    ]
+    _, learners = status.problems(pods, Placement(), frozenset())
+    assert told.startswith("returned at tick 14 of 400; the job is not final: loop")
+    assert learners == [
+        f"tiny-us-east-0 waits: CrashLoopBackOff, last exit code 0: {told}",
+        f"tiny-us-east-1 is started again, last exit code 0: {told}",
     ]
 
 

@@ -219,7 +219,7 @@ def test_in_lockstep_finished_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_only_a_learner_with_the_final_values_tells_the_kubelet_that_it_has_finished(
+def test_the_kubelet_is_told_whether_a_learner_has_finished_or_has_returned_too_early(
     early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"
@@ -237,7 +237,27 @@ def test_only_a_learner_with_the_final_values_tells_the_kubelet_that_it_has_fini
         with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
             learner.step(tokens=1)
         assert log.exists() == exists
-    assert log.read_text() == ("" if early else FINISHED)
+    returned = 'returned at tick 100 of 100; the job is not final: loop "while not'
+    assert log.read_text().startswith(returned if early else FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(ValueError("boom"), ""), (SystemExit(0), "terminated")]
+)
+def test_of_a_learner_that_an_error_ends_the_kubelet_keeps_the_log(
+    error: BaseException, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    log.write_text("of an earlier Learner of this process")
+    monkeypatch.setattr("atoll_worker.learner.TERMINATION_LOG", log)
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.until_leaving()
+
+    with playing(script), pytest.raises(type(error)), learner_of(*model_and_optimizer()):
+        raise error
+    assert log.read_text() == words
 
 
 def test_the_clock_never_goes_back() -> None:

@@ -36,6 +36,7 @@ from atoll_operator.api.parts import StorageType
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Failure, Status, without_step
+from atoll_operator.api.words import last_words as words_in
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     EXPORT_FOLDER,
@@ -50,7 +51,6 @@ from atoll_protos.exits import EXITS, FINISHED, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
 MESSAGE_CHARACTERS = 1500  # of what failed, in the condition Failed
-LAST_LINES, LAST_CHARACTERS = 3, 300  # of a pod's last words in a condition
 
 # Reasons of phases; those of exit codes stand in `atoll_protos.exits`.
 NOT_SUPPORTED = "NotSupported"
@@ -280,14 +280,13 @@ def exited_for_good(
 def last_words(pod: Pod) -> str:
     """What a pod that has ended for good said, and what to do."""
     row = EXITS[pod.exit_code or 0]
-    said = f": {last_lines(pod.exit_message)}" if pod.exit_message else ""
-    return f"{pod.name} ended with exit code {pod.exit_code}{said}; {row.remedy}"
+    return f"{pod.name} ended with exit code {pod.exit_code}{said_by(pod)}; {row.remedy}"
 
 
-def last_lines(text: str) -> str:
-    """The end of a pod's message, which may be the end of its log, in one line."""
-    said = " | ".join(text.splitlines()[-LAST_LINES:])
-    return said if len(said) <= LAST_CHARACTERS else f"...{said[-LAST_CHARACTERS:]}"
+def said_by(pod: Pod) -> str:
+    """Why a pod's last start ended, in its own words behind a colon; empty if it said nothing."""
+    said = str(words_in(pod.exit_message))
+    return f": {said}" if said else ""
 
 
 def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:

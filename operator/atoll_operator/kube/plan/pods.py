@@ -205,6 +205,7 @@ def _container(
         *_variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=context.endpoints)),
         _from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
+        {"name": "PYTHONUNBUFFERED", "value": "1"},  # a log is complete when the process ends
         *env,
     ]
     every = [*needed, *container.get("env", [])]

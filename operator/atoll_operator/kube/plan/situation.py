@@ -31,6 +31,7 @@ class Situation:
     phase: Phase
     placement: Placement
     exited: tuple[Pod, ...] = ()  # pods that have ended for good
+    joined: frozenset[str] | None = None  # UIDs of pods with a session; None: not known
 
 
 def situation_of(seen: Observation, job: Job, settings: Settings, now: float) -> Situation:
@@ -55,6 +56,7 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         phase=phase,
         placement=_place(seen, job, phase, settings, now),
         exited=exited,
+        joined=joined,
     )
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition
-from atoll_operator.api.facts import Facts, Kind, refused_offers, troubles
+from atoll_operator.api.facts import ENDED, Facts, Kind, refused_offers, troubles
 from atoll_operator.api.parts import StorageType
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
@@ -46,12 +46,14 @@ from atoll_operator.kube.plan import events
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
-from atoll_operator.kube.plan.phase import export_url, last_lines, last_words
+from atoll_operator.kube.plan.phase import export_url, last_words, said_by
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation, retry_of
+from atoll_protos.exits import RETURNED, is_failure
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot be reached
+KILLED = 128  # exit codes from here on are signals
 BUSY_WRITES = 10  # within a minute: then even changes of conditions are written more seldom
 BUSY_SECONDS = 5.0
 
@@ -152,7 +154,9 @@ def _facts(case: Situation) -> Facts:
     seen, job, placement = case.seen, case.job, case.placement
     live = statuses.training(seen.replies)
     gone = {pod.uid for pod in case.exited}
-    shard_problems, losses = problems([pod for pod in seen.pods if pod.uid not in gone], placement)
+    left = [pod for pod in seen.pods if pod.uid not in gone]
+    ended = all(reply is not None and reply.state in ENDED for reply in seen.replies)
+    shard_problems, losses = problems(left, placement, None if ended else case.joined)
     if any(pod.role == SHARD_ROLE and pod.unschedulable for pod in seen.pods):
         shard_problems += unbound_claims(seen.children)
     for each in seen.workloads.values():
@@ -209,8 +213,14 @@ def shard_names(job: Job) -> frozenset[str]:
     return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
 
 
-def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list[str]]:
-    """What is wrong with shards' and with learners' pods, one sentence per pod."""
+def problems(
+    pods: Iterable[Pod], placement: Placement, joined: frozenset[str] | None = None
+) -> tuple[list[str], list[str]]:
+    """What is wrong with shards' and with learners' pods, one sentence per pod.
+
+    `joined` holds the UIDs of pods that have a session; None: not known, or the job is final. It
+    tells a learner that has come back from one that ended a moment ago.
+    """
     shards: list[str] = []
     learners: list[str] = []
     lost = placement.lost
@@ -226,9 +236,13 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
             own = pod.exit_code is not None and "container " not in pod.waiting
             reason = f" ({pod.exit_reason})" if pod.exit_reason else ""
             code = f", last exit code {pod.exit_code}{reason}" if own else ""
-            words = f": {last_lines(pod.exit_message)}" if own and pod.exit_message else ""
+            words = said_by(pod) if own else ""
             words = words or (f": {pod.details}" if pod.details else "")
             said = f"{pod.name} waits: {pod.waiting}{code}{words}"
+        elif _comes_back(pod) and joined is not None and pod.uid not in joined:
+            reason = f" ({pod.exit_reason})" if pod.exit_reason else ""
+            said = f"{pod.name} is started again, last exit code {pod.exit_code}{reason}"
+            said += said_by(pod)
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
     learners += [
@@ -236,6 +250,13 @@ def problems(pods: Iterable[Pod], placement: Placement) -> tuple[list[str], list
         for name in placement.exhausted
     ]
     return sorted(shards), sorted(learners)
+
+
+def _comes_back(pod: Pod) -> bool:
+    """Whether a learner's container runs again after an end that was no kill and not asked for."""
+    if pod.role != LEARNER_ROLE or not pod.runs or pod.exit_code is None or pod.terminating:
+        return False
+    return RETURNED in pod.exit_message or (is_failure(pod.exit_code) and pod.exit_code < KILLED)
 
 
 def unbound_claims(children: Iterable[Object]) -> list[str]:
