@@ -28,7 +28,7 @@ def main() -> None:
     )
     with atoll.Learner(accelerator.unwrap_model(model), optimizer) as learner:
         learner.schedule(scheduler)
-        learner.follow(optimizer, tokens=32)
+        learner.follow(optimizer, tokens=32, loss=lambda: loss)
         while not learner.finished:
             for images, labels in dataloader:
                 with accelerator.accumulate(model):

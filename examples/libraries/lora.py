@@ -24,16 +24,32 @@ from transformers import (
 from atoll.integrations.transformers import AtollCallback
 
 
+def base_model() -> GPT2LMHeadModel:
+    """The model that stays as it is."""
+    set_seed(42)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=256, n_positions=32, n_embd=32, n_layer=2, n_head=2,
+            bos_token_id=0, eos_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def pieces() -> list[dict[str, list[int]]]:
+    """Python's own sources as bytes, in pieces of equal length."""
+    files = sorted(Path(os.__file__).parent.glob("*.py"))[:20]
+    content = b"".join(file.read_bytes() for file in files)
+    found = [list(content[start : start + 32]) for start in range(0, len(content) - 32, 32)]
+    return [{"input_ids": piece, "labels": piece} for piece in found]
+
+
 def main() -> None:
     """Train the adapter and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output-dir", default="lora_output")
     parser.add_argument("--max-steps", type=int, default=200)
     arguments = parser.parse_args()
-    set_seed(42)
-    model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=256, n_positions=32, n_embd=32, n_layer=2, n_head=2)
-    )
+    model = base_model()
     peft_config = LoraConfig(
         task_type=TaskType.CAUSAL_LM, inference_mode=False, r=4, lora_alpha=16, lora_dropout=0.1,
         target_modules=["c_attn"], fan_in_fan_out=True,
@@ -41,11 +57,6 @@ def main() -> None:
     model = get_peft_model(model, peft_config)
     model.print_trainable_parameters()
 
-    content = b"".join(
-        file.read_bytes() for file in sorted(Path(os.__file__).parent.glob("*.py"))[:20]
-    )
-    pieces = [list(content[start : start + 32]) for start in range(0, len(content) - 32, 32)]
-    dataset = [{"input_ids": piece, "labels": piece} for piece in pieces]
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -57,7 +68,7 @@ def main() -> None:
             logging_steps=20,
             report_to="none",
         ),
-        train_dataset=dataset,
+        train_dataset=pieces(),
         data_collator=default_data_collator,
         callbacks=[AtollCallback()],
     )

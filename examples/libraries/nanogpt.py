@@ -66,6 +66,14 @@ class GPT(nn.Module):
         return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def read_data() -> tuple[Tensor, Tensor]:
+    """Python's own sources as bytes, to train on and held out."""
+    files = sorted(Path(os.__file__).parent.glob("*.py"))[:60]
+    content = bytearray().join(file.read_bytes() for file in files)
+    data = torch.frombuffer(content, dtype=torch.uint8)
+    return data[: len(data) * 9 // 10], data[len(data) * 9 // 10 :]
+
+
 def get_batch(data: Tensor) -> tuple[Tensor, Tensor]:
     """Random pieces, and the same one byte later."""
     ix = torch.randint(len(data) - block_size - 1, (batch_size, 1)) + torch.arange(block_size)
@@ -91,10 +99,7 @@ def estimate_loss(model: GPT, data: Tensor) -> float:
 
 def main() -> None:
     """Train."""
-    files = sorted(Path(os.__file__).parent.glob("*.py"))[:60]
-    content = bytearray().join(file.read_bytes() for file in files)
-    data = torch.frombuffer(content, dtype=torch.uint8)
-    train_data, val_data = data[: len(data) * 9 // 10], data[len(data) * 9 // 10 :]
+    train_data, val_data = read_data()
     torch.manual_seed(1337 + seed_offset)
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from atoll_protos.run import Region, RunFile, Sync
 from local.command import json_lines
 
 SECONDS_MAX = 90.0
+STEP_SECONDS = 0.03
 SLOT = "here-0"
 
 
@@ -32,6 +34,19 @@ class OneShard:
         """Its commits so far."""
         lines = json_lines(self.folder / "tape.jsonl")
         return [line for line in lines if line.get("event") == "commit"]
+
+    def breathe(self) -> None:
+        """Let merges happen between two steps of a model that is too small to take time."""
+        time.sleep(STEP_SECONDS)
+
+    def exported(self) -> Path:
+        """The file of the exported model, once it is there."""
+        index = self.folder / "export" / "model.safetensors.index.json"
+        deadline = time.monotonic() + SECONDS_MAX
+        while not index.exists():
+            assert time.monotonic() < deadline, "no export comes"
+            time.sleep(STEP_SECONDS)
+        return self.folder / "export" / "model.safetensors"
 
     @property
     def steps(self) -> list[dict[str, Any]]:

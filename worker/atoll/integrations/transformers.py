@@ -59,6 +59,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
     - The job's first slot logs and saves checkpoints in `output_dir` as the script says, the others
       have a folder of their own in it and save no checkpoints.
     - A step that a GradScaler has skipped is not counted.
+    - The Trainer's `processing_class`, such as a tokenizer, is exported with the model.
 
     `learner` is the open Learner; None outside of `train()`.
     """
@@ -106,7 +107,9 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
                 "give it when the Trainer is made: Trainer(..., callbacks=[AtollCallback()])",
             )
         if self.learner is None:  # it is open already if a smaller batch size is tried
-            self.learner = atoll.Learner(self._trainer.model)
+            tokenizer = getattr(self._trainer, "processing_class", None)
+            files = [tokenizer] if hasattr(tokenizer, "save_pretrained") else []
+            self.learner = atoll.Learner(self._trainer.model, export_files=files)
             self.learner.open()
             if self._trainer.lr_scheduler is not None:
                 self.learner.schedule(self._trainer.lr_scheduler.scheduler)
