@@ -2,8 +2,6 @@
 
 import atexit
 import contextlib
-import math
-import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +19,11 @@ from atoll_protos.exits import FINISHED, TERMINATED, returned_early
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
-from atoll_worker.link.messages import Boundary
 from atoll_worker.settings import Job, read_job, say_alone
 from atoll_worker.training import optimizers, refusals
 from atoll_worker.training.alone import Alone, open_alone
-from atoll_worker.training.data_state import DataState, Kept
-from atoll_worker.training.losses import Losses
+from atoll_worker.training.counts import Counts
+from atoll_worker.training.data_state import DataState
 from atoll_worker.training.rates import Scheduler, Schedules
 from atoll_worker.training.replica import POLL_SECONDS, BoundaryWork, Replica, open_replica
 from atoll_worker.training.termination import Termination
@@ -117,14 +114,8 @@ class Learner:
         self._schedules = Schedules()
         self._followed: tuple[Optimizer, RemovableHandle] | None = None
         self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
-        self._losses = Losses()
-        self._own_steps = 0
-        self._tokens = 0
-        self._cursor = 0
+        self._counts = Counts()
         self._state: bytes | None = None  # with which the slot goes on
-        self._kept = Kept()
-        self._left_at = 0.0  # when the last step() returned, monotonic
-        self._blocked_seconds = 0.0  # how long the last step() took
 
     # ------------------------------------------------------------ what a script may ask
 
@@ -145,7 +136,7 @@ class Learner:
     @property
     def own_steps(self) -> int:
         """Optimizer steps of this learner since it was started; 0 after every restart."""
-        return self._own_steps
+        return self._counts.own_steps
 
     @property
     def total_ticks(self) -> int | None:
@@ -159,7 +150,7 @@ class Learner:
         For a length in tokens it is an estimate from this learner's tokens per step, and 0.0 until
         the first `step()`.
         """
-        total_ticks = self.total_ticks or self._estimated_ticks()
+        total_ticks = self._counts.ticks_of(self._job.run_file)
         return min(1.0, self.tick / total_ticks) if total_ticks else 0.0
 
     @property
@@ -185,7 +176,7 @@ class Learner:
         function of seed, slot and cursor alone, a restarted learner neither repeats nor skips data
         that is already part of the shared model (docs/protocol.md, rules 26 and 28).
         """
-        return self._cursor
+        return self._counts.cursor
 
     @property
     def state(self) -> bytes | None:
@@ -290,30 +281,27 @@ class Learner:
         Raises SpecError for wrong arguments, LearnerError as the class says.
         """
         begun = time.monotonic()
-        replica = self._inside
-        step_seconds = begun - self._left_at
-        tokens, cursor = self._checked(tokens, cursor, state)
-        self._kept.give(state)
+        replica, counts = self._inside, self._counts
+        step_seconds = begun - counts.left_at
+        tokens, cursor = counts.checked(tokens, cursor, state)
+        counts.kept.give(state)
         if replica.finished:
             return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():
             replica.step_made()
-            self._own_steps += 1
-            self._tokens += tokens
-            self._cursor = cursor
-            self._kept.try_once()
+            counts.count(tokens, cursor)
             replica.proceed = False
-            self._losses.note(loss, replica.scalar)
+            counts.losses.note(loss, replica.scalar)
             work = replica.apply_commands()
-            replica.report(self._boundary(work, tokens, step_seconds), work)
+            replica.report(counts.boundary(work, tokens, step_seconds), work)
             works = [work]
             if self._job.run_file.sync.lockstep:
                 replica.settle(wait=True)
                 works += self._wait(replica, lambda: replica.proceed or replica.finished)
             self._move_schedules()
-        self._blocked_seconds = time.monotonic() - begun
+        counts.blocked_seconds = time.monotonic() - begun
         done = self._done(replica, works)
-        self._left_at = time.monotonic()
+        counts.leave()
         return done
 
     def open(self) -> Self:
@@ -353,7 +341,7 @@ class Learner:
         except BaseException as error:
             self._leave(reason_of(error))
             raise
-        self._left_at = time.monotonic()
+        self._counts.leave()
         return self
 
     def close(self, error: BaseException | None = None) -> None:
@@ -405,7 +393,7 @@ class Learner:
             log.info("joining", job=job.run_file.job, slot=self.slot)
         works = self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
-        self._cursor, self._state = replica.start.cursor, replica.start.data_state
+        self._counts.cursor, self._state = replica.start.cursor, replica.start.data_state
         self._move_schedules()
         if not job.alone:
             log.info(
@@ -413,7 +401,7 @@ class Learner:
                 job=job.run_file.job,
                 slot=self.slot,
                 incarnation=replica.start.incarnation,
-                cursor=self._cursor,
+                cursor=self._counts.cursor,
                 tick=replica.tick,
             )
         return works
@@ -425,7 +413,7 @@ class Learner:
             self._termination.check()
             replica.wait(POLL_SECONDS)
             if work := replica.apply_commands():
-                replica.report(self._boundary(work), work, wait=True)
+                replica.report(self._counts.boundary(work), work, wait=True)
                 works.append(work)
         return works
 
@@ -437,52 +425,9 @@ class Learner:
             function(names)
         return Step(adopted=names, tick=replica.tick, finished=replica.finished)
 
-    def _boundary(
-        self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
-    ) -> Boundary:
-        """The message for a step, or without `step_seconds` for more work at the same boundary."""
-        return Boundary(
-            own_steps=self._own_steps,
-            tokens=tokens,
-            loss=self._losses.newest,
-            step_seconds=step_seconds or 0.0,
-            blocked_seconds=0.0 if step_seconds is None else self._blocked_seconds,
-            cursor=self._cursor,
-            data_state=self._kept.take() if work.captured else None,
-            adopted=tuple(work.adopted),
-            captured=tuple(work.captured),
-            again=step_seconds is None,
-        )
-
     def _move_schedules(self) -> None:
         """To the job's tick; before entering that is 0."""
         self._schedules.move_to(self.tick, self.progress)
-
-    def _estimated_ticks(self) -> int | None:
-        """The length of a job in tokens, if every slot trains as many tokens per step as this."""
-        run_file = self._job.run_file
-        if run_file.tokens is None or not self._tokens:
-            return None
-        tokens_per_tick = self._tokens / self._own_steps * len(run_file.slots)
-        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
-
-    def _checked(self, tokens: int, cursor: int | None, state: DataState | None) -> tuple[int, int]:
-        """The arguments of step() as plain integers; SpecError if they are not whole or go back."""
-        try:
-            tokens = operator.index(tokens)
-            cursor = self._cursor + 1 if cursor is None else operator.index(cursor)
-        except TypeError as error:
-            raise SpecError(
-                "step", f"{error}", "give tokens and cursor as whole numbers"
-            ) from error
-        if tokens < 1:
-            raise SpecError("tokens", f"is {tokens}", "give the tokens trained since the last step")
-        if cursor < self._cursor:
-            raise SpecError("cursor", f"went from {self._cursor} back to {cursor}", "let it grow")
-        if state is not None and cursor == self._cursor:
-            remedy = "let it grow with every step: it says which state is the newest"
-            raise SpecError("cursor", f"stays at {cursor} in a step with a state", remedy)
-        return tokens, cursor
 
     def _last_words(self, reason: str) -> str:
         """What the kubelet keeps of a container that ends now; nothing: the end of its log."""

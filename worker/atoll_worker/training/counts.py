@@ -1,0 +1,87 @@
+"""What a learner counts: its steps, their tokens, where its data goes on, and the time they take.
+
+The counts of one opening begin at 0; only the cursor goes on from the slot's last learner. They
+leave the training process in the Boundary of every step.
+"""
+
+import math
+import operator
+import time
+from dataclasses import dataclass, field
+
+from atoll_protos.errors import SpecError
+from atoll_protos.run import RunFile
+from atoll_worker.link.messages import Boundary
+from atoll_worker.training.data_state import DataState, Kept
+from atoll_worker.training.losses import Losses
+from atoll_worker.training.replica import BoundaryWork
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counts of one opening of a Learner."""
+
+    own_steps: int = 0
+    tokens: int = 0
+    cursor: int = 0
+    losses: Losses = field(default_factory=Losses)
+    kept: Kept = field(default_factory=Kept)  # the data state of the newest step
+    left_at: float = 0.0  # when the last step() returned, monotonic
+    blocked_seconds: float = 0.0  # how long the last step() took
+
+    def checked(self, tokens: int, cursor: int | None, state: DataState | None) -> tuple[int, int]:
+        """The arguments of step() as plain integers; SpecError if they are not whole or go back."""
+        try:
+            tokens = operator.index(tokens)
+            cursor = self.cursor + 1 if cursor is None else operator.index(cursor)
+        except TypeError as error:
+            raise SpecError(
+                "step", f"{error}", "give tokens and cursor as whole numbers"
+            ) from error
+        if tokens < 1:
+            raise SpecError("tokens", f"is {tokens}", "give the tokens trained since the last step")
+        if cursor < self.cursor:
+            raise SpecError("cursor", f"went from {self.cursor} back to {cursor}", "let it grow")
+        if state is not None and cursor == self.cursor:
+            remedy = "let it grow with every step: it says which state is the newest"
+            raise SpecError("cursor", f"stays at {cursor} in a step with a state", remedy)
+        return tokens, cursor
+
+    def count(self, tokens: int, cursor: int) -> None:
+        """One more step."""
+        self.own_steps += 1
+        self.tokens += tokens
+        self.cursor = cursor
+        self.kept.try_once()
+
+    def boundary(
+        self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
+    ) -> Boundary:
+        """The message for a step, or without `step_seconds` for more work at the same boundary."""
+        return Boundary(
+            own_steps=self.own_steps,
+            tokens=tokens,
+            loss=self.losses.newest,
+            step_seconds=step_seconds or 0.0,
+            blocked_seconds=0.0 if step_seconds is None else self.blocked_seconds,
+            cursor=self.cursor,
+            data_state=self.kept.take() if work.captured else None,
+            adopted=tuple(work.adopted),
+            captured=tuple(work.captured),
+            again=step_seconds is None,
+        )
+
+    def leave(self) -> None:
+        """The script goes on, and its next step begins."""
+        self.left_at = time.monotonic()
+
+    def ticks_of(self, run_file: RunFile) -> int | None:
+        """The length of a job in ticks.
+
+        If it is given in tokens, it is estimated, as if every slot trained as many tokens in a step
+        as this one; None before the first step.
+        """
+        if run_file.steps is not None or run_file.tokens is None or not self.tokens:
+            return run_file.steps
+        tokens_per_tick = self.tokens / self.own_steps * len(run_file.slots)
+        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
