@@ -1,0 +1,293 @@
+"""The learner of bench.gpu: an ordinary loop, timed with and without `learner.step`."""
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import atoll
+from bench import trace
+from bytegpt.model import BYTES, ByteGPT, Size
+
+RANGE = "atoll.step"
+SETTLE_STEPS = 4  # before a timed window, so that it begins in the middle of things
+BATCHES = 4  # of data, made beforehand
+FILLED_SHARE = 0.8  # of the device's memory, by the batch
+STEP_SECONDS_MAX = 0.4  # a larger batch shows no more
+TICKS_MARGIN = 10  # steps that the job is longer than what is measured
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """A model in training on one device."""
+
+    model: ByteGPT
+    loss: Callable[[Tensor], Tensor]
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    autocast: torch.dtype | None
+    batches: list[Tensor]
+    steps: int = 0
+    inside_seconds: list[float] = field(default_factory=list)  # of learner.step
+    adopted: int = 0  # boundaries at which something was adopted
+
+    @property
+    def device(self) -> torch.device:
+        """Of the model."""
+        return self.batches[0].device
+
+    @property
+    def tokens(self) -> int:
+        """Of one step."""
+        rows, columns = self.batches[0].shape
+        return int(rows * (columns - 1))
+
+    def step(self) -> Tensor:
+        """One optimizer step; the loss, on the device."""
+        new_step()
+        windows = self.batches[self.steps % len(self.batches)]
+        self.steps += 1
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            loss = self.loss(windows)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def step_with(self, learner: atoll.Learner) -> None:
+        """One optimizer step of a learner."""
+        loss = self.step()
+        begun = time.perf_counter()
+        with torch.profiler.record_function(RANGE):
+            done = learner.step(tokens=self.tokens, loss=loss)
+        self.inside_seconds.append(time.perf_counter() - begun)
+        self.adopted += bool(done.adopted)
+
+
+def new_step() -> None:
+    """Tell CUDA graphs that outputs of the last step are not needed any more."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+
+
+def main() -> None:
+    """Train, measure, train to the job's end, and write down what was found."""
+    arguments = parsed()
+    torch.manual_seed(0)
+    device = torch.device(arguments.device)
+    loop = made(arguments, device)
+    for _ in range(2 * SETTLE_STEPS):  # compiles, and records graphs
+        loop.step()
+    with atoll.Learner(loop.model, loop.optimizer) as learner:
+        places = [each.data_ptr() for each in loop.model.parameters()]
+        for _ in range(arguments.window):
+            loop.step_with(learner)
+        found = timed(loop, learner, arguments)
+        found |= never_waits(loop, learner, arguments)
+        found["same_addresses"] = places == [each.data_ptr() for each in loop.model.parameters()]
+        found["compiled_sees_adopted"] = same_losses(loop)
+        while not learner.finished:
+            loop.step_with(learner)
+    found |= described(loop, arguments)
+    found["values"] = {name: digest(each) for name, each in loop.model.state_dict().items()}
+    Path(arguments.out).write_text(json.dumps(found))
+
+
+def parsed() -> argparse.Namespace:
+    """What bench.gpu gives."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    for name in ("layers", "width", "heads", "context", "batch", "pairs", "window", "profiled"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--dtype", choices=("bf16", "fp16"), required=True)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--out", required=True)
+    return parser.parse_args()
+
+
+def made(arguments: argparse.Namespace, device: torch.device) -> Loop:
+    """The model and all that steps it; the batch fills the device where `--batch` is 0."""
+    size = Size(
+        layers=arguments.layers,
+        heads=arguments.heads,
+        width=arguments.width,
+        context=arguments.context,
+    )
+    model = ByteGPT(size, seed=0).to(device)
+    if arguments.dtype == "bf16":
+        model = model.to(torch.bfloat16)
+    on_cuda = device.type == "cuda"
+    loss: Callable[[Tensor], Tensor] = model.loss
+    if arguments.compile:
+        how: dict[str, Any] = {"mode": "reduce-overhead"} if on_cuda else {"backend": "eager"}
+        loss = torch.compile(model.loss, **how)
+    loop = Loop(
+        model=model,
+        loss=model.loss,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True),
+        scaler=torch.amp.GradScaler(device.type, enabled=arguments.dtype == "fp16" and on_cuda),
+        autocast=torch.float16 if arguments.dtype == "fp16" else None,
+        batches=[],
+    )
+    if not on_cuda and loop.autocast is not None:
+        loop.autocast = torch.bfloat16  # what a CPU computes in 16 bits
+    fill(loop, arguments.batch, device)
+    loop.loss = loss
+    return loop
+
+
+def fill(loop: Loop, batch: int, device: torch.device) -> None:
+    """Give it batches of that size; 0: the largest power of 2 for which there is room and time."""
+    rows = batch or 1
+    loop.batches = random_batches(loop.model, rows, device)
+    if batch:
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    while True:
+        loop.step()
+        torch.cuda.reset_peak_memory_stats(device)
+        step_seconds = seconds(loop, loop.step, 2)
+        peak = torch.cuda.max_memory_allocated(device)
+        activations = peak - torch.cuda.memory_allocated(device)
+        if peak + activations > FILLED_SHARE * total or 2 * step_seconds > STEP_SECONDS_MAX:
+            break
+        rows *= 2
+        loop.batches = random_batches(loop.model, rows, device)
+    torch.cuda.empty_cache()  # CUDA graphs have memory of their own
+
+
+def random_batches(model: ByteGPT, rows: int, device: torch.device) -> list[Tensor]:
+    """Windows of random bytes: int64 [rows, context + 1] each."""
+    shape = (rows, model.size.context + 1)
+    return [torch.randint(BYTES, shape, device=device) for _ in range(BATCHES)]
+
+
+def timed(loop: Loop, learner: atoll.Learner, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Windows of steps in pairs, with `learner.step` and without, in turns: AB, BA, AB ..."""
+    loop.inside_seconds.clear()
+    loop.adopted, boundaries = 0, 0
+
+    def with_it() -> float:
+        for _ in range(SETTLE_STEPS):
+            loop.step_with(learner)
+        return seconds(loop, lambda: loop.step_with(learner), arguments.window)
+
+    def without_it() -> float:
+        for _ in range(SETTLE_STEPS):
+            loop.step()
+        return seconds(loop, loop.step, arguments.window)
+
+    pairs = []
+    for number in range(arguments.pairs):
+        if number % 2:
+            without, with_ = without_it(), with_it()
+        else:
+            with_, without = with_it(), without_it()
+        pairs.append((with_, without))
+        boundaries += SETTLE_STEPS + arguments.window
+    return {
+        "pairs": pairs,
+        "inside_milliseconds": 1e3 * statistics.median(loop.inside_seconds),
+        "adopted_share": loop.adopted / boundaries,
+    }
+
+
+def seconds(loop: Loop, step: Callable[[], object], count: int) -> float:
+    """Of one step, in a window of so many that the thread does not wait in between."""
+    finish(loop.device)
+    begun = time.perf_counter()
+    for _ in range(count):
+        step()
+    finish(loop.device)
+    return (time.perf_counter() - begun) / count
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done all."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def never_waits(
+    loop: Loop, learner: atoll.Learner, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Twice: torch warns of what it knows to wait, and a profile shows what CUDA is asked for."""
+    refused: set[str] = set()
+    for _ in range(arguments.profiled):
+        loss = loop.step()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            warn_of_waits(loop.device, "warn")
+            learner.step(tokens=loop.tokens, loss=loss)
+            warn_of_waits(loop.device, "default")
+        refused |= {str(each.message) for each in told if "synchroniz" in str(each.message)}
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if loop.device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        for _ in range(arguments.profiled):
+            loop.step_with(learner)
+        finish(loop.device)
+    path = Path(arguments.out).with_suffix(".trace.json")
+    profile.export_chrome_trace(str(path))
+    reading = trace.read(path, RANGE)
+    path.unlink()
+    return {
+        "refused": sorted(refused),
+        "ranges": reading.ranges,
+        "cuda_calls": reading.calls,
+        "allocations": reading.allocations,
+        "waits": reading.waits,
+        "copies": reading.copies,
+        "copied_bytes": reading.copied_bytes,
+        "unpinned": reading.unpinned,
+        "copy_streams": reading.copy_streams,
+        "compute_streams": reading.compute_streams,
+    }
+
+
+def warn_of_waits(device: torch.device, mode: str) -> None:
+    """Whether torch warns where an operation waits for the device."""
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@torch.no_grad()
+def same_losses(loop: Loop) -> bool:
+    """Whether the compiled model computes with the values that the model has now."""
+    windows = loop.batches[0]
+    with torch.autocast(loop.device.type, loop.autocast, enabled=loop.autocast is not None):
+        new_step()
+        one = float(loop.loss(windows))
+        other = float(loop.model.loss(windows))
+    return abs(one - other) <= 1e-2 * abs(other)
+
+
+def described(loop: Loop, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was trained, and on what."""
+    on_cuda = loop.device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(loop.device) if on_cuda else 0
+    return {
+        "device": torch.cuda.get_device_name(loop.device) if on_cuda else "cpu",
+        "torch": torch.__version__,
+        "parameters": sum(each.numel() for each in loop.model.parameters()),
+        "batch": loop.batches[0].shape[0],
+        "context": arguments.context,
+        "peak_bytes": peak,
+        "own_steps": loop.steps,
+    }
+
+
+def digest(tensor: nn.Parameter | Tensor) -> str:
+    """Of the values in bf16, as they travel."""
+    values = tensor.detach().to(torch.bfloat16).cpu().contiguous()
+    return hashlib.sha256(values.view(torch.int16).numpy().tobytes()).hexdigest()
