@@ -127,6 +127,18 @@ def test_the_frozen_digest_is_of_frozen_parameters_and_nothing_else() -> None:
     assert made(nn.DataParallel(model)).frozen_digest == made(model).frozen_digest
 
 
+def test_a_frozen_sparse_parameter_is_named_as_absent_and_is_in_the_digest() -> None:
+    digests = set()
+    for value in (1.0, 2.0):
+        model = nn.Linear(2, 2)
+        sparse = (torch.eye(3) * value).to_sparse()
+        model.register_parameter("adjacency", nn.Parameter(sparse, requires_grad=False))
+        found = companion_of(model, travelling(model))
+        assert "adjacency" in found.warning
+        digests.add(found.frozen_digest)
+    assert len(digests) == 2
+
+
 def test_files_are_given_by_path_and_by_save_pretrained(tmp_path: Path) -> None:
     class Tokenizer:
         def save_pretrained(self, folder: str) -> None:

@@ -69,16 +69,66 @@ def test_a_compiled_model_has_the_names_of_the_plain_one() -> None:
     assert list(merges(travelling(model))) == ["bias", "weight"]
 
 
-def test_a_dtype_that_does_not_travel_is_named_with_the_remedy() -> None:
-    with pytest.raises(SpecError, match=r"model\.weight: is torch\.float64; use one of float32"):
-        travelling(nn.Linear(2, 2).double())
+class Odd(nn.Module):
+    """A layer, and one tensor of another kind."""
+
+    def __init__(self, tensor: torch.Tensor, *, buffer: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        if buffer:
+            self.register_buffer("odd", tensor)
+        else:
+            self.odd = nn.Parameter(tensor)
+
+
+def test_a_dtype_that_does_not_travel_is_named_with_a_remedy_that_works() -> None:
+    model = Odd(torch.zeros(3, dtype=torch.float64))
+    with pytest.raises(SpecError) as caught:
+        travelling(model)
+    assert str(caught.value) == (
+        "model.odd: is torch.float64, not float32 or bfloat16 or float16; "
+        "make it float32, as model.float() does, or give it requires_grad_(False)"
+    )
+    model.odd.requires_grad_(False)
+    assert "odd" not in merges(travelling(model))
+    assert "odd" in merges(travelling(Odd(torch.zeros(3, dtype=torch.float64)).float()))
+
+
+def test_several_of_them_are_counted_in_one_sentence() -> None:
+    with pytest.raises(SpecError, match=r"model\.0\.weight: is torch\.float64, .*, and 5 more"):
+        travelling(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).double())
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).double()
+    assert len(travelling(model.float())) == 6
 
 
 def test_a_buffer_of_such_a_dtype_is_told_what_helps_buffers() -> None:
-    model = nn.Linear(2, 2)
-    model.register_buffer("table", torch.ones(3, dtype=torch.float64))
-    with pytest.raises(SpecError, match=r"model\.table: is torch\.float64; .*persistent=False"):
+    table = torch.ones(3, dtype=torch.float64)
+    model = Odd(table, buffer=True)
+    with pytest.raises(SpecError) as caught:
         travelling(model)
+    assert str(caught.value) == (
+        "model.odd: is torch.float64, not float32 or bfloat16 or float16; "
+        "make it float32, as model.float() does, or register it with persistent=False"
+    )
+    model.register_buffer("odd", table, persistent=False)
+    assert "odd" not in merges(travelling(model))
+    assert merges(travelling(Odd(table, buffer=True).float()))["odd"] == "average"
+
+
+def test_a_complex_parameter_is_told_to_train_its_parts_and_a_complex_buffer_stays() -> None:
+    values = torch.ones(3, dtype=torch.complex64)
+    with pytest.raises(SpecError, match=r"is torch\.complex64; train its real and imaginary parts"):
+        travelling(Odd(values))
+    assert "odd" in merges(travelling(Odd(torch.view_as_real(values).clone())))
+    assert "odd" not in merges(travelling(Odd(values, buffer=True)))  # rotary frequencies
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_sparse_tensor_is_told_to_be_dense(buffer: bool) -> None:
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(SpecError, match=r"model\.odd: is sparse \(.*\); make it dense by to_dense"):
+        travelling(Odd(sparse, buffer=buffer))
+    assert "odd" in merges(travelling(Odd(sparse.to_dense(), buffer=buffer)))
 
 
 def test_a_model_without_anything_to_train_is_refused() -> None:

@@ -163,10 +163,10 @@ def describe(model: nn.Module, places: Sequence[Place], adapter: str) -> Describ
             absent[key] = "is no tensor"
         elif key in names:
             keys[key] = key
-        elif value.numel() and same_memory(value) in by_memory:
-            keys[key] = by_memory[same_memory(value)]
         elif reason := _why_not(value):
             absent[key] = reason
+        elif value.numel() and same_memory(value) in by_memory:
+            keys[key] = by_memory[same_memory(value)]
         else:
             kept[key] = value.detach()
     room = BYTES_MAX - HEADER_ROOM_BYTES
@@ -196,6 +196,8 @@ class Checksums:
 
     def of(self, tensor: Tensor) -> int:
         """See `checksum`."""
+        if tensor.layout is not torch.strided:  # it has no memory of its own: its parts have
+            return checksum(tensor.to_dense())
         place = same_memory(tensor.detach())
         if place not in self._known:
             self._known[place] = checksum(tensor)

@@ -11,7 +11,7 @@ and from it the layout of fragments and slices (atoll_protos.layout).
                                        negative; one that does not change keeps all of its bits
     buffer that is not finite          stays: a mask is a constant of the model
     frozen parameter                   stays: it is the same everywhere already
-    integer or unsaved buffer          stays: a mean of counters has no meaning
+    integer, complex, unsaved buffer   stays: a mean of counters has no meaning
     tied parameter                     travels once, under its first name
 
 Names are those of the state dict, without the parts of wrappers (naming.py).
@@ -62,8 +62,8 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
     names that match one of `mean_patterns` (shell globs); all else is merged as `spec.sync.merge`
     says. Buffers take the average itself, without the outer optimizer.
 
-    Raises SpecError for a tensor of an unsupported dtype, and for a model without a trainable
-    parameter.
+    Raises SpecError for tensors that cannot travel (of another dtype, sparse, without a shape yet),
+    and for a model without a trainable parameter.
     """
     embeddings = {
         id(module.weight)
@@ -71,22 +71,38 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
     }
     places: list[Place] = []
+    refused: list[tuple[str, str, str]] = []  # name, problem, remedy
     for name, module, attribute, tensor, is_buffer in candidates(model):
         by_mean = id(tensor) in embeddings or any(
             fnmatchcase(name, pattern) for pattern in mean_patterns
         )
         merge = "mean" if by_mean else MATRIX_MERGE if tensor.ndim > 1 else VECTOR_MERGE
         merge = AVERAGE if is_buffer else merge
-        if tensor.dtype not in DTYPE_NAMES:
-            here = "register it with persistent=False" if is_buffer else "requires_grad_(False)"
-            remedy = f"use one of {', '.join(DTYPES)}, or {here} to keep it here"
-            raise SpecError(f"model.{name}", f"is {tensor.dtype}", remedy)
+        if tensor.dtype not in DTYPE_NAMES or tensor.layout != torch.strided:
+            refused.append((name, *_objection(tensor, is_buffer=is_buffer)))
+            continue
         shape = tuple(tensor.shape)
         spec = TensorSpec(name=name, shape=shape, dtype=DTYPE_NAMES[tensor.dtype], merge=merge)
         places.append(Place(module=module, attribute=attribute, spec=spec))
+    if refused:
+        name, problem, remedy = refused[0]
+        others = f", and {len(refused) - 1} more cannot travel" if len(refused) > 1 else ""
+        raise SpecError(f"model.{name}", problem + others, remedy)
     if not places:
         raise SpecError("model", "has no trainable parameter", "give the model that is trained")
     return tuple(sorted(places, key=lambda place: place.spec.name))
+
+
+def _objection(tensor: Tensor, *, is_buffer: bool) -> tuple[str, str]:
+    """Why a tensor cannot travel, and what to do: change it, or have it stay here."""
+    stays = "register it with persistent=False" if is_buffer else "give it requires_grad_(False)"
+    if tensor.layout != torch.strided:
+        return f"is sparse ({tensor.layout})", f"make it dense by to_dense(), or {stays}"
+    if tensor.is_complex():
+        parts = "train its real and imaginary parts as float32 (torch.view_as_real)"
+        return f"is {tensor.dtype}", f"{parts}, or {stays}"
+    known = " or ".join(DTYPES)
+    return f"is {tensor.dtype}, not {known}", f"make it float32, as model.float() does, or {stays}"
 
 
 def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, bool]]:
@@ -116,7 +132,8 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+    values = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return bool(torch.isfinite(values).all())
 
 
 def pairs(

@@ -301,16 +301,16 @@ def open_replica(
     no process and no memory is left behind.
     """
     run_file = job.run_file
-    child = process.take()  # it gets ready while the model is laid out and copied
+    places = travelling(model, run_file.sync.mean_patterns)
+    specs = tuple(place.spec for place in places)
+    layout, device = run_file.layout(specs), device_of(places)
+    child = process.take()  # it gets ready while the model is copied
     with ExitStack() as undo:
         undo.callback(child.abandon)
-        places = travelling(model, run_file.sync.mean_patterns)
-        specs = tuple(place.spec for place in places)
-        layout = run_file.layout(specs)
         companion = None if observer else companion_of(model, places, export_files)
         plan = links.memory_plan(layout, run_file.sync, observer=observer)
         shared = child.attach(plan)
-        staging = staging_for(device_of(places), from_bytes(shared.whole(), torch.uint8))
+        staging = staging_for(device, from_bytes(shared.whole(), torch.uint8))
         replica = Replica(
             places=places,
             slices={(each.shard, each.fragment): each for each in layout.slices},
