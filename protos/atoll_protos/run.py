@@ -188,6 +188,7 @@ class RunFile:
     tokens: int | None = None
     sync: Sync = Sync()
     evaluator_every: int | None = None  # ticks between two evaluations
+    export_every: int | None = None  # ticks between two exports before the last one
 
     def __post_init__(self) -> None:
         _require(bool(self.job), "job", "is empty", "give the job's name")
@@ -208,7 +209,7 @@ class RunFile:
             "the length is not given once",
             "give exactly one of steps and tokens",
         )
-        for name in ("steps", "tokens", "evaluator_every"):
+        for name in ("steps", "tokens", "evaluator_every", "export_every"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,7 @@ async def serve(flags: argparse.Namespace) -> int:
     from prometheus_client import CollectorRegistry
 
     from atoll_syncer.background import start_threads
+    from atoll_syncer.exporting import keep_taking
     from atoll_syncer.metrics import Metrics
     from atoll_syncer.numbers.values import Values
     from atoll_syncer.outside import Machine
@@ -174,6 +176,9 @@ async def serve(flags: argparse.Namespace) -> int:
         clock=time.monotonic,
         server=server,
     )
+    if run_file.export_every is not None and client is None:
+        endpoints, folder = flags.endpoints.split(","), Path(flags.export)
+        machine = replace(machine, keep_exporting=partial(keep_taking, run_file, endpoints, folder))
     structlog.get_logger().info("listens", shard=flags.shard, port=port)
     return int(await serve_shard(machine, stop_signals()))
 

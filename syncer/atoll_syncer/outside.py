@@ -6,7 +6,7 @@ with symbols in place of tensors.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -140,6 +140,7 @@ class Exporter(Protocol):
 
 
 Asker = Callable[[Any], Awaitable[Any]]  # a request to the registrar; None: it does not answer
+KeepExporting = Callable[[Callable[[], int]], Coroutine[Any, Any, None]]  # by the tick
 MakeValues = Callable[[Layout, int, Sync], Values]  # of one shard
 
 
@@ -164,6 +165,7 @@ class Machine:
     clock: Callable[[], float]  # monotonic seconds
     server: Any  # a grpc.aio.Server whose port is bound, not started
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
+    keep_exporting: KeepExporting | None = None  # of the registrar, where a schedule is given
     expected: Expected = NOBODY  # the job's learners, as far as they are known
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
     new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits

@@ -79,6 +79,8 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
     health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)
     await driver.start()
     await machine.server.start()
+    if machine.keep_exporting is not None:
+        driver.background.spawn(machine.keep_exporting(lambda: driver.shard.state.clock.tick))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("serving", shard=machine.shard, epoch=driver.shard.history.epoch)
     return driver, health

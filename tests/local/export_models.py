@@ -2,7 +2,9 @@
 
 # ruff: noqa: PLC0415 - each learner imports the library of its own model only
 
+import os
 import sys
+import time
 from typing import Any
 
 import torch
@@ -140,6 +142,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             learner.step(tokens=48, loss=loss)
+            time.sleep(float(os.environ.get("PAUSE", "0")))  # a training that takes its time
         torch.save(model.state_dict(), f"{folder}/{learner.slot}.pt")
 
 

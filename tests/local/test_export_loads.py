@@ -1,6 +1,7 @@
 """What people get: the export loads into their own model and their library, with every value."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from local.background import running
 from local.command import run_atoll
 from local.export_models import MODELS, VOCABULARY, make
 
@@ -34,6 +36,7 @@ spec:
         containers:
           - name: learner
             command: [{python}, {script}, {kind}, {folder}, {folder}/notes.txt]
+            env: [{{name: PAUSE, value: "{pause}"}}]
 """
 
 
@@ -77,11 +80,16 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
 
 def train(kind: str, folder: Path) -> None:
     """The learners leave their state dicts in the folder."""
+    run_atoll(manifest(kind, folder), folder / "out")
+
+
+def manifest(kind: str, folder: Path, pause_seconds: float = 0.0) -> Path:
     (folder / "notes.txt").write_text("of the user's\n")
     script = Path(__file__).with_name("export_models.py")
     names = {"name": kind, "kind": kind, "folder": folder, "script": script}
-    (folder / "job.yaml").write_text(JOB.format(seed=SEED, python=sys.executable, **names))
-    run_atoll(folder / "job.yaml", folder / "out")
+    names |= {"python": sys.executable, "seed": SEED, "pause": pause_seconds}
+    (folder / "job.yaml").write_text(JOB.format(**names))
+    return folder / "job.yaml"
 
 
 def logits(model: Any) -> Tensor:
@@ -136,3 +144,49 @@ def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jo
     loaded = PeftModel.from_pretrained(make("gpt2", SEED), job.export)
     assert torch.equal(logits(loaded), logits(job.own()))
     assert not torch.equal(logits(loaded), logits(make("gpt2", SEED))), "it has learned something"
+
+
+def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path: Path) -> None:
+    job, out = manifest("gpt2", tmp_path, pause_seconds=0.1), tmp_path / "out"
+    more = ("--set", "spec.steps=150", "--set", "spec.export={everySteps: 10}")
+    with running(job, out, *more, "--set", "spec.syncer.shards=2") as run:
+        steps = out / "export"
+        run.until(lambda: taken(steps), "an export on the schedule")
+        said = export(out, tmp_path / "now")
+        assert "the model at tick" in said
+        again = export(out, tmp_path / "now", code=2)
+        assert "is not empty; give a new folder" in again
+        first = taken(steps)[0]
+        run.until(lambda: first not in taken(steps), "the removal of the oldest")
+    seen = json.loads((tmp_path / "now" / "model.safetensors.index.json").read_text())
+    assert 10 <= seen["metadata"]["tick"] < 150
+    assert len(taken(steps)) <= 3
+    for folder in (tmp_path / "now", steps / f"step-{taken(steps)[-1]}"):
+        make("gpt2", 0).load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+        assert torch.isfinite(logits(AutoModelForCausalLM.from_pretrained(folder))).all()
+        assert (folder / "notes.txt").exists()
+        assert not list(folder.glob("parts"))
+    stopped = export(out, tmp_path / "then", code=2)
+    assert "is stopped, and has not come to its end; go on with" in stopped
+
+
+def test_the_export_of_a_run_that_is_over_is_its_final_model(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs("gpt2")
+    assert "the final model" in export(job.folder / "out", tmp_path / "copy")
+    same = load_file(tmp_path / "copy" / "model.safetensors")
+    assert all(equal(v, same[k]) for k, v in load_file(job.export / "model.safetensors").items())
+
+
+def taken(exports: Path) -> list[int]:
+    """The steps of which there is an export."""
+    return sorted(int(path.name.removeprefix("step-")) for path in exports.glob("step-*"))
+
+
+def export(run: Path, out: Path, *, code: int = 0) -> str:
+    """What `atoll export` says."""
+    atoll = Path(sys.executable).with_name("atoll")
+    done = subprocess.run(
+        [atoll, "export", run, "--out", out], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr

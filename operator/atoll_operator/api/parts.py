@@ -252,14 +252,25 @@ class Checkpoint(Model):
 
 
 class Export(Model):
-    """Where the final model goes."""
+    """Where the final model goes, and whether there are exports before it."""
 
     url: str = Field(
+        default="",
         max_length=2048,
-        pattern=r"^[a-z0-9]+://.+$",
+        pattern=r"^([a-z0-9]+://.+)?$",
         description=(
-            "file:///FOLDER, a folder that spec.syncer.template mounts in every shard. Object"
-            " stores are not supported yet. `atoll run` always writes to the run folder."
+            "file:///FOLDER, a folder that spec.syncer.template mounts in every shard. Left out,"
+            " the model stays on the volume of the only shard, if that has one. Object stores are"
+            " not supported yet. `atoll run` always writes to the run folder."
+        ),
+    )
+    every_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=COUNT_MAX,
+        description=(
+            "Steps between two exports while the job trains, each into a folder step-N beside the"
+            " final model. The last 3 stay. Left out, there is only the final one."
         ),
     )
 

@@ -33,6 +33,7 @@ def run_file(job: Job) -> RunFile:
         seed=spec.seed,
         steps=spec.steps,
         tokens=spec.tokens,
+        export_every=spec.export.every_steps if spec.export else None,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
         sync=Sync(
             fragments=sync.fragments,

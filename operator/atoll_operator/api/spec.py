@@ -176,6 +176,11 @@ class Spec(Model):
     )
 
     @property
+    def export_url(self) -> str:
+        """Where the final model goes; empty: it stays on the volume of the only shard."""
+        return self.export.url if self.export else ""
+
+    @property
     def learners(self) -> int:
         """Number of learners of all regions."""
         return sum(region.learners for region in self.regions)

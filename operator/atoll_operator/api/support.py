@@ -65,13 +65,13 @@ def on_a_cluster(job: Job) -> SpecError | None:
         return _not_yet("spec.learner.hosts", "use 1: a learner is one pod")
     if spec.syncer.storage.type is StorageType.OBJECT_STORE:
         return _not_yet("spec.syncer.storage.type", "use PersistentVolumeClaim or Ephemeral")
-    if spec.export is not None and not spec.export.url.startswith("file:///"):
+    if spec.export_url and not spec.export_url.startswith("file:///"):
         remedy = "use file:///FOLDER, a folder that spec.syncer.template mounts"
         return _not_yet("spec.export.url", remedy)
-    if spec.export is None and spec.syncer.shards > 1:
+    if not spec.export_url and spec.syncer.shards > 1:
         problem = "is missing: several shards need a folder that they share"
         remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts"
-        return SpecError("spec.export", problem, remedy)
+        return SpecError("spec.export.url" if spec.export else "spec.export", problem, remedy)
     return None
 
 
@@ -103,7 +103,7 @@ def without_effect_here(job: Job) -> list[str]:
         "spec.syncer.endpoints": bool(spec.syncer.endpoints),
         "spec.syncer.template": "template" in spec.syncer.model_fields_set,
         "spec.failure": "failure" in spec.model_fields_set,
-        "spec.export": spec.export is not None,
+        "spec.export.url": bool(spec.export_url),
         "spec.ttlSecondsAfterFinished": spec.ttl_seconds_after_finished is not None,
         "spec.activeDeadlineSeconds": spec.active_deadline_seconds is not None,
     }

@@ -9,6 +9,7 @@ more module with one function, and one line in `app.py`.
     run.py        trains on this machine
     status.py     the status of a run folder
     logs.py       what the processes of a run folder or of a job in a cluster have written
+    export.py     the model of a run as it is now
     evaluate.py   `atoll eval`: the held-out loss of an exported byte model
     reading.py    a manifest's file becomes a job
 """

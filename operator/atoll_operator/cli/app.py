@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from atoll_operator.cli.evaluate import evaluate
+from atoll_operator.cli.export import export
 from atoll_operator.cli.logs import logs
 from atoll_operator.cli.run import run
 from atoll_operator.cli.status import status
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(status)
 app.command()(logs)
+app.command()(export)
 app.command()(validate)
 app.command(name="eval", context_settings={"ignore_unknown_options": True})(evaluate)
 

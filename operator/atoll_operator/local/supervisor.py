@@ -229,10 +229,18 @@ class Supervisor:
                 "pid": child.process.pid if child.process else None,
                 "instance": child.instance,
                 "restarts": child.restarts,
+                **_endpoint(child.planned),
             }
             for child in self.children
         ]
         write_json(self.out / "processes.json", rows)
+
+
+def _endpoint(planned: Planned) -> dict[str, str]:
+    """Where a shard listens; of a process that is none, nothing."""
+    if planned.role != "shard":
+        return {}
+    return {"endpoint": planned.env[Env.ENDPOINTS].split(",")[int(_name(planned))]}
 
 
 def backoff_seconds(attempt: int) -> float:

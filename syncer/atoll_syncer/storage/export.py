@@ -15,6 +15,7 @@ a reader that finds it finds the whole model. Parts are removed after that.
 """
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +47,50 @@ class Part:
 
     file: str
     digest: str
+
+
+class PartFile:
+    """A part that is written slice by slice, in any order: what `write_part` writes at once.
+
+    Raises StoreFull and StoreUnavailable, everywhere.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, shard: int, layout: Layout, dtype: torch.dtype
+    ) -> None:
+        self.name = f"{PARTS}/{run}-shard-{shard:03d}.safetensors"
+        self.path = folder / self.name
+        shapes = {
+            _slice_name(owned.fragment): (
+                torch.float32 if owned.form.exact else dtype,
+                (owned.element_count,),
+            )
+            for owned in layout.shard_slices(shard)
+        }
+        header = encode_header(shapes, {"run": run, "shard": str(shard)})
+        self._offsets: dict[str, int] = {}
+        offset = len(header)
+        for name, (each, (count,)) in shapes.items():
+            self._offsets[name] = offset
+            offset += count * each.itemsize
+        with storage_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_bytes(header)
+            os.truncate(self.path, offset)
+
+    def write(self, fragment: int, values: torch.Tensor) -> None:
+        """The values of one slice, [n] in the type that its form says."""
+        with storage_errors(self.path), self.path.open("r+b") as file:
+            file.seek(self._offsets[_slice_name(fragment)])
+            file.write(byte_view(values.contiguous()))
+
+    def done(self) -> Part:
+        """All slices are written."""
+        digest = hashlib.sha256()
+        with storage_errors(self.path), self.path.open("rb") as file:
+            while data := file.read(READ_BYTES):
+                digest.update(data)
+        return Part(file=self.name, digest=digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

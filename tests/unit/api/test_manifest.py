@@ -110,7 +110,7 @@ def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:
     assert lines == [
         "spec.suspend is for clusters only",
         "spec.failure is for clusters only",
-        "spec.export is for clusters only",
+        "spec.export.url is for clusters only",
         "spec.activeDeadlineSeconds is for clusters only",
     ]
     assert support.without_effect_here(parse(MANIFEST)) == []

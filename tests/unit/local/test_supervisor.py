@@ -127,12 +127,14 @@ def test_a_kill_is_no_failure_of_its_own(run_of: Start) -> None:
 
 
 def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_path: Path) -> None:
-    shard = Planned(role="shard", name="shard-3", command=exiting(75).command, env={})
+    env = {"ATOLL_ENDPOINTS": "here:1,here:2,here:3,here:4"}
+    shard = Planned(role="shard", name="shard-3", command=exiting(75).command, env=env)
     run = run_of(shard)
     assert run.start()
     (row,) = json.loads((tmp_path / "processes.json").read_text())
     assert row["role"] == "shard"
     assert row["shard"] == 3
+    assert row["endpoint"] == "here:4"
     assert row["restarts"] == 0
     assert row["pid"] == (run.child.process and run.child.process.pid)
     run.end()

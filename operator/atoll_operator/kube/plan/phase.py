@@ -110,8 +110,8 @@ def export_url(job: Job) -> str:
 
     `pvc://CLAIM/PATH` is a folder of the volume of a claim.
     """
-    if job.spec.export is not None:
-        return job.spec.export.url
+    if job.spec.export_url:
+        return job.spec.export_url
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
     claim = shard_name(job.claims_of, 0)
     return f"pvc://{claim}/{job.folder}/{EXPORT_FOLDER}" if durable else ""

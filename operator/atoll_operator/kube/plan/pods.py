@@ -104,8 +104,8 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     """
     folder = f"{DATA_FOLDER}/{uid}"
     export = (
-        job.spec.export.url.removeprefix("file://")
-        if job.spec.export
+        job.spec.export_url.removeprefix("file://")
+        if job.spec.export_url
         else f"{folder}/{EXPORT_FOLDER}"
     )
     env = of_shard(

@@ -1,0 +1,77 @@
+"""Where the shards of a job in a cluster are, for `atoll export JOB`: by a person's own rights.
+
+It reads what a shard's pod was started with: the list of endpoints, and the ConfigMap that holds
+the run file.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from kubernetes import client
+
+from atoll_operator.kube.logs import CALL_SECONDS_MAX, REMEDY, connect
+from atoll_operator.kube.names import RUN_FILE, SHARD_ROLE
+from atoll_operator.kube.plan.pods import RUN_VOLUME
+from atoll_protos.environment import Env
+from atoll_protos.errors import SpecError
+from atoll_protos.names import Label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """What an observer of the job needs to know, and a pod from which its shards are reachable."""
+
+    run_file: str
+    endpoints: list[str]
+    namespace: str
+    pod: str
+
+
+def shards_of(job: str, namespace: str, context: str) -> Shards:
+    """Raises SpecError for a job without shards, and for a cluster that does not answer."""
+    logs = connect(job, namespace, context)
+    selector = f"{Label.JOB}={job},{Label.ROLE}={SHARD_ROLE}"
+    try:
+        listed = logs.core.list_namespaced_pod(
+            logs.namespace, label_selector=selector, _request_timeout=CALL_SECONDS_MAX
+        )
+        if not listed.items:
+            problem = f"has no shards in the namespace {logs.namespace}"
+            remedy = "a job that is over has none: its status.exportURL says where the model is"
+            raise SpecError(job, problem, remedy)
+        pod = min(listed.items, key=lambda each: str(each.metadata.name))
+        name = _config_map(pod)
+        found = logs.core.read_namespaced_config_map(
+            name, logs.namespace, _request_timeout=CALL_SECONDS_MAX
+        )
+    except client.ApiException as error:
+        raise SpecError(job, f"the cluster says {error.status} {error.reason}", REMEDY) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
+    return Shards(
+        run_file=found.data[RUN_FILE],
+        endpoints=_endpoints(pod),
+        namespace=logs.namespace,
+        pod=pod.metadata.name,
+    )
+
+
+def _config_map(pod: Any) -> str:
+    """The one that holds the run file."""
+    for volume in pod.spec.volumes or ():
+        if volume.name == RUN_VOLUME and volume.config_map is not None:
+            return str(volume.config_map.name)
+    raise SpecError(
+        pod.metadata.name, "mounts no run file", "use the atoll of the operator's version"
+    )
+
+
+def _endpoints(pod: Any) -> list[str]:
+    for container in pod.spec.containers:
+        for variable in container.env or ():
+            if variable.name == Env.ENDPOINTS and variable.value:
+                return str(variable.value).split(",")
+    raise SpecError(
+        pod.metadata.name, f"has no {Env.ENDPOINTS}", "use the atoll of the operator's version"
+    )

@@ -1,0 +1,103 @@
+"""`atoll export JOB`: where the shards are, from what a shard's pod was started with."""
+
+import subprocess
+from types import SimpleNamespace as Of
+from typing import Any
+
+import pytest
+from kubernetes import client
+from typer.testing import CliRunner
+
+from atoll_operator import cli
+from atoll_operator.kube import shards
+from atoll_operator.kube.plan.pods import RUN_VOLUME
+from atoll_protos.errors import SpecError
+
+
+def pod(name: str, *, run_volume: str = RUN_VOLUME, endpoints: str = "s-0:7000,s-1:7000") -> Of:
+    variables = [Of(name="OTHER", value=None), Of(name="ATOLL_ENDPOINTS", value=endpoints)]
+    volumes = [
+        Of(name="data", config_map=None),
+        Of(name=run_volume, config_map=Of(name="tiny-run-1")),
+    ]
+    spec = Of(volumes=volumes, containers=[Of(env=variables)])
+    return Of(metadata=Of(name=name), spec=spec)
+
+
+class Core:
+    """The parts of the API that are asked."""
+
+    def __init__(self, *pods: Of) -> None:
+        self.pods = pods
+        self.refused = 0
+
+    def list_namespaced_pod(self, namespace: str, label_selector: str, **_: Any) -> Of:
+        assert (namespace, label_selector) == ("team", "atoll.dev/job=tiny,atoll.dev/role=shard")
+        if self.refused:
+            raise client.ApiException(status=self.refused, reason="Forbidden")
+        return Of(items=list(self.pods))
+
+    def read_namespaced_config_map(self, name: str, namespace: str, **_: Any) -> Of:
+        assert (name, namespace) == ("tiny-run-1", "team")
+        return Of(data={"run.json": "{}"})
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch) -> Core:
+    made = Core(pod("tiny-shard-1-0"), pod("tiny-shard-0-0"))
+    monkeypatch.setattr(shards, "connect", lambda *_: Of(core=made, namespace="team"))
+    return made
+
+
+def test_endpoints_and_run_file_are_those_of_a_shards_pod(core: Core) -> None:
+    assert shards.shards_of("tiny", "", "") == shards.Shards(
+        run_file="{}", endpoints=["s-0:7000", "s-1:7000"], namespace="team", pod="tiny-shard-0-0"
+    )
+
+
+def test_a_job_without_shards_says_where_its_model_is(core: Core) -> None:
+    core.pods = ()
+    with pytest.raises(SpecError, match=r"has no shards in the namespace team.*status\.exportURL"):
+        shards.shards_of("tiny", "", "")
+
+
+def test_a_refusal_of_the_cluster_is_one_sentence(core: Core) -> None:
+    core.refused = 403
+    with pytest.raises(SpecError, match="the cluster says 403 Forbidden"):
+        shards.shards_of("tiny", "", "")
+
+
+@pytest.mark.parametrize("strange", [pod("x", run_volume="other"), pod("x", endpoints="")])
+def test_a_pod_of_another_version_is_named(core: Core, strange: Of) -> None:
+    core.pods = (strange,)
+    with pytest.raises(SpecError, match="use the atoll of the operator's version"):
+        shards.shards_of("tiny", "", "")
+
+
+@pytest.mark.usefixtures("core")
+def test_shards_that_cannot_be_reached_from_here_are_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Of:
+        asked.append(command)
+        return Of(returncode=75)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    done = CliRunner().invoke(cli.app, ["export", "tiny", "--out", str(tmp_path / "model")])
+    assert done.exit_code == 75
+    assert asked[0][asked[0].index("--endpoints") + 1] == "s-0:7000,s-1:7000"
+    assert "kubectl exec -n team tiny-shard-0-0 -- python -m atoll_syncer.exporting" in done.output
+    assert "spec.export.everySteps" in done.output
+    assert list(tmp_path.iterdir()) == [], "the copy of the run file is removed"
+
+
+def test_a_folder_that_is_no_run_and_one_that_is_full_are_refused(tmp_path: Any) -> None:
+    for arguments in (["export", str(tmp_path), "--out", str(tmp_path / "x")],):
+        done = CliRunner().invoke(cli.app, arguments)
+        assert isinstance(done.exception, SpecError)
+        assert "holds no run" in str(done.exception)
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(cli.app, ["export", "tiny", "--out", str(tmp_path)])
+    assert "is not empty" in str(done.exception)
