@@ -227,7 +227,7 @@ async def take(run_file: RunFile, endpoints: Sequence[str], out: Path) -> int:
             readers = [Reader(n, endpoint, stack) for n, endpoint in enumerate(endpoints)]
             await asyncio.gather(*(reader.join(run_file) for reader in readers))
             welcome = readers[REGISTRAR_SHARD].welcome
-            layout = from_model(welcome.model, run_file.sync.fragments, run_file.shards)
+            layout = from_model(welcome.model, run_file.layout)
             encoding = base_encoding(run_file.sync.wire_down)
             target = await asyncio.to_thread(Target, hidden, welcome.run, layout, encoding)
             await asyncio.gather(*(each.read(layout, encoding, target) for each in readers))

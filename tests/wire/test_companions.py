@@ -37,7 +37,7 @@ async def seeded(one: Peer) -> None:
     if answer.welcome.needs_model:
         await one.call.write(pb.ToShard(model=one.layout.to_model()))
     await one.until("send_seed")
-    for fragment in range(RUN_FILE.sync.fragments):
+    for fragment in range(one.layout.fragments):
         await one.send(one.frames(fragment))
     assert not (await one.until("send_companion")).changed
 
@@ -54,7 +54,7 @@ def test_a_companion_that_a_restart_cuts_off_is_asked_for_again_and_reaches_an_e
             with pytest.raises(ExportError, match="nowhere:1"):
                 await take(RUN_FILE, ["nowhere:1"], tmp_path / "none")
             await one.send(part(data, 0))
-            await until(lambda: stored(tmp_path) == RUN_FILE.sync.fragments + 1)
+            await until(lambda: stored(tmp_path) == one.layout.fragments + 1)
 
     async def second(endpoint: str) -> None:
         async with peer(endpoint, "here-0") as one:
