@@ -101,9 +101,13 @@ def is_permanent(code: int | None) -> bool:
     return code is not None and code in EXITS and EXITS[code].permanent
 
 
+# Signals that a process brings upon itself, such as SIGSEGV and SIGABRT; all others are kills.
+CRASHES: Final = frozenset({-4, -5, -6, -7, -8, -11, -31})
+
+
 def is_failure(code: int) -> bool:
-    """Whether an exit counts as a failure. A negative code, a signal, is a kill and does not."""
-    return EXITS[code].failure if code in EXITS else code > 0
+    """Whether an exit counts as a failure; a negative code is a signal, and a kill does not."""
+    return EXITS[code].failure if code in EXITS else code > 0 or code in CRASHES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

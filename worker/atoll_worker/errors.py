@@ -6,10 +6,13 @@ docs/operating.md, as the runner `atoll-worker` does.
 """
 
 import sys
+import traceback
 from types import TracebackType
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+
+OURS = frozenset({"atoll", "atoll_protos", "atoll_worker"})
 
 
 class LearnerError(RuntimeError):
@@ -64,10 +67,21 @@ class ExitCodes:
         if not known or self.previous is not sys.__excepthook__:
             self.previous(kind, error, trace)
         if known:
-            sys.stderr.write(f"SpecError: {error}\n")
+            sys.stderr.write(f"SpecError: {error}{place_of(trace)}\n")
             raise SystemExit(int(ExitCode.BAD_INPUT))
         if isinstance(error, LearnerError):
             raise SystemExit(error.exit_code)
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """Where the user's code was, as ` (FILE:LINE)`; empty if that is no file."""
+    found = ""
+    for frame, line in traceback.walk_tb(trace):
+        file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        ours = package.partition(".")[0] in OURS or "site-packages" in file
+        if not ours and not file.startswith("<"):
+            found = f" ({file}:{line})"
+    return found
 
 
 def install_excepthook() -> None:

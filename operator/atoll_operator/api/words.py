@@ -11,6 +11,8 @@ of destructors. So every line is read as one of these:
                  the last frame outside of libraries is its place in the user's code
     JSON         a line of a program of Atoll: with `problem` and `remedy`, with an exception, or
                  with the level error it is a reason; with another level it is none
+    fault        "Fatal Python error" with the frames behind it, the newest first, and what C++ says
+                 of an exception that nobody has caught
     aside        a traceback behind "Exception ignored in", "Exception in thread" and the like:
                  it ends no process
     wrapper      the traceback of a launcher (torchrun, accelerate), which says only that the
@@ -39,6 +41,9 @@ ASIDE = re.compile(
 )
 WRAPPER = re.compile(r"^(?:\w+\.)*(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
 OURS = re.compile(r"^(?:atoll_(?:protos|worker)\.(?:\w+\.)*)?(?:SpecError|LearnerError): ")
+FATAL = re.compile(r"^Fatal Python error: |^\s+what\(\): ")
+FAULTS: Final = ("Fatal Python error: ", "what(): ")
+NEWEST_FIRST = "(most recent call first)"
 INTERRUPT = re.compile(r"^KeyboardInterrupt\b")
 NOISE = re.compile(
     r"""\d+%\||\bit/s\]|\bs/it\]|\[\d+:\d+<       # progress bars
@@ -120,6 +125,11 @@ def _traceback(lines: list[str], at: int, found: _Found) -> int:
         if frame := FRAME.match(lines[at]):
             frames.append((frame["file"], frame["line"]))
         at += 1
+    if head and head[-1].rstrip(":").endswith(NEWEST_FIRST):  # of a fault, or of another thread
+        fault = found.reason is not None and found.reason.text.startswith(FAULTS)
+        if found.reason and fault and head[-1].startswith("Current thread"):
+            found.reason = LastWords(text=found.reason.text, where=_place(frames[::-1]))
+        return at
     if at == len(lines):  # cut short by a kill
         return at
     title = lines[at].strip()
@@ -148,8 +158,9 @@ def _line(line: str, found: _Found) -> None:
             _json(value, line, found)
             return
     words = LastWords(text=_short(OURS.sub("", line.strip())))
-    if OURS.match(line):
-        found.reason = words  # of a script that a SpecError has ended
+    told = found.reason is not None and found.reason.text.startswith(FAULTS[1])
+    if OURS.match(line) or (FATAL.match(line) and not told):
+        found.reason = words  # of a script that a SpecError or a fault has ended
     elif line[0].isspace() or NOISE.search(line) or line.startswith("Traceback (most recent"):
         found.noise = words
     else:

@@ -10,6 +10,8 @@ last words and its log, and a process is given up
     the third time    when it returned three times before the job was final
     the fifth time    when it failed five times in a row, however
 
+Failures are exits with an error, and signals that a process brings upon itself, such as SIGSEGV.
+
 A start that lasted a minute begins the counts of failures anew; returns are counted in all starts,
 since an epoch may take hours. A kill is no failure, so chaos never gives a process up.
 

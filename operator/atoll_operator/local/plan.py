@@ -47,6 +47,7 @@ def processes(
         **of_process(run_file=str(out / "run.json"), endpoints=endpoints),
         Env.TELEMETRY_DIR: str(out),
         "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
+        "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault
         "OMP_NUM_THREADS": "1",
     }
 

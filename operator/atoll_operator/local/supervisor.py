@@ -218,7 +218,7 @@ class Supervisor:
             child.ended = f"ended ({how}) and is started again: {words_of(end)}"
             self.report(f"{name} {child.ended}; {log}")
         elif code != ExitCode.FINAL:
-            words = f": {end.words}" if code > 0 and end.words.text else ""
+            words = f": {end.words}; {log}" if code > 0 and end.words.text else ""
             self.report(f"{name} ended ({how}) and is started again{words}")
 
     def _write(self) -> None:

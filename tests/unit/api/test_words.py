@@ -81,6 +81,23 @@ def test_an_exception_is_found_whatever_stands_around_it(log: str) -> None:
         (IN_A_WORKER, "ValueError: no record 7 (/home/me/data.py:5)"),
         ("step 1\nno data at /x\n", "no data at /x"),
         ("step 1\n  an indented line\n", "step 1"),
+        (
+            "Fatal Python error: Segmentation fault\n\nThread 0x7f5390 (most recent call first):\n"
+            '  File "/usr/lib/python3.11/threading.py", line 9 in wait\n\n'
+            "Current thread 0x7f5391 (most recent call first):\n"
+            '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+            '  File "/a/train.py", line 3 in f\n  File "/a/train.py", line 4 in <module>\n\n'
+            "Extension modules: numpy, torch._C (total: 9)\n",
+            "Fatal Python error: Segmentation fault (/a/train.py:3)",
+        ),
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n"
+            "  what():  CUDA error: an illegal memory access was encountered\n"
+            "Exception raised from c10_cuda_check at Exception.cpp:44\n"
+            "Fatal Python error: Aborted\n\nCurrent thread 0x7f5391 (most recent call first):\n"
+            '  File "/a/train.py", line 3 in f\n  File "/a/train.py", line 4 in <module>\n',
+            "what():  CUDA error: an illegal memory access was encountered (/a/train.py:3)",
+        ),
         ("SpecError: tokens: is 0; give the tokens\nbye\n", "tokens: is 0; give the tokens"),
         ("python: can't open file 'train.py': [Errno 2]\n", "python: can't open file 'train.py'"),
         ('{"field": "data", "problem": "x", "remedy": "y", "event": "bad"}\n', "data: x; y"),

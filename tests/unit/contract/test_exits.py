@@ -40,7 +40,10 @@ def test_a_permanent_exit_has_a_reason_and_a_remedy_for_the_condition(row: Exit)
 
 @pytest.mark.parametrize(
     ("code", "failure"),
-    [(0, False), (1, True), (64, True), (70, True), (75, False), (77, False), (-9, False)],
+    [
+        *((0, False), (1, True), (64, True), (70, True), (75, False), (77, False)),
+        *((-2, False), (-6, True), (-9, False), (-11, True), (-15, False)),  # signals
+    ],
 )
 def test_what_counts_as_a_failure_in_a_row(code: int, failure: bool) -> None:
     assert is_failure(code) is failure

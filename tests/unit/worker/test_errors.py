@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,17 @@ def test_a_spec_error_is_one_line_and_exit_code_64() -> None:
     assert done.stderr.splitlines()[1:] == [
         "SpecError: tokens: is 0; give the tokens trained since the last step"
     ]
+
+
+def test_a_spec_error_names_the_line_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"{PRELUDE}\n\nwith atoll.Learner(torch.nn.Linear(2, 2)) as learner:\n"
+        "    learner.step(tokens=0)\n"
+    )
+    done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
+    line = len(script.read_text().splitlines())
+    assert done.stderr.endswith(f"since the last step ({script}:{line})\n")
 
 
 def test_job_installs_it_too() -> None:

@@ -206,6 +206,7 @@ def _container(
         _from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},  # a log is complete when the process ends
+        {"name": "PYTHONFAULTHANDLER", "value": "1"},  # and says where a fault has ended it
         *env,
     ]
     every = [*needed, *container.get("env", [])]

@@ -49,11 +49,11 @@ from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.phase import export_url, last_words, said_by
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation, retry_of
+from atoll_operator.kube.plan.suspects import KILLED
 from atoll_protos.exits import RETURNED, is_failure
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot be reached
-KILLED = 128  # exit codes from here on are signals
 BUSY_WRITES = 10  # within a minute: then even changes of conditions are written more seldom
 BUSY_SECONDS = 5.0
 
@@ -256,7 +256,8 @@ def _comes_back(pod: Pod) -> bool:
     """Whether a learner's container runs again after an end that was no kill and not asked for."""
     if pod.role != LEARNER_ROLE or not pod.runs or pod.exit_code is None or pod.terminating:
         return False
-    return RETURNED in pod.exit_message or (is_failure(pod.exit_code) and pod.exit_code < KILLED)
+    failed = is_failure(pod.exit_code) and pod.exit_code not in KILLED
+    return failed or RETURNED in pod.exit_message
 
 
 def unbound_claims(children: Iterable[Object]) -> list[str]:
