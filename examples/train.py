@@ -1,7 +1,8 @@
 """Your own PyTorch loop as a learner of a job: only lines with `atoll` or `learner` are Atoll's.
 
-    python examples/train.py                          alone, for 100 steps: to see that it works
-    atoll run examples/script.yaml --out runs/script  as two learners
+    python examples/train.py                                 alone, for 100 steps
+    atoll run examples/train.py --learners 2 --steps 400     as two learners
+    atoll run examples/script.yaml                           the same with a manifest that says more
 
 `atoll run` starts one process of this file per learner, and the operator one pod; the environment
 tells each which slot of which job it is. A script must do four things:

@@ -69,7 +69,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
 @pytest.fixture(scope="module")
 def out(here: Here) -> Path:
     """The folder of the run of a script."""
-    few = ("--steps", "40", "--gpus-per-learner", "1", "--set", "spec.sync.fragments=2")
+    few = ("--steps", "40", "--gpus-per-learner", "1")
     regions = ("--regions", "us,eu")
     done = here.atoll("run", "train.py", *few, *regions, "--output", "lines", "--", "--width", "12")
     (folder,) = (here.folder / "runs").glob("train-*")
@@ -122,7 +122,7 @@ def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curve
 ) -> None:
     out = here.folder / "killed"
     atoll = str(Path(sys.executable).with_name("atoll"))
-    slow = ("--set", "spec.sync.fragments=2", "--", "--pause", "0.1")
+    slow = ("--", "--pause", "0.1")
     command = [atoll, "run", "train.py", "--steps", "80", "--out", str(out), "--output", "lines"]
     with subprocess.Popen(
         [*command, *slow], cwd=here.folder, env=here.variables, stderr=subprocess.DEVNULL

@@ -132,7 +132,7 @@ def picture(seen: Snapshot) -> "RenderableType":
         table.add_column(column)
     for row in slot_rows(seen.job, seen.replies[0]):
         table.add_row(*row)
-    title = Text(seen.job.name, style="bold").append(f"  {reached(seen)}", style="not bold")
+    title = Text(f"{seen.job.name}  ", style="bold").append(reached(seen), style="not bold")
     return Group(title, Text(machinery(seen)), table)
 
 
