@@ -79,7 +79,13 @@ def callback_of(trainer: Any) -> AtollCallback:
 
 
 def fit(
-    module: Any, folder: Path, *more: Any, data: Any = None, library: Any = pl, **arguments: Any
+    module: Any,
+    folder: Path,
+    *more: Any,
+    data: Any = None,
+    library: Any = pl,
+    checkpoint: Path | None = None,
+    **arguments: Any,
 ) -> Any:
     """Train; returns the trainer."""
     defaults = {
@@ -97,7 +103,7 @@ def fit(
         **{**defaults, **arguments},
     )
     loader = DataLoader(Numbers() if data is None else data, BATCH, shuffle=data is None)
-    trainer.fit(module, loader)
+    trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
     return trainer
 
 
@@ -183,10 +189,24 @@ def test_a_slot_that_is_not_the_first_saves_no_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone(monkeypatch, 4)
-    monkeypatch.setattr("atoll_worker.settings.Job.index", 1)
+    monkeypatch.setattr("atoll_worker.settings.Job.slots", ("another-0", "alone-0"))
     saver = ModelCheckpoint(save_top_k=-1, save_last=True, every_n_train_steps=1)
     fit(Module(), tmp_path, saver, enable_checkpointing=True)
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_checkpoint_gives_neither_rates_nor_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 8)
+    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    fit(Module(), tmp_path, saver, enable_checkpointing=True)
+    module = Module()
+    fit(module, tmp_path, checkpoint=tmp_path / "last.ckpt")
+    assert [tick for tick, _ in module.rates] == list(range(8))
+    assert [rate for _, rate in module.rates] == pytest.approx(
+        [RATE * (1 - n / 8) for n in range(8)]
+    )
 
 
 class ByHand(Module):

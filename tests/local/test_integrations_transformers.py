@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from atoll import SpecError
 from atoll.integrations.transformers import AtollCallback
-from local.numbers_data import BATCH, RATE, Line, Numbers, Stream, continues
+from local.numbers_data import BATCH, RATE, SAMPLES, Line, Numbers, Stream, continues
 from local.one_shard import SLOT, one_shard
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
@@ -79,25 +79,23 @@ def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 
 def test_a_trainer_that_is_started_again_goes_on_with_its_next_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        alone(patch, 2 * STEPS)
-        whole, _ = trainer_of(tmp_path)
-        whole.train()
-    assert len(set(whole.model.seen[:10])) == 10  # an epoch, in an order that is not the data's
-    assert whole.model.seen[:10] != sorted(whole.model.seen[:10])
-    assert whole.model.seen[10:20] != whole.model.seen[:10]
-
     with one_shard(tmp_path, steps=STEPS) as shard:
         first, _ = trainer_of(tmp_path, stop_after=STOP_AFTER)
         first.train()
         second, watch = trainer_of(tmp_path)
         second.train()
 
-    assert first.model.seen == whole.model.seen[: len(first.model.seen)]
-    assert 0 < watch.cursor <= len(first.model.seen)
-    assert continues(second.model.seen, watch.cursor, whole.model.seen)
+    seen = first.model.seen
+    assert len(set(seen[:10])) == 10  # an epoch, in an order that is not the data's
+    assert seen[:10] != sorted(seen[:10])
+    assert seen[10:20] != seen[:10]
+    assert 0 < watch.cursor <= len(seen)
+    assert continues(second.model.seen, watch.cursor, seen)
+    border = -watch.cursor % 10
+    epoch = second.model.seen[border : border + 10]
+    assert len({number for batch in epoch for number in batch}) == SAMPLES
     for tick, rate in watch.rates:
         assert rate == pytest.approx(RATE * max(0, 1 - tick / STEPS))  # the schedule is linear
     assert watch.rates[-1][0] >= STEPS - 2
@@ -176,6 +174,33 @@ def test_a_users_own_optimizer_and_schedule_follow_the_tick(
         callbacks=[callback, watch],
     ).train()
     assert watch.rates == [(tick, 0.5**tick) for tick in range(8)]
+
+
+def test_a_checkpoint_gives_neither_rates_nor_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 8)
+    first, _ = trainer_of(tmp_path, save_strategy="steps", save_steps=6)
+    first.train()
+    second, watch = trainer_of(tmp_path)
+    second.train(resume_from_checkpoint=str(tmp_path / "output" / "checkpoint-6"))
+    assert [tick for tick, _ in watch.rates] == list(range(8))
+    assert [rate for _, rate in watch.rates] == pytest.approx(
+        [RATE * (1 - n / 8) for n in range(8)]
+    )
+    assert second.model.seen == first.model.seen
+
+
+def test_a_slot_that_is_not_the_first_saves_in_its_own_folder_and_no_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 4)
+    monkeypatch.setattr("atoll_worker.settings.Job.slots", ("another-0", "alone-0"))
+    trainer, _ = trainer_of(tmp_path, save_strategy="steps", save_steps=2)
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "output" / "alone-0" / "model.safetensors").exists()
+    assert not list(tmp_path.rglob("checkpoint-*"))
 
 
 def test_a_schedule_that_needs_a_metric_is_refused(

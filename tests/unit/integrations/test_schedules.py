@@ -20,6 +20,7 @@ def test_a_trainer_may_step_it_as_it_likes_and_sees_its_rates() -> None:
     held = NotStepped(scheduler)
     for _ in range(5):
         held.step()
+    held.load_state_dict({**scheduler.state_dict(), "last_epoch": 7})
     assert held.get_last_lr() == [1.0]
     assert held.state_dict() == scheduler.state_dict()
     assert copy.copy(held).scheduler is scheduler

@@ -1,12 +1,11 @@
 """What a trainer's batch counts for, and the seed of the data of one slot."""
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-# The seed of epoch e is often seed + e, so the seeds of two slots must lie far apart.
-SLOT_SEEDS_APART = 1_000_003
 SEEDS = 2**31
 TEXT_DIMENSIONS = 2  # samples, length
 
@@ -40,9 +39,11 @@ def _first_tensor(batch: Any, main_input: str) -> Tensor | None:
     return next((tensor for tensor in found if tensor is not None), None)
 
 
-def slot_seed(seed: int, index: int, epoch: int = 0) -> int:
-    """A seed for the data order of the slot `index` in an epoch; that of slot 0 is the given one.
+def slot_seed(seed: int, slot: str, epoch: int = 0) -> int:
+    """A seed for the order of the data of a slot in an epoch, 0 to 2**31 - 1.
 
-    It is the same after a restart, so that a slot's batches are a function of its position alone.
+    It is the same after a restart, also if the job has more learners by then, so that a slot's
+    batches are a function of its position alone. The seeds of two slots lie far apart, since that
+    of epoch e is often seed + e.
     """
-    return (seed + SLOT_SEEDS_APART * index + epoch) % SEEDS
+    return (seed + zlib.crc32(slot.encode()) + epoch) % SEEDS

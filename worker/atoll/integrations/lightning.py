@@ -5,9 +5,10 @@ Theory of operation
     setup()                  the trainer's limits: no last epoch, and as many steps as the job has,
                              which is what `trainer.estimated_stepping_batches` then says
     on_fit_start()           the model is on its device and the optimizers exist: join the job.
-                             No batch has been read yet
-    on_train_start()         the data's iterator is made anew, from the slot's place; the learner
-                             takes over the schedules
+                             No batch has been read yet. The trainer gets its schedules wrapped:
+                             the learner moves them
+    on_train_start()         the data's iterator is made anew, from the slot's place. How many
+                             steps an epoch has is known now
     on_train_batch_end()     if an optimizer has stepped in this batch, the step boundary: before
                              validation, and before a checkpoint is saved
 
@@ -81,7 +82,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
         if self._job.steps is not None:
             loop.max_epochs, loop.epoch_loop.max_steps = -1, self._job.steps
         loop.min_epochs = loop.epoch_loop.min_steps = None  # the end of the job is the end
-        if self._job.index:
+        if self._job.slot != self._job.slots[0]:
             for callback in trainer.checkpoint_callbacks:
                 callback.save_top_k, callback.save_last = 0, False
 
@@ -90,6 +91,9 @@ class AtollCallback(Callback):  # type: ignore[misc]
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
         model = self._model(pl_module)
         self._steps = OptimizerSteps(trainer.optimizers)
+        for config in trainer.lr_scheduler_configs:
+            if not isinstance(config.scheduler, NotStepped):
+                config.scheduler = NotStepped(config.scheduler)
         self.learner = atoll.Learner(model)
         self.learner.open()
         self._batches = self.learner.cursor
@@ -97,17 +101,15 @@ class AtollCallback(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Go to the slot's place in the data, and take over the schedules."""
+        """Go to the slot's place in the data, and let the schedules follow the tick."""
         del pl_module
         assert self.learner is not None
         self._continue_data(trainer)
         for config in trainer.lr_scheduler_configs:
-            if isinstance(config.scheduler, NotStepped):
-                continue
+            config.scheduler.restore_rates()
+            scheduler = config.scheduler.scheduler
             period = config.frequency * self._ticks_of(config.interval, trainer)
-            follows = config.scheduler if period == 1 else EveryTicks(config.scheduler, period)
-            self.learner.schedule(follows)
-            config.scheduler = NotStepped(config.scheduler)
+            self.learner.schedule(scheduler if period == 1 else EveryTicks(scheduler, period))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """An order that is drawn anew in each epoch is a function of slot and epoch."""
@@ -188,7 +190,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
     def _begin_epoch(self, trainer: Any, epoch: int) -> None:
         """The iterator that is made next gives the slot's order in this epoch of the data."""
-        torch.manual_seed(slot_seed(self._job.seed, self._job.index, epoch))
+        torch.manual_seed(slot_seed(self._job.seed, self._job.slot, epoch))
         for loader in trainer.fit_loop._combined_loader.flattened:
             for part in ("sampler", "batch_sampler"):
                 sampler: Any = getattr(loader, part, None)

@@ -7,15 +7,34 @@ gets an object in its place that it may step as it likes.
 
 from typing import Any
 
+from torch import Tensor
+
 
 class NotStepped:
-    """A scheduler as its trainer sees it: all is as in the scheduler, but `step()` does nothing."""
+    """A scheduler as its trainer sees it: all is as in the scheduler, but nothing moves it.
+
+    Neither `step()` nor the state of a checkpoint does.
+    """
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
 
     def step(self, *arguments: Any, **keywords: Any) -> None:
         """Nothing: the learner has moved the schedule to the job's tick."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing: the position is the job's, not that of a checkpoint."""
+
+    def restore_rates(self) -> None:
+        """Put the schedule's own rates into the optimizer: a checkpoint may have put its there."""
+        if not hasattr(self.scheduler, "get_last_lr"):
+            return
+        rates = self.scheduler.get_last_lr()
+        for group, rate in zip(self.scheduler.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def __getattr__(self, name: str) -> Any:
         if name == "scheduler":  # asked for before it is set, by pickle and copy

@@ -56,8 +56,9 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
       job does.
     - Every slot has an order of its own of the training data. After a restart the slot goes on with
       its next batch; an `IterableDataset` is read to that place.
-    - The job's first slot logs and saves checkpoints in `output_dir` as the script says, the others
-      have a folder of their own in it and save no checkpoints.
+    - The job's first slot logs, saves checkpoints in `output_dir` and pushes them as the script
+      says; the others have a folder of their own in it, save no checkpoints and push nothing. No
+      slot loads its best checkpoint at the end.
     - A step that a GradScaler has skipped is not counted.
     - The Trainer's `processing_class`, such as a tokenizer, is exported with the model.
 
@@ -82,13 +83,14 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         args.max_steps = job.steps or args.max_steps
         args.ignore_data_skip = True  # the place in the data comes from the job, not a checkpoint
         if args.data_seed is not None:
-            args.data_seed = slot_seed(args.data_seed, job.index)
+            args.data_seed = slot_seed(args.data_seed, job.slot)
             trainer.accelerator.dataloader_config.data_seed = args.data_seed
-        if job.index:
+        args.load_best_model_at_end = False  # all slots end with the job's final values
+        if job.slot != job.slots[0]:
             args.output_dir = os.path.join(args.output_dir, job.slot)
             args.save_strategy = type(args.save_strategy)("no")
-            args.load_best_model_at_end = False
-        seed = partial(slot_seed, args.seed, job.index)
+            args.push_to_hub = False
+        seed = partial(slot_seed, args.seed, job.slot)
         trainer.train = partial(self._train, trainer.train)
         trainer.training_step = partial(self._training_step, trainer.training_step)
         trainer.get_train_dataloader = partial(self._loader, trainer.get_train_dataloader, seed)
@@ -112,6 +114,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
             self.learner = atoll.Learner(self._trainer.model, export_files=files)
             self.learner.open()
             if self._trainer.lr_scheduler is not None:
+                self._trainer.lr_scheduler.restore_rates()
                 self.learner.schedule(self._trainer.lr_scheduler.scheduler)
         if self._steps is not None:
             self._steps.close()
