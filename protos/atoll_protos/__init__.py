@@ -12,6 +12,7 @@ imports numpy; the operator's image has neither.
 - environment.py   the table of environment variables
 - exits.py         the table of exit codes, and of the codes of refusals
 - run.py           the run file: one job as its processes see it
+- length.py        how long the job is, which may grow while it runs
 - schedule.py      when each fragment is due, for shards and learners alike
 - means.py         the moving mean by which both sides measure times
 - states.py        what shards and slots do, in the words that people see

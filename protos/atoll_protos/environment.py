@@ -46,6 +46,7 @@ class Env:
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
     SLOTS_FILE: Final = "ATOLL_SLOTS_FILE"
+    LENGTH_FILE: Final = "ATOLL_LENGTH_FILE"
     TAPE: Final = "ATOLL_TAPE"
     EXPORT: Final = "ATOLL_EXPORT"
     METRICS_PORT: Final = "ATOLL_METRICS_PORT"
@@ -170,6 +171,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         default="",
     ),
     Variable(
+        name=Env.LENGTH_FILE,
+        meaning="path of the file with the job's present length; default of --length-file,"
+        " empty: it stays that of the run file",
+        roles=(Role.SHARD,),
+        set_by=OPERATOR,
+        default="",
+    ),
+    Variable(
         name=Env.TAPE,
         meaning="file to which the shard writes its events; default of --tape",
         roles=(Role.SHARD,),
@@ -286,6 +295,7 @@ def of_shard(
     shard: int,
     listen: str,
     slots_file: str,
+    length_file: str,
     store: str,
     tape: str,
     export: str,
@@ -296,6 +306,7 @@ def of_shard(
         Env.SHARD: str(shard),
         Env.LISTEN: listen,
         Env.SLOTS_FILE: slots_file,
+        Env.LENGTH_FILE: length_file,
         Env.STORE: store,
         Env.TAPE: tape,
         Env.EXPORT: export,

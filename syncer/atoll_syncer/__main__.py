@@ -36,6 +36,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--slots-file", default=env(Env.SLOTS_FILE), help="list of the job's learners"
     )
+    parser.add_argument(
+        "--length-file", default=env(Env.LENGTH_FILE), help="how long the job is at present"
+    )
     parser.add_argument("--store", default=env(Env.STORE), help="folder of the durable log")
     parser.add_argument("--tape", default=env(Env.TAPE), help="file of the event tape")
     parser.add_argument("--export", default=env(Env.EXPORT), help="folder of the final model")
@@ -126,6 +129,7 @@ async def serve(flags: argparse.Namespace) -> int:
 
     from atoll_syncer.background import start_threads
     from atoll_syncer.exporting import keep_taking
+    from atoll_syncer.length_file import LengthFile
     from atoll_syncer.metrics import Metrics
     from atoll_syncer.numbers.values import Values
     from atoll_syncer.outside import Machine
@@ -165,6 +169,7 @@ async def serve(flags: argparse.Namespace) -> int:
         new_run=secrets.token_hex(8),
         fresh=flags.new,
         expected=read_slots_file(flags.slots_file),
+        read_length=LengthFile(flags.length_file).read if flags.length_file else None,
         store=store,
         journal=Journal(store, time.time),
         tape=tape,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout
+from atoll_protos.length import Length
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.background import Executors
 from atoll_syncer.metrics import Metrics
@@ -167,5 +168,6 @@ class Machine:
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
     keep_exporting: KeepExporting | None = None  # of the registrar, where a schedule is given
     expected: Expected = NOBODY  # the job's learners, as far as they are known
+    read_length: Callable[[], Length | None] | None = None  # of the job, now; None: it stays
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
     new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits

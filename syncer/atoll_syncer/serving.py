@@ -21,6 +21,7 @@ from grpc_health.v1.health import aio as health_aio
 from atoll_protos.exits import ExitCode
 from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
+from atoll_syncer.length_file import follow
 from atoll_syncer.model.history import History
 from atoll_syncer.model.state import Beginning
 from atoll_syncer.outside import Machine
@@ -78,6 +79,8 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
     add_services(machine.server, driver)
     health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)
     await driver.start()
+    if machine.read_length is not None:
+        driver.background.spawn(follow(driver, machine.read_length))
     await machine.server.start()
     if machine.keep_exporting is not None:
         driver.background.spawn(machine.keep_exporting(lambda: driver.shard.state.clock.tick))
@@ -110,6 +113,7 @@ def make_driver(machine: Machine, history: History) -> Driver:
             fresh=machine.fresh and not history.incomplete,
             new_run=machine.new_run,
             expected=machine.expected,
+            length=machine.read_length() if machine.read_length is not None else None,
         ),
         now=machine.clock(),
     )

@@ -64,12 +64,14 @@ class Scenario:
     faults: tuple[Fault, ...] = field(default=())
     expected: Expected = NOBODY  # the job's learners, as far as the shards are told
     late_seconds: Mapping[str, float] = field(default_factory=dict)  # slots whose start takes long
+    longer: Mapping[int, int] = field(default_factory=dict)  # tick from which a shard's file is new
+    steps_longer: int = 0  # and what it says then
 
     @property
     def steps(self) -> int:
         """The job's length in ticks; if it is given in tokens, those that all must train for it."""
         if self.run_file.steps is not None:
-            return self.run_file.steps
+            return max(self.run_file.steps, self.steps_longer)
         assert self.run_file.tokens is not None
         return self.run_file.tokens // self.tokens_per_step
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
+from atoll_protos.length import Length
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import Sync
 from atoll_syncer.background import Thread
@@ -106,6 +107,7 @@ class ShardProcess(Process):
             new_run=f"run-{self.instance}",
             fresh=fresh,
             expected=world.scenario.expected,
+            read_length=self._read_length if world.scenario.longer else None,
             store=self.store,
             journal=Journal(self.store, self.time),
             tape=world.tapes[self.number],
@@ -124,6 +126,13 @@ class ShardProcess(Process):
     def time(self) -> float:
         """Virtual seconds."""
         return self.sim.now
+
+    def _read_length(self) -> Length | None:
+        """The file that the operator has changed, as it has come into this shard's pod so far."""
+        since = self.world.scenario.longer.get(self.number)
+        if since is None or self.shard is None or self.shard.state.clock.tick < since:
+            return None
+        return Length(steps=(self.world.scenario.steps_longer,))
 
     def _registrar(self) -> Any:
         return Channel(self.world, self, f"shard{self.number}", REGISTRAR_SHARD)

@@ -13,6 +13,7 @@ from atoll_worker.link.messages import (
     Finished,
     GiveCompanion,
     Proceed,
+    Prolonged,
     Start,
     Tick,
 )
@@ -179,7 +180,7 @@ class TrainingProcess(Process, abc.ABC):
                     self.fail(code, reason)
                 case GiveCompanion(changed=changed):
                     self.give_companion(changed=changed)
-                case Tick():
+                case Tick() | Prolonged():
                     pass
         for key in captures:
             base, since = training.bases[key]

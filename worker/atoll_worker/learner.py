@@ -19,6 +19,7 @@ from atoll_protos.exits import FINISHED, TERMINATED, returned_early
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
+from atoll_worker.link.messages import Prolonged
 from atoll_worker.settings import Job, read_job, say_alone
 from atoll_worker.training import optimizers, refusals
 from atoll_worker.training.alone import Alone, open_alone
@@ -140,8 +141,8 @@ class Learner:
 
     @property
     def total_ticks(self) -> int | None:
-        """The job's length in ticks (`spec.steps`); None when it is given in tokens."""
-        return self._job.steps
+        """The job's length in ticks (`spec.steps`), which may grow; None when it is in tokens."""
+        return self._length().steps
 
     @property
     def progress(self) -> float:
@@ -150,7 +151,7 @@ class Learner:
         For a length in tokens it is an estimate from this learner's tokens per step, and 0.0 until
         the first `step()`.
         """
-        total_ticks = self._counts.ticks_of(self._job.run_file)
+        total_ticks = self._counts.ticks_of(self._length(), len(self._job.run_file.slots))
         return min(1.0, self.tick / total_ticks) if total_ticks else 0.0
 
     @property
@@ -437,6 +438,12 @@ class Learner:
             case "loop ended":
                 return returned_early(self.tick, self.total_ticks)
         return TERMINATED if reason == TERMINATED else ""
+
+    def _length(self) -> Prolonged:
+        """How long the job is, as far as this learner has heard."""
+        run_file = self._job.run_file
+        longer = self._replica.prolonged if self._replica else None
+        return longer or Prolonged(steps=run_file.steps, tokens=run_file.tokens)
 
     def _leave(self, reason: str) -> None:
         """Leave once, also when the training ends by a signal, an exception or a failed entry."""

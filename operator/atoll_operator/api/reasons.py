@@ -204,7 +204,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "Differs",
             "a shard does not know the present spec.steps yet",
-            "wait: shards restart one at a time to learn it; if it stays, see SyncerReady",
+            "wait: shards read it within about a minute, without a restart; if it stays, see"
+            " SyncerReady",
         ),
     ),
     *_reasons(

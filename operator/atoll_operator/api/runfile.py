@@ -7,6 +7,7 @@ The run file is derived from the manifest alone, so the operators of several clu
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import AdoptMode
 from atoll_protos.expected import Expected
+from atoll_protos.length import LengthFile
 from atoll_protos.run import Quorum, Region, RunFile, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
@@ -17,6 +18,11 @@ EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
 def expected(job: Job) -> Expected:
     """The list of a job's learners, which changes while it runs."""
     return Expected(regions=_regions(job), start_seconds=job.spec.syncer.start_seconds)
+
+
+def length(job: Job) -> LengthFile:
+    """How long the job is at present, for its shards to read while it runs."""
+    return LengthFile(steps=job.spec.steps, tokens=job.spec.tokens)
 
 
 def _regions(job: Job) -> tuple[Region, ...]:

@@ -29,6 +29,7 @@ RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"
 SLOTS_FOLDER: Final = "/etc/atoll-slots"
 SLOTS_FILE: Final = "slots.json"
+LENGTH_FILE: Final = "length.json"
 DATA_FOLDER: Final = "/data"  # where a shard's volume is mounted
 EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 

@@ -32,6 +32,7 @@ from typing import Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout, TensorSpec
+from atoll_protos.length import Length, of_run_file
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import Fragments, RunFile, Sync
 from atoll_protos.schedule import start_distance
@@ -168,8 +169,14 @@ class Rounds:
 
 @dataclass(slots=True, kw_only=True)
 class Ending:
-    """How far the job's end has come here (rule 27). `began_at` is infinite once it is logged."""
+    """How far the job's end has come here (rule 27). `began_at` is infinite once it is logged.
 
+    `length` is the job's as far as this shard has heard. `put_off`: the end had begun when it heard
+    of a longer one, so a version that was the last of its slice is so no more.
+    """
+
+    length: Length
+    put_off: bool = False
     began_at: float | None = None
     part_reported: bool = False  # the registrar has taken this shard's part of the export
     index_requested: bool = False
@@ -254,10 +261,10 @@ class State:
     @property
     def over(self) -> bool:
         """t >= T: the job's length in ticks or in tokens is reached."""
-        if self.run_file.steps is not None:
-            return self.clock.tick >= self.run_file.steps
-        tokens = self.run_file.tokens
-        return tokens is not None and self.tokens >= tokens
+        length = self.ending.length
+        if length.end is not None:
+            return self.clock.tick >= length.end
+        return self.tokens >= length.tokens
 
     @property
     def tokens(self) -> int:
@@ -318,6 +325,7 @@ class Beginning:
     fresh: bool
     new_run: str
     expected: Expected = NOBODY
+    length: Length | None = None  # None: that of the run file
 
 
 def new_state(
@@ -350,7 +358,10 @@ def new_state(
         rounds=Rounds(starts=dict(history.due)),
         recovery=None,
         companion=Companion(),
-        ending=Ending(complete=history.closed is not None),
+        ending=Ending(
+            length=of_run_file(run_file).also(beginning.length or Length()),
+            complete=history.closed is not None,
+        ),
     )
 
 

@@ -35,7 +35,7 @@ def move(state: State, standing: Standing, now: float) -> list[Effect]:
     """The tick follows the positions of the Training learners; sessions get a new one."""
     state.clock.set_training(standing.training)
     if all_wait_at_the_end(state, standing):
-        state.clock.raise_to(state.run_file.steps or 0)
+        state.clock.raise_to(state.ending.length.end or 0)
     if state.clock.update(standing.quorum):
         state.clock.times.append((now, state.clock.tick))
     return _announce(state)
@@ -43,11 +43,11 @@ def move(state: State, standing: Standing, now: float) -> list[Effect]:
 
 def all_wait_at_the_end(state: State, standing: Standing) -> bool:
     """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come."""
-    steps, slots = state.run_file.steps, state.sessions.slots
-    if not state.sync.lockstep or steps is None or not standing.training:
+    end, slots = state.ending.length.end, state.sessions.slots
+    if not state.sync.lockstep or end is None or not standing.training:
         return False
     reports = [slots[name].report for name in standing.training]
-    return all(report.waiting and report.t_m >= steps for report in reports)
+    return all(report.waiting and report.t_m >= end for report in reports)
 
 
 def reach(state: State, tick: int) -> None:

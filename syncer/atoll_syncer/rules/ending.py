@@ -13,6 +13,11 @@ and has no work in any version yet is awaited too, so that no learner's whole wo
 others were quick. The round may close with nothing; then the slice's head is final. A process that
 starts again at t >= T does the same for the slices whose head is not final yet.
 
+A job may become longer while it runs. A shard hears of it from a file that the operator writes, or
+from a learner that heard it from another shard, and tells its learners. Before Ended is on its way
+to the log that puts the end off, whatever had begun of it: the last rounds become rounds like
+others. From then on it comes too late: the shard keeps to the length at which it ended.
+
 A registrar that lost its store has lost the parts too. A shard learns this from the answer to
 its Hello, and writes and reports its part again.
 """
@@ -20,6 +25,7 @@ its Hello, and writes and reports its part again.
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.length import Length
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, Tape, WriteIndex, WritePart
 from atoll_syncer.model.state import Standing, State
@@ -27,6 +33,24 @@ from atoll_syncer.rules import companions, rounds
 
 LAST_ROUND_SECONDS: Final = 10.0
 LOGGED: Final = float("inf")  # in place of the time at which the end began
+
+
+# ------------------------------------------------------------ a longer job
+
+
+def heard(state: State, length: Length) -> list[Effect]:
+    """The job may be longer than this shard knew."""
+    ending = state.ending
+    longer = ending.length.also(length)
+    if longer == ending.length or state.history.ended or ending.began_at == LOGGED:
+        return []
+    ending.length = longer
+    if ending.began_at is not None and not state.over:
+        ending.began_at, ending.put_off = None, True
+        rounds.put_off_last(state)
+    message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick, length=longer.message()))
+    told: list[Effect] = [Send(number, message) for number in state.sessions.welcomed]
+    return [*told, Tape({"event": "length", "steps": longer.end, "tokens": longer.tokens or None})]
 
 
 # ------------------------------------------------------------ last rounds
@@ -48,9 +72,10 @@ def last_rounds(state: State, standing: Standing, now: float) -> list[Effect]:
 
 def _last_round(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
     """Begin one slice's last round, unless its head is final already."""
-    head, steps = state.history.heads[fragment], state.run_file.steps
-    reached = steps is not None and state.history.due.get(fragment, 0) >= steps
-    if head.last or (state.sync.lockstep and reached):
+    head, end = state.history.heads[fragment], state.ending.length.end
+    reached = end is not None and state.history.due.get(fragment, 0) >= end
+    is_last = head.last and not state.ending.put_off
+    if is_last or (state.sync.lockstep and reached):
         rounds.finish(state, fragment)
         return []
     deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * len(state.fragments)

@@ -113,6 +113,13 @@ def begin_last(state: State, fragment: int, deadline: float, now: float) -> list
     return effects
 
 
+def put_off_last(state: State) -> None:
+    """The job has become longer: its last rounds are rounds like others, and none is finished."""
+    state.rounds.finished.clear()
+    for each in state.rounds.open.values():
+        each.last, each.deadline = False, None
+
+
 # ------------------------------------------------------------ 2: learners are called
 
 
@@ -381,7 +388,7 @@ def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
     _keep_data_states(state, entry, each.data_states)
     reach(state, entry.tick)
     note_start(state, entry.slice, entry.due)
-    if entry.last:
+    if entry.last and state.ending.began_at is not None:
         finish(state, entry.slice)
     took = state.rounds.timings.sync.add(now - (each.closed_at or now))
     state.rounds.timings = dataclasses.replace(state.rounds.timings, sync=took)

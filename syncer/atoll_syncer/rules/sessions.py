@@ -145,6 +145,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         data_state=data_state if joined.join.starting else None,
         needs_model=not joined.join.observer and seeding.needs_model(state, joined),
         heads=state.heads(),
+        length=state.ending.length.message(),
     )
     if joined.join.observer and joined.join.has_companion:
         message.companion_parts = companions.parts(state)

@@ -57,6 +57,7 @@ from typing import Any, Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
+from atoll_protos.length import Length, heard
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Effect, EndSession, Exit, end_session
@@ -236,6 +237,10 @@ class Shard:
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
         return [*unanswered, *begins, *self._move(now), *self._export_moves(now)]
 
+    def length_heard(self, length: Length, now: float) -> list[Effect]:
+        """The operator's file says how long the job is; it is read again and again."""
+        return self._without_ended([*ending.heard(self.state, length), *self._move(now)])
+
     # ------------------------------------------------------------ inputs: sessions
 
     def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
@@ -260,7 +265,8 @@ class Shard:
             case "report" if sender.welcomed and sender.slot:
                 if not sessions.reported(state, sender, message.report, now):
                     return []
-                return [*recovery.versions_claimed(state, sender, now), *self._move(now)]
+                longer = ending.heard(state, heard(message.report.length))
+                return [*longer, *recovery.versions_claimed(state, sender, now), *self._move(now)]
             case "leave" if sender.welcomed and sender.slot:
                 sessions.leaves(state, sender, message.leave)
                 return []

@@ -29,7 +29,7 @@ def status(state: State, now: float) -> pb.StatusReply:
         state=does,
         reason=reason,
         tick=state.clock.tick,
-        steps=state.run_file.steps or 0,
+        steps=state.ending.length.end or 0,
         slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],
         commits=state.history.commits,
         quorum=standing.quorum,

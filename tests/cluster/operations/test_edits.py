@@ -63,9 +63,9 @@ def test_a_region_in_front_of_the_others_is_refused_until_the_syncers_is_named(
     assert before.items() <= person.uids().items()
 
 
-def test_more_steps_and_other_limits_restart_no_learner_and_keep_the_run(person: Person) -> None:
+def test_more_steps_and_other_limits_restart_nobody(person: Person) -> None:
     person.starts()
-    before, reply = person.uids("learner"), person.job.status()
+    before, reply = person.uids(), person.job.status()
     assert reply is not None
     person.edits(("steps: 100000", "steps: 200000\n  activeDeadlineSeconds: 86400"))
     person.types(
@@ -78,10 +78,10 @@ def test_more_steps_and_other_limits_restart_no_learner_and_keep_the_run(person:
         120,
     )
     person.goes_on(["us-east-0", "eu-west-0"])
-    assert person.uids("learner") == before
+    assert person.uids() == before
     now = person.job.status()
     assert now is not None
-    assert now.run == reply.run
+    assert (now.run, now.steps) == (reply.run, 200000)
 
 
 def test_fewer_steps_and_other_settings_are_refused_with_the_field(person: Person) -> None:

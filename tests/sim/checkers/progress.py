@@ -40,7 +40,8 @@ class CallChecker(RoundWatcher):
         if isinstance(entry, Committed):
             before, self.due[shard, entry.slice] = self.due.get((shard, entry.slice), 0), entry.due
             fits = entry.due - before >= start_distance(self.sync)
-            drives = not (self.sync.lockstep or entry.recovered or entry.last)
+            put_off = bool(self.world.scenario.longer)  # a last round became one like others
+            drives = not (self.sync.lockstep or entry.recovered or entry.last or put_off)
             self.require(fits or not drives, f"shard {shard}: {before}, then {entry.due} is due")
 
     def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
@@ -241,8 +242,11 @@ class LastRoundChecker(SteadyWatcher):
         self.disturbed: set[str] = set()
 
     def counts(self, shard: "ShardProcess") -> bool:
-        """In the last rounds alone."""
-        return self.serves(shard) and self.is_over(shard)
+        """In the last rounds alone; a longer job may put them off."""
+        over = self.is_over(shard)
+        if not over:
+            self.over_at.pop(shard.name, None)
+        return self.serves(shard) and over
 
     def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
         began = self.over_at.setdefault(shard.name, now)

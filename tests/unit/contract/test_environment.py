@@ -46,6 +46,7 @@ def test_a_shard_is_given_all_that_it_must_have() -> None:
             shard=1,
             listen="h:1",
             slots_file="/slots.json",
+            length_file="/length.json",
             store="/s",
             tape="/t",
             export="/e",

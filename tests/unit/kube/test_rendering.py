@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.names import RUN_FILE, Annotation
+from atoll_operator.kube.names import LENGTH_FILE, RUN_FILE, Annotation
 from atoll_operator.kube.objects import RESTARTED_AT, excluded_nodes, key_of
 from atoll_operator.kube.plan import pods, rendering
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running
+from atoll_protos.environment import Env
 from atoll_protos.run import RunFile
 from unit.kube.cluster_values import EVERYTHING, SETTINGS, job
 from unit.kube.cluster_values import children as builder
@@ -290,6 +291,60 @@ def test_a_template_that_is_too_long_to_be_noted_outlives_an_upgrade_as_well(
     assert images(edited)["tiny-us-east"] == "worker:2"
 
 
+LONGER = "spec.steps=700"
+
+
+def length_told(live: Live) -> str:
+    return str(live["ConfigMap", "tiny-slots"]["data"][LENGTH_FILE])
+
+
+def file_of(live: Live, kind: str, name: str) -> dict[str, Any]:
+    config = pods.run_config_of(templates(live)[kind, name])
+    found: dict[str, Any] = json.loads(live["ConfigMap", config]["data"][RUN_FILE])
+    return found
+
+
+def test_more_steps_restart_nobody_and_reach_the_shards_in_place() -> None:
+    before = begun()
+    after = next_pass(before, LONGER, generation=2, settings=NEW)
+    assert (length_told(before), length_told(after)) == ('{"steps": 600}\n', '{"steps": 700}\n')
+    for key, template in templates(before).items():
+        mark = template["metadata"]["annotations"][Annotation.TEMPLATE]
+        assert templates(after)[key]["metadata"]["annotations"][Annotation.TEMPLATE] == mark
+        assert key[0] == "StatefulSet" or templates(after)[key] == template
+    assert file_of(after, "StatefulSet", "tiny-us-east")["steps"] == 700  # for pods made later
+    assert set(images(after).values()) == {"worker:1", "syncer:1"}
+
+
+def test_a_later_edit_of_something_else_restarts_no_shard_of_a_longer_job() -> None:
+    before = begun()
+    longer = next_pass(before, LONGER, generation=2)
+    later = next_pass(longer, LONGER, EDIT, generation=3)
+    shards = {key for key in templates(before) if key[0] == "Deployment"}
+    assert {key: templates(later)[key] for key in shards} == {
+        key: templates(before)[key] for key in shards
+    }
+    changed = next_pass(longer, LONGER, "spec.seed=7", generation=3)
+    assert file_of(changed, "Deployment", "tiny-syncer-0")["steps"] == 700
+
+
+def test_shards_that_do_not_read_the_length_are_restarted_for_another_one() -> None:
+    """An earlier version has made them."""
+    before = begun()
+    for (kind, _), each in before.items():
+        if kind == "Deployment":
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                container["env"] = [v for v in container["env"] if v["name"] != Env.LENGTH_FILE]
+            note = rendering.read(each)
+            assert note is not None
+            note = replace(note, template=each["spec"]["template"], text=None)
+            each["metadata"]["annotations"][Annotation.RENDERED] = note.to_text()
+    assert templates(next_pass(before, generation=1)) == templates(before)
+    longer = next_pass(before, LONGER, generation=2)
+    assert file_of(longer, "Deployment", "tiny-syncer-0")["steps"] == 700
+    assert pods.reads_length(templates(longer)["Deployment", "tiny-syncer-0"])
+
+
 def test_a_run_file_that_was_deleted_is_made_again() -> None:
     before = begun()
     gone = {key: each for key, each in before.items() if key[0] != "ConfigMap"}
@@ -315,7 +370,6 @@ def test_an_edit_of_any_part_of_a_template_is_one() -> None:
         f"{learner}.containers=[{{args: ['']}}]",
         "spec.syncer.template.spec.priorityClassName=high",
         "spec.evaluator={everySteps: 50, template: {metadata: {labels: {a: b}}}}",
-        "spec.steps=700",
         "spec.regions=[{name: us-east, learners: 2, nodes: Any}, {name: eu-west}]",
     ):
         after = next_pass(begun(), change, generation=2, settings=NEW)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.length import Length
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Ask, Merge, Reply, Tape, WriteIndex, WritePart
 from atoll_syncer.rules.status import status
@@ -181,3 +182,94 @@ def test_one_that_never_makes_a_step_holds_the_end_up_no_longer_than_its_deadlin
     assert not one.state.history.ended
     one.wait(3.0)
     assert one.state.history.ended
+
+
+# ------------------------------------------------------------ a longer job
+
+LONGER = Length(steps=(STEPS + 9,))
+
+
+def test_a_longer_job_puts_off_its_end_and_every_session_hears_of_it_rule_27() -> None:
+    one, sessions = at_the_end("a-0", "a-1")
+    reach(one, sessions)
+    one.offer(sessions[0], 0, 9)
+    one.sent("tick")
+    one.feed(one.shard.length_heard(LONGER, one.now))
+    assert not any(each.last or each.deadline for each in one.state.rounds.open.values())
+    told = {n: list(tick.length.steps) for n, tick in one.sent("tick")}
+    assert [told[n] for n in sessions] == [[STEPS, STEPS + 9]] * 2
+    assert status(one.state, one.now).steps == STEPS + 9
+    one.wait(60.0)
+    assert not one.state.history.ended
+    one.feed(one.shard.length_heard(LONGER, one.now))
+    assert one.sent("tick") == []  # it is no news any more
+
+
+def test_a_version_that_was_the_last_gets_a_last_round_at_the_new_end_rule_27() -> None:
+    one, sessions = at_the_end("a-0", "a-1")
+    reach(one, sessions)
+    for session in sessions:
+        one.offer(session, 0, 9)
+    assert one.state.history.heads[0].last
+    assert one.state.rounds.finished == {0}
+    one.feed(one.shard.length_heard(LONGER, one.now))
+    assert one.state.rounds.finished == set()
+    one.feed(one.shard.length_heard(Length(steps=(STEPS + 1,)), one.now))
+    assert one.state.ending.length.end == STEPS + 9  # what is shorter is no news
+    for session in sessions:
+        one.report(session, STEPS + 5)
+    one.sent("call")
+    one.join("b-2", tick_seen=STEPS + 9)
+    for session in sessions:
+        one.report(session, STEPS + 10)
+    assert {number for number, call in one.sent("call") if call.slice == 0} >= set(sessions)
+    assert one.state.rounds.open[0].last
+
+
+def test_what_was_written_as_a_last_version_meanwhile_finishes_no_slice_rule_27() -> None:
+    one, sessions = at_the_end("a-0", "a-1")
+    reach(one, sessions)
+    one.durable = False
+    for session in sessions:
+        one.offer(session, 0, 9)
+    one.feed(one.shard.length_heard(LONGER, one.now))
+    one.flush()
+    assert 0 not in one.state.rounds.finished
+
+
+def test_a_learner_brings_the_length_that_it_heard_from_another_shard_rule_27() -> None:
+    one, sessions = begun("a-0", "a-1", steps=STEPS)
+    one.report(sessions[0], 1, length=LONGER.message())
+    assert one.state.ending.length.steps == (STEPS, STEPS + 9)
+    late = one.join("a-2")
+    (welcome,) = [message for number, message in one.sent("welcome") if number == late]
+    assert list(welcome.length.steps) == [STEPS, STEPS + 9]
+
+
+def test_after_its_end_is_logged_a_shard_stays_at_its_length_rule_27() -> None:
+    one, _ = ended()
+    assert one.state.history.ended
+    one.feed(one.shard.length_heard(LONGER, one.now))
+    assert one.state.ending.length.end == STEPS
+    assert status(one.state, one.now).steps == STEPS
+
+
+def test_more_tokens_put_off_the_end_too_rule_27() -> None:
+    one, _ = begun("a-0", steps=STEPS)
+    one.state.ending.length = Length(tokens=100)
+    one.state.history.tokens["b-0"] = 150
+    assert one.state.over
+    one.feed(one.shard.length_heard(Length(tokens=200), one.now))
+    assert not one.state.over
+    one.feed(one.shard.length_heard(Length(tokens=120), one.now))
+    assert one.state.ending.length.tokens == 200
+
+
+def test_in_lock_step_a_hand_over_at_a_former_end_may_come_rule_15() -> None:
+    one, (first,) = begun("a-0", steps=10, overlap=0, lockstep=True, quorum=1)
+    one.feed(one.shard.length_heard(Length(steps=(100,)), one.now))
+    for tick in range(1, 11):
+        one.report(first, tick)
+    one.offer(first, 0, 10, t_m=10)
+    one.offer(first, 1, 10, t_m=10)
+    assert one.ends() == []

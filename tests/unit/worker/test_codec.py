@@ -17,6 +17,7 @@ from atoll_worker.link.messages import (
     Leaving,
     Message,
     Proceed,
+    Prolonged,
     Start,
     Tick,
     Warned,
@@ -49,6 +50,7 @@ MESSAGES = [
     Start(incarnation=1, cursor=2, tick=3, data_state=b""),
     Tick(tick=9),
     Warned(reason="a layer was unfrozen"),
+    Prolonged(steps=200, tokens=None),
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed
+from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Prolonged
 from atoll_worker.rules import handover
 from atoll_worker.rules.effects import Discard, Promote, Record, SendOffer
 from unit.worker.learner_side import LearnerSide, learner_side
@@ -449,6 +449,48 @@ def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
     side.again()
     side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
     assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
+
+
+def longer(*steps: int) -> pb.Tick:
+    return pb.Tick(tick=0, length=pb.Length(steps=steps))
+
+
+def test_one_that_waits_at_a_former_end_goes_on_when_it_hears_of_a_longer_job_rule_27() -> None:
+    side = diloco(steps=4).begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    side.value(0, 0, 1)
+    side.again()
+    assert side.take(Proceed) == []
+    side.receive(0, tick=longer(4, 9))
+    assert side.take(Proceed) == [Proceed()]
+    assert side.take(Prolonged) == [Prolonged(steps=9, tokens=None)]
+    side.receive(0, tick=longer(4, 9))
+    assert side.take(Prolonged) == []
+    pace(side, 3)
+
+
+def test_a_former_end_is_a_hand_over_for_those_that_know_better_as_well_rule_15() -> None:
+    """Another learner may not have heard of the longer job, and waits for this one's slices."""
+    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=10)
+    side.begin(tick=8)
+    side.receive(0, tick=longer(10, 30))
+    pace(side, 1)
+    side.step()
+    side.again()
+    assert sorted(sent.offer.slice for sent in side.take(SendOffer)) == [0, 1]
+    side.value(0, 0, 1)
+    side.value(0, 1, 1)
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+
+
+def test_the_length_comes_with_a_welcome_and_goes_on_in_reports_rule_27() -> None:
+    side = diloco(steps=8)
+    side.welcome(0, heads=side.heads(0, 0), length=pb.Length(steps=[8, 20]))
+    (_, report), *_ = side.messages("report")
+    assert list(report.length.steps) == [8, 20]
 
 
 def test_one_that_joins_at_the_end_hands_nothing_over_beyond_it_rule_27() -> None:

@@ -15,7 +15,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import FINISHED
 from atoll_worker.errors import TransportLostError
 from atoll_worker.learner import Learner
-from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
+from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Prolonged, Tick
 from atoll_worker.training import process
 from unit.worker.fake_transport import RUN_FILE, FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
@@ -316,6 +316,16 @@ def test_a_schedule_may_be_given_before_entering_and_may_be_chained() -> None:
     learner.schedule(chained)
     with playing(script), learner:
         assert optimizer.param_groups[0]["lr"] == 0.5 * 0.25
+
+
+def test_total_ticks_and_progress_follow_a_job_that_becomes_longer() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.send(Prolonged(steps=400, tokens=None))
+        fake.begin(tick=10)
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        assert (learner.total_ticks, learner.progress) == (400, 10 / 400)
 
 
 def test_a_length_in_tokens_has_no_total_ticks_and_its_progress_is_estimated_after_a_step() -> None:

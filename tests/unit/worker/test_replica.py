@@ -17,7 +17,7 @@ from atoll_protos.run import Sync
 from atoll_protos.tensors import FLOATS, from_bytes, packed
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
-from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Tick
+from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Prolonged, Tick
 from atoll_worker.link.socket import Link
 from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
@@ -175,6 +175,15 @@ def test_adoptions_fill_the_set_of_held_slices_and_ticks_only_grow(
     assert replica.tick == 4
     for place in replica.places:
         assert torch.isfinite(place.tensor).all()
+
+
+def test_the_newest_length_of_the_job_is_kept(slow: tuple[Replica, Link, SlowStaging]) -> None:
+    replica, other, _ = slow
+    assert replica.prolonged is None
+    for steps in (200, 300):
+        other.send(Prolonged(steps=steps, tokens=None))
+    replica.apply_commands()
+    assert replica.prolonged == Prolonged(steps=300, tokens=None)
 
 
 def test_a_finished_model_has_the_final_values_though_it_was_trained_on(

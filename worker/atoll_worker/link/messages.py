@@ -106,6 +106,14 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prolonged:
+    """The job has become longer: its length in ticks or in tokens."""
+
+    steps: int | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
     """Take the value in the adopt region: theta <- blend * theta + (1 - blend) * value."""
 
@@ -153,5 +161,7 @@ class Fail:
     reason: str
 
 
-Command: TypeAlias = Adopt | Capture | Fail | Finished | GiveCompanion | Proceed | Start | Tick
+Command: TypeAlias = (
+    Adopt | Capture | Fail | Finished | GiveCompanion | Proceed | Prolonged | Start | Tick
+)
 Message: TypeAlias = Configure | Boundary | Companion | Evaluated | Leaving | Warned | Command

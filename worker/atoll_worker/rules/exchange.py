@@ -54,9 +54,10 @@ from typing import Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout
+from atoll_protos.length import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Finished, Tick
+from atoll_worker.link.messages import Boundary, Finished, Prolonged, Tick
 from atoll_worker.rules import adoption, companions, handover, joining, reports
 from atoll_worker.rules.effects import (
     Command,
@@ -256,7 +257,8 @@ class Exchange:
             case "call" if not self._state.run_file.sync.lockstep:
                 return handover.called(self._state, shard, message.call)
             case "tick":
-                return self._tick(shard, message.tick.tick, now)
+                longer = self._hear(heard(message.tick.length))
+                return [*longer, *self._tick(shard, message.tick.tick, now)]
             case "send_seed":
                 return self._send_seed(shard)
             case "send_held":
@@ -278,6 +280,7 @@ class Exchange:
         if state.run_file.sync.lockstep:
             heads = {each.slice: each.version.number for each in welcome.heads}
             effects += handover.hand_over_again(state, shard, heads)
+        effects += self._hear(heard(welcome.length))
         effects += self._tick(shard, welcome.tick, now)
         if shard == REGISTRAR_SHARD and self._evaluation is not None:
             effects += self.evaluated(self._evaluation)
@@ -291,6 +294,15 @@ class Exchange:
         if not state.clock.move(min(each.tick for each in state.shards), now):
             return []
         return [Command(Tick(tick=state.clock.tick))]
+
+    def _hear(self, length: Length) -> list[Effect]:
+        """The job may have become longer (rule 27): one that waits at its former end goes on."""
+        state = self._state
+        known, state.length = state.length, state.length.also(length)
+        if state.length == known:
+            return []
+        told = Prolonged(steps=state.length.end, tokens=state.length.tokens or None)
+        return [Command(told), *handover.proceed(state)]
 
     def _send_seed(self, shard: int) -> list[Effect]:
         """Send version 0: the capture regions hold it until the first capture (rule 1)."""

@@ -53,6 +53,7 @@ def report_to(state: State, shard: int) -> pb.Report:
         finished=state.finished,
         busy_share=progress.busy_share,
         blocked_seconds=progress.blocked_seconds,
+        length=state.length.message(),
     )
 
 

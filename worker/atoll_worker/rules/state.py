@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import Layout
+from atoll_protos.length import Length, of_run_file
 from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_protos.run import RunFile, Sync
 from atoll_worker.link.messages import Boundary
@@ -146,6 +147,7 @@ class State:
     has_companion: bool
     shards: list[ShardState]
     slices: dict[tuple[int, int], SliceState]  # by (shard, fragment)
+    length: Length  # of the job, as far as it has heard
     run: str = ""  # the id that the registrar gave to this training; empty before its Welcome
     incarnation: int = 0  # given by the registrar; 0 before
     clock: Clock = field(default_factory=Clock)
@@ -181,8 +183,8 @@ class State:
     @property
     def at_the_end(self) -> bool:
         """Lock-step: this learner's position has reached the job's length."""
-        steps = self.run_file.steps
-        return self.run_file.sync.lockstep and steps is not None and self.progress.position >= steps
+        end = self.length.end
+        return self.run_file.sync.lockstep and end is not None and self.progress.position >= end
 
     def to_all(self, message: pb.ToShard) -> list[Effect]:
         """Send one message to every shard that has welcomed this process."""
@@ -216,4 +218,5 @@ def new_state(
         has_companion=has_companion,
         shards=[ShardState() for _ in range(run_file.shards)],
         slices=slices,
+        length=of_run_file(run_file),
     )

@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from atoll_protos.errors import SpecError
-from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary
+from atoll_worker.link.messages import Boundary, Prolonged
 from atoll_worker.training.data_state import DataState, Kept
 from atoll_worker.training.losses import Losses
 from atoll_worker.training.replica import BoundaryWork
@@ -75,13 +74,13 @@ class Counts:
         """The script goes on, and its next step begins."""
         self.left_at = time.monotonic()
 
-    def ticks_of(self, run_file: RunFile) -> int | None:
-        """The length of a job in ticks.
+    def ticks_of(self, length: Prolonged, learners: int) -> int | None:
+        """The length of a job of so many learners in ticks.
 
         If it is given in tokens, it is estimated, as if every slot trained as many tokens in a step
         as this one; None before the first step.
         """
-        if run_file.steps is not None or run_file.tokens is None or not self.tokens:
-            return run_file.steps
-        tokens_per_tick = self.tokens / self.own_steps * len(run_file.slots)
-        return max(1, math.ceil(run_file.tokens / tokens_per_tick))
+        if length.steps is not None or length.tokens is None or not self.tokens:
+            return length.steps
+        tokens_per_tick = self.tokens / self.own_steps * learners
+        return max(1, math.ceil(length.tokens / tokens_per_tick))

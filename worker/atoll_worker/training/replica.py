@@ -106,6 +106,7 @@ class Replica:
     companion: Companion | None = None
     unshared: Unshared | None = None
     tick: int = 0  # of the job's clock, the newest that the transport has sent
+    prolonged: messages.Prolonged | None = None  # None: the length is that of the run file
     start: messages.Start | None = None  # None until training may begin
     watch: Watch | None = None  # whether the optimizer's steps undo what is adopted
     held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
@@ -139,6 +140,8 @@ class Replica:
                     captures.update(dict.fromkeys(slices))
                 case messages.Tick(tick=tick):
                     self.tick = max(self.tick, tick)
+                case messages.Prolonged():
+                    self.prolonged = command
                 case messages.Start():
                     self.start = command
                     self.tick = max(self.tick, command.tick)

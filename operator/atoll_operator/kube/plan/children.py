@@ -52,7 +52,13 @@ from atoll_operator.kube.plan import budgets, configs, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.owner import INSTANCE, Owner
 from atoll_operator.kube.plan.phase import Running
-from atoll_operator.kube.plan.rendering import Renderings, RunConfig, digest, inputs
+from atoll_operator.kube.plan.rendering import (
+    Renderings,
+    RunConfig,
+    digest,
+    inputs,
+    same_but_for_length,
+)
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
 
@@ -118,7 +124,13 @@ class JobChildren:
         return self.renderings.learners_file or configs.run_config(run_file(self.job))
 
     def _shards_file(self) -> RunConfig:
-        return self.renderings.shards_file or configs.run_config(configs.shards_file(self.job))
+        """A longer job restarts no shard: its file keeps the length with which it was made."""
+        if self.renderings.shards_file is not None:
+            return self.renderings.shards_file
+        new = configs.run_config(configs.shards_file(self.job))
+        present = self.renderings.present_shards_file
+        same = present is not None and same_but_for_length(present.text, new.text)
+        return present if present is not None and same else new
 
     def _context(
         self, role: str, region: str, file: RunConfig, child: str, **more: Any

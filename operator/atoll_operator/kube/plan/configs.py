@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from atoll_operator.api.runfile import expected, run_file
+from atoll_operator.api.runfile import expected, length, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import (
+    LENGTH_FILE,
     RUN_FILE,
     SLOTS_FILE,
     accepted_name,
@@ -38,13 +39,14 @@ def run_config_map(owner: Owner, file: RunConfig) -> Object:
 
 
 def slots_map(owner: Owner, job: Job) -> Object:
-    """The list of the job's learners, for shards to read when they start.
+    """What a running job may change, for shards to read: who its learners are, and its length.
 
-    It changes in place, so that more or fewer learners restart no shard. It is applied before
-    the learners' StatefulSets, so no learner runs that it lacks.
+    It changes in place, so that neither more learners nor more steps restart a shard. It is applied
+    before the learners' StatefulSets, so no learner runs that it lacks. The list of learners is
+    read when a shard starts, the length again and again.
     """
     name, labels = slots_name(job.name), owner.labels("run")
-    data = {SLOTS_FILE: expected(job).to_json()}
+    data = {SLOTS_FILE: expected(job).to_json(), LENGTH_FILE: length(job).to_json()}
     return owner.child("ConfigMap", "v1", name, labels, data=data)
 
 

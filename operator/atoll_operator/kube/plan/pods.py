@@ -42,6 +42,7 @@ from atoll_operator.kube.names import (
     EXPORT_FOLDER,
     HOSTNAME_FIELD,
     LEARNER_ROLE,
+    LENGTH_FILE,
     METRICS_PORT,
     POD_INDEX_LABEL,
     RUN_FILE,
@@ -112,6 +113,7 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
         shard=number,
         listen=f"0.0.0.0:{SHARD_PORT}",
         slots_file=f"{SLOTS_FOLDER}/{SLOTS_FILE}",
+        length_file=f"{SLOTS_FOLDER}/{LENGTH_FILE}",
         store=f"{folder}/commits",
         tape=f"{folder}/tape.jsonl",
         export=export,
@@ -290,6 +292,12 @@ def without_exclusions(template: Mapping[str, Any]) -> dict[str, Any]:
     if not any(required["nodeSelectorTerms"]):
         del affinity["nodeAffinity"][REQUIRED]
     return found
+
+
+def reads_length(template: Mapping[str, Any]) -> bool:
+    """Whether a shard of this template hears of another length while it runs."""
+    containers = template["spec"].get("containers") or []
+    return any(v.get("name") == Env.LENGTH_FILE for c in containers for v in c.get("env") or [])
 
 
 def run_config_of(template: Mapping[str, Any]) -> str:

@@ -23,10 +23,10 @@ without its template cannot; it is written in the same call as the template. The
 substitute: somebody may have changed it, and then the note says what it has to be (`drift`).
 
 What is an edit. `inputs` leaves out what restarts nobody: the numbers of learners, which regions
-there are, suspend, deadlines, and what to do about lost nodes. It is compared only when the job's
-generation has changed, which the API server counts up for an edit and for nothing else. With the
-same generation another hash means another way of hashing, or defaults of another CRD: the note then
-gets the new hash and the template stays.
+there are, the length, suspend, deadlines, and what to do about lost nodes. It is compared only when
+the job's generation has changed, which the API server counts up for an edit and for nothing else.
+With the same generation another hash means another way of hashing, or defaults of another CRD: the
+note then gets the new hash and the template stays.
 
 All or nothing. An edit of anything renders all workloads of the job again, so that no run is made
 of parts of two versions. Workloads get their templates one after the other; `rendered` says which
@@ -37,8 +37,10 @@ When nothing of a job runs, a rendering costs nothing: a job that starts or is r
 pod gets the present one. A suspended job whose shards stay keeps theirs.
 
 The run file is rendered, too. The ConfigMap that kept templates name stays in use. For another
-number of learners its text is changed in that one place, so that the file is still of the version
-whose processes read it.
+number of learners, or another length, that of learners is changed in that one place, so that the
+file is still of the version whose processes read it. That of shards keeps the length with which it
+was made, whatever else is rendered again, because they read the present one from a file of its own
+(`configs.slots_map`). Shards of a version that did not are restarted for another length.
 
 Workloads of a version that wrote no notes: their live template is the note, if the job has not been
 edited since that version's last pass.
@@ -67,8 +69,9 @@ from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
 
-RESTARTS_NOBODY = {"regions", "suspend", "managedBy", "failure", "ttlSecondsAfterFinished",
-                   "activeDeadlineSeconds"}  # fmt: skip
+RESTARTS_NOBODY = {"regions", "steps", "tokens", "suspend", "managedBy", "failure",
+                   "ttlSecondsAfterFinished", "activeDeadlineSeconds"}  # fmt: skip
+LENGTH = ("steps", "tokens")
 OF_A_REGION = {"podOverrides", "nodes"}
 NOTE_BYTES_MAX = 240_000  # of the 262,144 that all annotations of an object may have
 NOTES_MAX = 2_000  # that are kept as they were parsed, of some 10 kB each
@@ -118,6 +121,7 @@ class Renderings:
     inputs: Mapping[str, str] = field(default_factory=dict)  # by workload: hash of the job's
     learners_file: RunConfig | None = None  # None: made from the job
     shards_file: RunConfig | None = None
+    present_shards_file: RunConfig | None = None  # kept or not, of shards that read the length
 
     def settings(self, install: Settings) -> Settings:
         """The settings of the install, with the images of this run."""
@@ -172,6 +176,11 @@ def decide(
         note.generation != generation and note.inputs != hashes[name]
         for name, note in notes.items()
     )
+    of_shards = [note.template for name, note in notes.items() if name in shards]
+    present = _file(of_shards, configs)
+    if present is not None and not all(map(pods.reads_length, of_shards)):
+        edited |= _length(present.text) != {name: getattr(job.spec, name) for name in LENGTH}
+        present = None
     rendered = generation if edited else max(note.rendered for note in notes.values())
     kept = {name: note for name, note in notes.items() if note.rendered == rendered}
     templates = {name: note.template for name, note in kept.items()}
@@ -180,7 +189,7 @@ def decide(
         images |= note.images
     of_learners = _file([templates[name] for name in regions if name in templates], configs)
     if of_learners is not None:
-        of_learners = RunConfig(text=with_learners(of_learners.text, job), hash=of_learners.hash)
+        of_learners = RunConfig(text=with_present(of_learners.text, job), hash=of_learners.hash)
     return Renderings(
         generation=generation,
         rendered=rendered,
@@ -189,6 +198,7 @@ def decide(
         inputs=hashes,
         learners_file=of_learners,
         shards_file=_file([templates[name] for name in shards if name in templates], configs),
+        present_shards_file=present,
     )
 
 
@@ -272,9 +282,20 @@ def _file(templates: Iterable[Object], configs: Mapping[str, str]) -> RunConfig 
     return None
 
 
-def with_learners(text: str, job: Job) -> str:
-    """A run file's text with the job's present regions and learners, and nothing else changed."""
+def same_but_for_length(one: str, other: str) -> bool:
+    """Whether two run files' texts say the same but for the length of the job."""
+    found = [json.loads(text) for text in (one, other)]
+    return bool(found[0] | _length(one) == found[1] | _length(one))
+
+
+def _length(text: str) -> dict[str, int | None]:
     document = json.loads(text)
+    return {name: document.get(name) for name in LENGTH}
+
+
+def with_present(text: str, job: Job) -> str:
+    """A run file's text with the job's present length, regions and learners, and nothing else."""
+    document = json.loads(text) | {name: getattr(job.spec, name) for name in LENGTH}
     known = {each["name"]: each for each in document["regions"]}
     document["regions"] = [
         {**known.get(each.name, {}), "name": each.name, "learners": each.learners}

@@ -1,0 +1,73 @@
+"""How long a job is, which may grow while it runs (docs/protocol.md, rule 27).
+
+The run file has the length that the job began with. A longer one comes to the shards in a file of
+its own, which the operator writes in place, and goes on from each process to the next: shards tell
+it in their Welcomes and Ticks, learners in their reports. Lengths only grow, so the largest that a
+process has heard of is the newest, in whatever order it hears of them.
+
+Lengths in ticks are kept all, because one that was the end may have been acted upon: where learners
+work in lock-step, each hands every slice over at the end of the job. A learner that has heard of a
+longer job in time does so at the former end as well, and meets those that have not.
+"""
+
+import json
+from dataclasses import dataclass
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.run import RunFile, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthFile:
+    """What the file says: exactly one of the two."""
+
+    steps: int | None = None
+    tokens: int | None = None
+
+    def to_json(self) -> str:
+        """The file's text; `read` reads it back."""
+        given = {"steps": self.steps, "tokens": self.tokens}
+        return json.dumps({key: each for key, each in given.items() if each is not None}) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """All that was heard: lengths in ticks, ascending, and the largest one in tokens, or 0."""
+
+    steps: tuple[int, ...] = ()
+    tokens: int = 0
+
+    @property
+    def end(self) -> int | None:
+        """T in ticks; None when the length is given in tokens."""
+        return self.steps[-1] if self.steps else None
+
+    def also(self, other: "Length") -> "Length":
+        """With what another process has heard; what is of the other kind says nothing."""
+        if self.steps:
+            return Length(steps=tuple(sorted({*self.steps, *other.steps})))
+        return Length(tokens=max(self.tokens, other.tokens))
+
+    def message(self) -> pb.Length:
+        """As it travels."""
+        return pb.Length(steps=self.steps, tokens=self.tokens)
+
+
+def of_run_file(run_file: RunFile) -> Length:
+    """The length that the job began with."""
+    return _length(run_file.steps, run_file.tokens)
+
+
+def read(text: str) -> Length:
+    """From the file; raises SpecError that names the field and the remedy."""
+    given: LengthFile = parse(LengthFile, text, "length file")
+    return _length(given.steps, given.tokens)
+
+
+def heard(message: pb.Length) -> Length:
+    """From another process; an earlier version sends an empty one."""
+    return Length(steps=tuple(sorted({*message.steps})), tokens=message.tokens)
+
+
+def _length(steps: int | None, tokens: int | None) -> Length:
+    return Length(steps=() if steps is None else (steps,), tokens=tokens or 0)
