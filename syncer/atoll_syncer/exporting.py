@@ -247,16 +247,23 @@ def _appear(hidden: Path, out: Path) -> None:
 
 
 async def keep_taking(
-    run_file: RunFile, endpoints: Sequence[str], folder: Path, tick: Callable[[], int]
+    run_file: RunFile,
+    endpoints: Sequence[str],
+    folder: Path,
+    clock: Callable[[], tuple[int, int | None]],
 ) -> None:
-    """Take an export whenever the tick passes a multiple of the run file's `export_every`."""
+    """Take an export whenever the tick passes a multiple of the run file's `export_every`.
+
+    `clock` tells the tick, and the job's present length in ticks, if it has one.
+    """
     every = run_file.export_every
     assert every is not None, "no schedule"
     taken = max(_steps(folder), default=0)
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        due = tick() // every * every
-        if due <= taken or (run_file.steps is not None and due >= run_file.steps):
+        tick, end = clock()
+        due = tick // every * every
+        if due <= taken or (end is not None and due >= end):
             continue
         taken = due
         try:

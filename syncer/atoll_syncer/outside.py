@@ -141,7 +141,8 @@ class Exporter(Protocol):
 
 
 Asker = Callable[[Any], Awaitable[Any]]  # a request to the registrar; None: it does not answer
-KeepExporting = Callable[[Callable[[], int]], Coroutine[Any, Any, None]]  # by the tick
+Reached = Callable[[], tuple[int, int | None]]  # the tick, and the length of the job in ticks
+KeepExporting = Callable[[Reached], Coroutine[Any, Any, None]]
 MakeValues = Callable[[Layout, int, Sync], Values]  # of one shard
 
 

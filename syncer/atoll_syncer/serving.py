@@ -83,7 +83,7 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
         driver.background.spawn(follow(driver, machine.read_length))
     await machine.server.start()
     if machine.keep_exporting is not None:
-        driver.background.spawn(machine.keep_exporting(lambda: driver.shard.state.clock.tick))
+        driver.background.spawn(machine.keep_exporting(lambda: driver.shard.reached))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("serving", shard=machine.shard, epoch=driver.shard.history.epoch)
     return driver, health

@@ -156,6 +156,11 @@ class Shard:
         return self.state.sessions.open
 
     @property
+    def reached(self) -> tuple[int, int | None]:
+        """The tick, and the length of the job in ticks; None: it is given in tokens."""
+        return self.state.clock.tick, self.state.ending.length.end
+
+    @property
     def complete(self) -> bool:
         """The job is Complete."""
         return self.state.ending.complete

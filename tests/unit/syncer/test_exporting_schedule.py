@@ -1,0 +1,36 @@
+"""Exports on a schedule follow the job's present length, which may have grown."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_protos.run import Region, RunFile
+from atoll_syncer import exporting
+
+JOB = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=20, export_every=10)
+
+
+@pytest.mark.parametrize(("end", "taken"), [(20, [10]), (40, [10, 20, 30]), (None, [10, 20, 30])])
+def test_exports_are_taken_up_to_the_end_that_the_job_has_now(
+    end: int | None, taken: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "LOOK_SECONDS", 0.0)
+    ticks, steps = iter([5, 12, 15, 22, 31]), list[int]()
+
+    async def take(run_file: RunFile, endpoints: Any, out: Path) -> int:
+        steps.append(int(out.name.removeprefix("step-")))
+        return 0
+
+    monkeypatch.setattr(exporting, "take", take)
+
+    def clock() -> tuple[int, int | None]:
+        tick = next(ticks, None)
+        if tick is None:
+            raise EOFError
+        return tick, end
+
+    with pytest.raises(EOFError):
+        asyncio.run(exporting.keep_taking(JOB, ["x"], tmp_path, clock))
+    assert steps == taken
