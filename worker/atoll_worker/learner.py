@@ -351,7 +351,7 @@ class Learner:
         `error`: the exception that ends the training, if one does. Closing twice is right.
         """
         reason = reason_of(error) if error else "finished" if self.finished else "loop ended"
-        if self._open and TERMINATION_LOG.exists():
+        if self._open and presence.holds(self) and TERMINATION_LOG.exists():
             with contextlib.suppress(OSError):
                 TERMINATION_LOG.write_text(self._last_words(reason))
         self._leave(reason)
@@ -452,7 +452,8 @@ class Learner:
             if self._followed is not None:
                 self._followed[1].remove()
             try:
-                if self._replica is not None and self._open:
+                # A fork (a worker of a data loader) ends without a word for its parent.
+                if self._replica is not None and self._open and presence.holds(self):
                     self._open = False
                     if not self._job.alone:
                         log.info("leaving", job=self.run_file.job, slot=self.slot, reason=reason)

@@ -43,7 +43,12 @@ def take(holder: object, instance: str) -> str:
     return instance if _presence.openings == 1 else f"{instance}.{_presence.openings}"
 
 
+def holds(holder: object) -> bool:
+    """Whether `holder` is the open Learner of this process; not in a fork of it."""
+    return _presence.holder is holder and _presence.owner == os.getpid()
+
+
 def release(holder: object) -> None:
     """`holder` is closed, or could not be opened; nothing if it is not the open one."""
-    if _presence.holder is holder:
+    if holds(holder):
         _presence.holder = None

@@ -6,6 +6,7 @@ profiler or a test. A process that has some of the variables and lacks others is
 started wrongly, and gets an error that names what is missing.
 """
 
+import multiprocessing
 import os
 import secrets
 import sys
@@ -136,13 +137,13 @@ def read_job(
     )
 
 
-_said_alone: list[int] = []  # the process that has said so; a fork says it again
+_said_alone: list[bool] = []  # not empty once it is said; a fork has it too
 
 
 def say_alone(job: Job) -> None:
-    """One line on standard error, once in a process, if it is alone."""
-    if job.alone and os.getpid() not in _said_alone:
-        _said_alone[:] = [os.getpid()]
+    """One line on standard error if this process is alone: once, not from workers of a loader."""
+    if job.alone and not _said_alone and multiprocessing.parent_process() is None:
+        _said_alone.append(True)
         line = (
             f"atoll: no job has started this process, so it trains alone for {job.steps} steps "
             f"({Env.STEPS} changes that); nothing is shared or exported\n"

@@ -51,3 +51,22 @@ def test_a_fork_does_not_inherit_the_open_learner(monkeypatch: pytest.MonkeyPatc
     presence.take(object(), "pod")
     monkeypatch.setattr(presence._presence, "owner", os.getppid())
     assert presence.take(object(), "other") == "other"
+
+
+def test_a_fork_that_ends_leaves_the_job_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A raw fork goes through the `with` around it, and what is registered for the end."""
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert [fake.boundary().own_steps for _ in range(2)] == [1, 2]
+        assert fake.until_leaving().reason == "loop ended"
+
+    with playing(script):
+        learner = learner_of(*model_and_optimizer()).open()
+        learner.step(tokens=1)
+        with monkeypatch.context() as fork:
+            fork.setattr(os, "getpid", lambda: 1)
+            learner.close(ValueError("of the child"))
+            learner._at_exit()
+        learner.step(tokens=1)
+        learner.close()
