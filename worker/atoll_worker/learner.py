@@ -255,7 +255,7 @@ class Learner:
         """
         self._on_adopt.append(function)
         if self._open and isinstance(self._replica, Replica):
-            self._replica.watch = None
+            self._replica.trust()
             function(self._replica.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held))))
 
     # ------------------------------------------------------------ the loop
@@ -334,7 +334,7 @@ class Learner:
                     )
                 )
                 if self._on_adopt and isinstance(self._replica, Replica):
-                    self._replica.watch = None
+                    self._replica.trust()
                 self._open = True
                 atexit.register(self._at_exit)
                 works = self._begin(self._replica)

@@ -117,8 +117,8 @@ class Replica:
 
     def step_made(self) -> None:
         """A step was made on what is adopted. Raises SpecError if it has undone it; see `watch`."""
-        if self.watch is not None:
-            self.watch.judge()
+        if self.watch is not None and (reason := self.watch.judge()):
+            self.warn(reason)
         if self.unshared is not None and (reason := self.unshared.step_made()):
             self.warn(reason)
 
@@ -237,6 +237,7 @@ class Replica:
         except TransportLostError:
             pass  # it has not read for a long time: process.stop kills it
         finally:
+            self.trust()
             process.stop(self.process, self.link)
             self.staging.close()
             if self.memory_fd >= 0:
@@ -258,10 +259,16 @@ class Replica:
         averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
         parts = pairs(self.places, owned, region)
         watch = None if self.finished else self.watch
-        sample = watch.before(parts, averaged, entering=self.start is None) if watch else None
+        sample = watch.before(parts, averaged) if watch else None
         work.tickets.append(self.staging.adopt(parts, blend))
         if watch and sample:
             watch.after(sample)
+
+    def trust(self) -> None:
+        """The optimizer is told of adoptions: whether it undoes them is not looked at any more."""
+        if self.watch is not None:
+            self.watch.end()
+            self.watch = None
 
     def warn(self, reason: str) -> None:
         """Tell the user, in the log and in the run folder."""
@@ -327,6 +334,8 @@ def open_replica(
         if not observer:
             replica.capture_seed()
             replica.watch = Watch(staging=staging)
+            replica.watch.begin()
+            undo.callback(replica.watch.end)
             replica.unshared = unshared_of(model, places, optimizers)
         child.link.send(
             messages.Configure(
