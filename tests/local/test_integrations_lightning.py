@@ -1,6 +1,7 @@
 """Lightning's Trainer in this process, alone or as the learner of a real shard."""
 
 import importlib
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from atoll import SpecError
@@ -222,9 +223,11 @@ class ByHand(Module):
             for optimizer in self.optimizers():
                 optimizer.step()
                 optimizer.zero_grad()
+            self.lr_schedulers().step()
 
     def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD([each], lr=RATE) for each in self.parameters()]
+        optimizers = [torch.optim.SGD([each], lr=1.0) for each in self.parameters()]
+        return optimizers, [LambdaLR(optimizers[0], lambda step: 0.5**step)]
 
 
 def test_several_optimizers_that_step_by_hand_make_one_step(
@@ -234,6 +237,8 @@ def test_several_optimizers_that_step_by_hand_make_one_step(
     module = ByHand()
     fit(module, tmp_path, accumulate_grad_batches=1)
     assert len(module.net.seen) == 2 * 7
+    first = [rate for _, rate in module.rates[::2]]
+    assert first == [0.5**step for step in range(7)]  # the module's own doing
 
 
 def test_a_schedule_of_epochs_counts_them_in_ticks(
@@ -248,6 +253,22 @@ def test_a_schedule_of_epochs_counts_them_in_ticks(
     module = Epochs()
     fit(module, tmp_path)  # 3 steps make an epoch
     assert module.rates == [(tick, 0.5 ** (tick // 3)) for tick in range(8)]
+
+
+def test_a_schedule_made_for_the_trainers_epochs_ends_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cosine(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return [optimizer], [CosineAnnealingLR(optimizer, T_max=self.trainer.max_epochs)]
+
+    alone(monkeypatch, 12)
+    module = Cosine()
+    fit(module, tmp_path, max_epochs=1000)  # 3 steps make an epoch
+    expected = [(1 + math.cos(math.pi * (tick // 3) / 4)) / 2 for tick in range(12)]
+    assert [rate for _, rate in module.rates] == pytest.approx(expected)
+    assert "configure_optimizers" not in vars(module)
 
 
 def test_a_cycle_of_the_trainers_length_ends_with_the_job(

@@ -203,6 +203,28 @@ def test_a_slot_that_is_not_the_first_saves_in_its_own_folder_and_no_checkpoints
     assert not list(tmp_path.rglob("checkpoint-*"))
 
 
+def test_a_step_that_the_optimizer_skips_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Skips(TrainerCallback):  # type: ignore[misc]
+        """Every third step, as a GradScaler does whose gradients have overflowed."""
+
+        def on_pre_optimizer_step(
+            self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
+        ) -> None:
+            if state.global_step % 3 == 1:
+                optimizer.step = lambda: None
+            else:
+                optimizer.__dict__.pop("step", None)
+
+    alone(monkeypatch, 6)
+    trainer, watch = trainer_of(tmp_path)
+    trainer.add_callback(Skips())
+    trainer.train()
+    assert trainer.state.global_step == 9  # three of them skipped
+    assert [tick for tick, _ in watch.rates] == [0, 1, 1, 2, 3, 3, 4, 5, 5]
+
+
 def test_a_schedule_that_needs_a_metric_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-    setup()                  the trainer's limits: no last epoch, and as many steps as the job has,
-                             which is what `trainer.estimated_stepping_batches` then says
+    setup()                  the trainer's limits
+    configure_optimizers()   sees a trainer that will train as long as the job: `max_steps`,
+                             `max_epochs` and `estimated_stepping_batches` say so
     on_fit_start()           the model is on its device and the optimizers exist: join the job.
-                             No batch has been read yet. The trainer gets its schedules wrapped:
-                             the learner moves them
+                             No batch has been read yet. The limits of the trainer's own are gone,
+                             and it gets its schedules wrapped: the learner moves them
     on_train_start()         the data's iterator is made anew, from the slot's place. How many
                              steps an epoch has is known now
     on_train_batch_end()     if an optimizer has stepped in this batch, the step boundary: before
@@ -18,7 +19,8 @@ has skipped.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -50,9 +52,10 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
     What it changes in the trainer:
 
-    - `max_steps` is the job's length while `configure_optimizers` runs, whatever the script says.
-      Schedules follow the job's tick; one of epochs counts them in ticks. Training ends when the
-      job does.
+    - `max_steps` and `max_epochs` are the job's length while `configure_optimizers` runs, whatever
+      the script says. Training ends when the job does.
+    - Schedules follow the job's tick; one of epochs counts them in ticks. Those that manual
+      optimization steps by itself are left to it: `callback.learner.schedule(...)` takes them.
     - Every slot has an order of its own of the training data. After a restart the slot goes on with
       its next batch; data without a length are read to that place.
     - The job's first slot saves checkpoints as the script says, the others save none.
@@ -74,13 +77,14 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Set the trainer's limits."""
-        del pl_module
         if stage != "fit":
             return
         self._job = atoll.job()
         loop = trainer.fit_loop
         if self._job.steps is not None:
-            loop.max_epochs, loop.epoch_loop.max_steps = -1, self._job.steps
+            loop.epoch_loop.max_steps = self._job.steps
+            configure = pl_module.configure_optimizers
+            pl_module.configure_optimizers = partial(self._configure, trainer, configure)
         loop.min_epochs = loop.epoch_loop.min_steps = None  # the end of the job is the end
         if self._job.slot != self._job.slots[0]:
             for callback in trainer.checkpoint_callbacks:
@@ -89,10 +93,11 @@ class AtollCallback(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Join the job: the model takes its values."""
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
+        pl_module.__dict__.pop("configure_optimizers", None)
         model = self._model(pl_module)
         self._steps = OptimizerSteps(trainer.optimizers)
-        for config in trainer.lr_scheduler_configs:
-            if not isinstance(config.scheduler, NotStepped):
+        if pl_module.automatic_optimization:
+            for config in trainer.lr_scheduler_configs:
                 config.scheduler = NotStepped(config.scheduler)
         self.learner = atoll.Learner(model)
         self.learner.open()
@@ -102,10 +107,9 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Go to the slot's place in the data, and let the schedules follow the tick."""
-        del pl_module
         assert self.learner is not None
         self._continue_data(trainer)
-        for config in trainer.lr_scheduler_configs:
+        for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
             config.scheduler.restore_rates()
             scheduler = config.scheduler.scheduler
             period = config.frequency * self._ticks_of(config.interval, trainer)
@@ -156,17 +160,29 @@ class AtollCallback(Callback):  # type: ignore[misc]
         del trainer, pl_module, stage
         self._close()
 
+    def _configure(self, trainer: Any, configure: Callable[[], Any]) -> Any:
+        """`configure_optimizers`, where schedules are made for the job's length in steps or epochs.
+
+        In `setup()` the data were not there yet.
+        """
+        if trainer.train_dataloader is None:
+            trainer.fit_loop.setup_data()
+        steps = steps_of_an_epoch(trainer)
+        trainer.fit_loop.max_epochs = -1 if steps is None else math.ceil(self._job.steps / steps)
+        return configure()
+
     def _ticks_of(self, interval: str, trainer: Any) -> int:
         """How many ticks a schedule counts as one: in an epoch, the steps of this learner."""
         if interval == "step":
             return 1
-        if not math.isfinite(trainer.num_training_batches):
+        steps = steps_of_an_epoch(trainer)
+        if steps is None:
             raise atoll.SpecError(
                 "lr_scheduler",
                 "counts epochs, and the training data have no length",
                 'give it with "interval": "step"',
             )
-        return math.ceil(int(trainer.num_training_batches) / int(trainer.accumulate_grad_batches))
+        return steps
 
     def _model(self, pl_module: Any) -> Any:
         """What is exchanged: the LightningModule or one module of it that holds all that trains."""
@@ -219,6 +235,12 @@ class AtollCallback(Callback):  # type: ignore[misc]
                 iter(fetcher)
             else:
                 skip -= 1
+
+
+def steps_of_an_epoch(trainer: Any) -> int | None:
+    """Of this learner; None if the training data have no length."""
+    batches = trainer.num_training_batches
+    return math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else None
 
 
 def jumps(loader: Any) -> bool:
