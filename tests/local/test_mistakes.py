@@ -224,13 +224,11 @@ def test_a_mask_of_infinities_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        ("model[1].double()", "model.1.weight: is torch.float64; use one of float32, "),
+        ("model[1].double()", "model.1.weight: is torch.float64, "),
         (
             'model[1].register_buffer("scale", torch.ones(2).double())',
-            "model.1.scale: is torch.float64; use one of float32, bfloat16, float16, or register it"
-            " with persistent=False",
+            "model.1.scale: is torch.float64, ",
         ),
-        ("model = nn.Sequential(model, nn.LazyLinear(4))", "model.1.weight: has no shape yet"),
         (
             "model[1].weight.data[0, 0] = torch.inf",
             "model.1.weight: has values that are not finite, and the job would begin with them",

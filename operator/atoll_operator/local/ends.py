@@ -6,7 +6,8 @@ script is not, and whoever made it waits for its reason. So the first end is tol
 last words and its log, and a process is given up
 
     at once           with a permanent exit code (`atoll_protos.exits`)
-    the second time   when it fails twice in a row with the same last words, and made no step
+    the second time   when it failed twice in a row with the same last words, or returned twice
+                      before the job was final, and made no step
     the third time    when it returned three times before the job was final
     the fifth time    when it failed five times in a row, however
 
@@ -93,7 +94,7 @@ def why_given_up(record: Record, returned: str) -> str:
     end = record.last
     if end is None:
         return ""
-    if returned and record.returns >= RETURNS_MAX:
+    if returned and record.returns >= (RETURNS_MAX if record.worked else ALIKE_MAX):
         return returned
     if not end.failed:
         return ""

@@ -57,6 +57,13 @@ def test_returns_count_in_all_starts_however_long_they_last() -> None:
         assert why_given_up(record, "returned at tick 3") == expected
 
 
+def test_a_script_without_a_learner_is_not_run_a_third_time() -> None:
+    record = Record()
+    for expected in ("", "returned at tick 0"):
+        record = record.after(End(code=0, seconds=4000.0), returned=True)
+        assert why_given_up(record, "returned at tick 0") == expected
+
+
 @pytest.mark.parametrize(
     ("end", "role", "said"),
     [
