@@ -17,6 +17,12 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
+def _of_folder(context: typer.Context, incomplete: str) -> list[str]:
+    """The processes that a shell can offer: those of the folder that was named before."""
+    known = files.processes_of(Path(context.params.get("which") or ""))
+    return [name for name in known if name.startswith(incomplete)]
+
+
 def logs(
     which: Annotated[
         str,
@@ -26,7 +32,12 @@ def logs(
         ),
     ],
     process: Annotated[
-        str, typer.Argument(metavar="[PROCESS]", help="A slot, shard-0, or evaluator.")
+        str,
+        typer.Argument(
+            metavar="[PROCESS]",
+            help="A slot, shard-0, or evaluator.",
+            autocompletion=_of_folder,
+        ),
     ] = "",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what comes, through restarts.")

@@ -28,7 +28,7 @@ def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterato
     written, in the order in which it comes, until the run is over. Raises SpecError for a process
     that the run does not have.
     """
-    known = _processes(out)
+    known = processes_of(out)
     if process and process not in known:
         has = f"it has {', '.join(known)}" if known else "it has none yet"
         raise SpecError(process, f"is no process of the run in {out}", has)
@@ -71,7 +71,7 @@ class Growing:
                     yield text.removesuffix("\n").removesuffix("\r")
 
 
-def _processes(out: Path) -> list[str]:
+def processes_of(out: Path) -> list[str]:
     """The names of the processes of a run, also of those that have written nothing yet."""
     names = {path.stem for path in (out / "logs").glob("*.log")}
     try:

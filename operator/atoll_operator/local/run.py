@@ -301,8 +301,8 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)
     plots.draw(out, found["tokens"], _unit(training.supervisor.in_roles("learner")))
-    files = f"{out}/summary.json, {out}/loss.png"
-    training.view.say(f"{outcome}: {summary.sentence(found)}; see {files}")
+    see = f"see {shown(out / 'summary.json')} and loss.png beside it"
+    training.view.say(f"{outcome}: {summary.sentence(found)}; {see}")
 
 
 def _unit(learners: Sequence[Child]) -> str:

@@ -96,3 +96,10 @@ def test_what_is_neither_a_folder_nor_a_name_of_a_job_is_refused(
     found = CliRunner().invoke(cli.app, ["logs", which])
     assert isinstance(found.exception, SpecError)
     assert words in str(found.exception)
+
+
+def test_a_shell_is_offered_the_processes_of_the_folder(out: Path) -> None:
+    words = f"atoll logs {out} us"
+    asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"}
+    offered = CliRunner().invoke(cli.app, env=asked, prog_name="atoll")
+    assert offered.output.split() == ["us-0"]
