@@ -15,6 +15,7 @@ from bytegpt.data import read as read_text
 from local.command import TINY, commits, json_lines, run_atoll, tapes
 
 STEPS = 100
+FOUR = ("--set", "spec.sync.fragments=4")
 NATS_MIN = 0.5
 TAPE_FIELDS = {
     *("run", "time", "epoch", "tick", "slice", "version", "base", "digest", "reason"),
@@ -30,7 +31,7 @@ STEP_FIELDS = {
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that has completed."""
     folder = tmp_path_factory.mktemp("run") / "out"
-    shown = run_atoll(TINY, folder, "--set", f"spec.steps={STEPS}")
+    shown = run_atoll(TINY, folder, "--set", f"spec.steps={STEPS}", *FOUR)
     assert f"of {STEPS}" in shown
     return folder
 
