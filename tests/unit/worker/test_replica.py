@@ -17,8 +17,17 @@ from atoll_protos.run import Sync
 from atoll_protos.tensors import FLOATS, from_bytes, packed
 from atoll_worker.link import memory
 from atoll_worker.link import socket as links
-from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Prolonged, Tick
+from atoll_worker.link.messages import (
+    Adopt,
+    Boundary,
+    Capture,
+    Finished,
+    Leaving,
+    Prolonged,
+    Tick,
+)
 from atoll_worker.link.socket import Link
+from atoll_worker.training import process
 from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
 from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
@@ -223,3 +232,23 @@ def test_parameters_take_the_base_and_buffers_take_it_in_f32_bit_for_bit_rule_18
             name, found = place.spec.name, place.tensor
             kept = own[name] if name == "constant" else own[name].bfloat16().float()
             assert torch.equal(found, kept), name
+
+
+def test_a_device_that_has_failed_does_not_keep_the_job_from_hearing_why_a_learner_leaves(
+    slow: tuple[Replica, Link, SlowStaging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, other, _ = slow
+    step(replica, 1)
+    other.send(Capture(slices=((1, 0),)))
+    step(replica, 2)
+
+    def fail(ticket: Later) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(Later, "wait", fail)
+    monkeypatch.setattr(process, "stop", lambda *_: None)
+    replica.leave("RuntimeError: CUDA error: device-side assert triggered")
+    first, second = other.receive()
+    assert isinstance(first, Boundary)
+    assert isinstance(second, Leaving)
+    assert "device-side assert" in second.reason

@@ -232,7 +232,7 @@ class Replica:
         """Settle, send Leaving, and wait for the transport process to end."""
         try:
             if not self.link.closed:
-                self.settle(wait=True)
+                self._settle_what_ends()
                 self.send(messages.Leaving(reason=reason))
         except TransportLostError:
             pass  # it has not read for a long time: process.stop kills it
@@ -281,6 +281,18 @@ class Replica:
             offset = memory.companion_offset(self.memory.plan, changed=changed)
             count = self.companion.write(self.memory_fd, offset, changed=changed)
             self.send(messages.Companion(changed=changed, byte_count=count))
+
+    def _settle_what_ends(self) -> None:
+        """Settle all, but for what a device that has failed does not end: it fails once more.
+
+        The job is told why this process leaves; the error to be seen is that in the user's code.
+        """
+        try:
+            self.settle(wait=True)
+        except TransportLostError:
+            raise
+        except RuntimeError as error:
+            log.warning("the device does not end its copies", trouble=str(error))
 
     def _end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1
