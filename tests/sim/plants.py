@@ -19,7 +19,7 @@ from atoll_syncer.model.log import Committed, Entry, Merged, Taken, TermBegun
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import offers, rounds, runs, seeding, sessions
+from atoll_syncer.rules import companions, offers, rounds, runs, seeding, sessions
 from atoll_syncer.rules import recovery as recovery_rules
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import takeover
@@ -534,6 +534,21 @@ def late_work_that_counts_as_overlap(patch: Patch) -> None:
     patch.setattr(adoption, "outcome", kinder)
 
 
+def an_export_that_waits_for_no_companion(patch: Patch) -> None:
+    """Rule 36."""
+    patch.setattr(companions, "is_awaited", lambda state: False)
+
+
+def a_companion_that_counts_as_unneeded(patch: Patch) -> None:
+    """Rule 36: the next term sweeps it."""
+    live = History.live_objects
+
+    def versions(self: History) -> set[str]:
+        return live(self) - {*self.companion, *self.companion_changed}
+
+    patch.setattr(History, "live_objects", versions)
+
+
 PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
@@ -581,4 +596,6 @@ PLANTS = (
     Plant(rule="28 (data state)", plant=a_data_state_that_stays_when_its_cursor_moves),
     Plant(rule="28 (data state)", plant=the_durable_data_state_for_a_cursor_under_way),
     Plant(rule="13 (law)", plant=late_work_that_counts_as_overlap, seed=5),
+    Plant(rule="36", plant=an_export_that_waits_for_no_companion),
+    Plant(rule="36", plant=a_companion_that_counts_as_unneeded),
 )

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from atoll_protos.exits import ExitCode
+from atoll_syncer.model.log import Companion, Seeded
 from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim.checkers.every import ALL
 from sim.memory_store import MemoryStore
@@ -152,3 +154,30 @@ def test_a_store_that_deletes_nothing_delays_no_entry(
 def test_a_jump_of_a_learners_position_does_not_drive_the_tick_in_lock_step(seed: int) -> None:
     """Rule 8: else learners that were cut off jump after each other, to the end of the job."""
     assert simulate(seed).result == "Complete"
+
+
+def test_a_registrar_that_restarts_between_the_seed_and_the_companion_has_it_in_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner that was asked has answered a process that is gone; it is asked once more."""
+    tell, killed = world.watchers.tell, list[float]()
+
+    def restart() -> None:
+        killed.append(world.sim.now)
+        world.shards[0].kill("between the seed and the companion")
+        world.shards[0] = world.start_shard(0, new_pod=False, after=1.0)
+
+    def told(hook: str, *what: Any) -> None:
+        tell(hook, *what)
+        if hook == "entry_durable" and what[0] == 0 and isinstance(what[1], Seeded) and not killed:
+            world.sim.at(world.sim.now, restart)
+        if hook == "entry_durable" and isinstance(what[1], Companion):
+            assert killed, "the kill came too late"
+
+    monkeypatch.setattr(world.watchers, "tell", told)
+    assert run(world).result == "Complete"
+    registrar = world.shards[0].shard
+    assert registrar is not None
+    assert registrar.history.companion
+    assert registrar.history.companion_changed
+    assert killed

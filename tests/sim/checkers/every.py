@@ -1,5 +1,6 @@
 """All checkers, each run over every seed."""
 
+from sim.checkers.export import CompanionChecker
 from sim.checkers.kept import (
     CursorChecker,
     DataStateChecker,
@@ -55,4 +56,5 @@ ALL: tuple[type[Watcher], ...] = (
     WordChecker,
     CursorChecker,
     DataStateChecker,
+    CompanionChecker,
 )
