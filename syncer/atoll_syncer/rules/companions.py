@@ -66,7 +66,7 @@ def session_closed(state: State, session: int) -> None:
     companion = state.companion
     companion.changed_asked.discard(session)
     if companion.session == session and not companion.is_logged:
-        companion.session, companion.objects = None, ()
+        companion.session = None  # whose parts the next `ask` forgets
 
 
 # ------------------------------------------------------------ arriving
