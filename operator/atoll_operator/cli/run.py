@@ -120,8 +120,6 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         remedy = "give the folder of the run: atoll run DIR --resume"
         raise SpecError("--resume", "needs to know which run", remedy)
     folder = out or manifests.default_out(job.name, time.time())
-    if out is None:
-        typer.echo(f"The run's folder is {folder}.", err=True)
     if resume:
         _refuse_longer(job, folder)
     code = train(

@@ -23,9 +23,13 @@ RELATIVE = "a relative one begins in the manifest's folder"
 
 
 def environment(planned: Planned) -> dict[str, str]:
-    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll."""
+    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll.
+
+    Each process computes with one thread, since there are several of them, unless whoever calls
+    `atoll run` has chosen a number.
+    """
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
-    return {**os.environ, "PATH": path, **planned.env}
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, **planned.env}
 
 
 def check_startable(planned: Iterable[Planned]) -> None:

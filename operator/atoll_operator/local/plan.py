@@ -48,7 +48,6 @@ def processes(
         Env.TELEMETRY_DIR: str(out),
         "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
         "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault
-        "OMP_NUM_THREADS": "1",
     }
 
     def own(name: str) -> dict[str, str]:

@@ -212,7 +212,8 @@ def train(
     with folder.running(out):
         new = prepare(wanted, expected(job), out, resume=resume)
         (out / plan.MANIFEST_FILE).write_text(manifest, encoding="utf-8")
-        for line in (*without_effect_here(job), gpus.advice(job, found)):
+        where = f"The run's folder is {shown(out)}."
+        for line in (where if new else "", *without_effect_here(job), gpus.advice(job, found)):
             if line:
                 view.say(line)
         planned = plan.processes(job, out, ports, assigned, new=new)

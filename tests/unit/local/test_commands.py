@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.commands import check_startable
+from atoll_operator.local.commands import check_startable, environment
 from atoll_operator.local.plan import Planned
 from atoll_protos.errors import SpecError
 
@@ -84,3 +84,17 @@ def test_a_module_is_also_looked_for_where_the_process_looks(folder: Path) -> No
     check_startable(
         [Planned(role="learner", name="x", command=command.command, env=env, folder=str(folder))]
     )
+
+
+def test_a_process_has_one_thread_unless_the_caller_or_its_container_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def threads(**env: str) -> str:
+        planned = Planned(role="learner", name="a-0", command=("python",), env=env)
+        return environment(planned)["OMP_NUM_THREADS"]
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert threads() == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert threads() == "8"
+    assert threads(OMP_NUM_THREADS="2") == "2"
