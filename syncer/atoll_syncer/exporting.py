@@ -61,7 +61,7 @@ from atoll_syncer.storage.store import StoreError
 ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
 LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due
 KEPT: Final = 3
-STEP: Final = re.compile(r"step-([0-9]+)")
+STEP: Final = re.compile(r"step-[0-9]+")
 
 log = structlog.get_logger()
 
@@ -240,9 +240,9 @@ async def take(run_file: RunFile, endpoints: Sequence[str], out: Path) -> int:
 
 
 def _appear(hidden: Path, out: Path) -> None:
-    """Give the folder its name; an empty one may be there."""
-    with suppress(OSError):
-        out.rmdir()
+    """Give the folder its name, in place of what had it: an empty one, or an older run's."""
+    if out.exists():
+        shutil.rmtree(out)
     hidden.rename(out)
 
 
@@ -258,14 +258,15 @@ async def keep_taking(
     """
     every = run_file.export_every
     assert every is not None, "no schedule"
-    taken = max(_steps(folder), default=0)
+    now = clock()[0] // every * every
+    tried = now if now in _steps(folder) else 0  # a process before this one has taken it
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         tick, end = clock()
         due = tick // every * every
-        if due <= taken or (end is not None and due >= end):
+        if due <= tried or (end is not None and due >= end):
             continue
-        taken = due
+        tried = due
         try:
             seen = await take(run_file, endpoints, folder / f"step-{due}")
         except (ExportError, StoreError, OSError) as error:
@@ -276,9 +277,10 @@ async def keep_taking(
 
 
 def _steps(folder: Path) -> list[int]:
-    """The steps of which there is an export."""
-    names = [path.name for path in folder.glob("step-*") if path.is_dir()]
-    return sorted(int(found[1]) for name in names if (found := STEP.fullmatch(name)))
+    """The steps of which there is an export, the latest last: an older run's may be higher."""
+    folders = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name)]
+    folders.sort(key=lambda path: path.stat().st_mtime_ns)
+    return [int(path.name.removeprefix("step-")) for path in folders]
 
 
 def _remove_old(folder: Path) -> None:

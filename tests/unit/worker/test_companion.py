@@ -169,3 +169,22 @@ def test_a_table_that_is_none_is_refused() -> None:
     for text in ("[]", "{}", json.dumps({"stem": "../x", "keys": {}, "absent": {}}), "nonsense"):
         with pytest.raises(ValueError):  # noqa: PT011 - of JSON, or ours
             Table.from_json(text)
+
+
+class Odd(torch.Tensor):
+    """As quantised tensors are: no plain bytes behind it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "view":
+            raise NotImplementedError("no bytes")
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+
+def test_a_tensor_without_plain_bytes_is_absent_and_damages_nothing() -> None:
+    model = Model()
+    model.register_buffer("odd", torch.ones(3, dtype=torch.int8).as_subclass(Odd))
+    model.register_buffer("conjugate", torch.fft.fft(torch.arange(4.0)).conj())
+    table, tensors = written(made(model))
+    assert table.absent["odd"] == "is a Odd"
+    assert torch.equal(tensors[f"{TENSOR}conjugate"], model.state_dict()["conjugate"])

@@ -185,7 +185,9 @@ def _why_not(tensor: Tensor) -> str:
         return "has no values (meta device)"
     if tensor.layout is not torch.strided:
         return f"is {tensor.layout}"
-    return "" if tensor.dtype in SAFETENSORS else f"is {tensor.dtype}"
+    if tensor.dtype not in SAFETENSORS:
+        return f"is {tensor.dtype}"
+    return "" if _bytes_of(tensor) is not None else f"is a {type(tensor).__name__}"
 
 
 class Checksums:
@@ -227,15 +229,23 @@ def checksum(tensor: Tensor) -> int:
 
 
 def host_chunks(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor in order, in pieces of CHUNK_BYTES; none of a meta tensor."""
+    """The bytes of a tensor in order, in pieces of CHUNK_BYTES; none of one without plain bytes."""
     if tensor.is_meta or not tensor.numel():
         return
-    try:
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    except NO_VALUES:  # a tensor subclass without plain bytes
+    flat = _bytes_of(tensor)
+    if flat is None:
         return
     for start in range(0, flat.numel(), CHUNK_BYTES):
         yield byte_view(flat[start : start + CHUNK_BYTES].cpu())
+
+
+def _bytes_of(tensor: Tensor) -> Tensor | None:
+    """A tensor's values as uint8 [n], on its device; None for a subclass without plain bytes."""
+    try:
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        return plain.contiguous().reshape(-1).view(torch.uint8)
+    except NO_VALUES:
+        return None
 
 
 def _header(
