@@ -79,6 +79,6 @@ def test_ten_rounds_of_plain_diloco_equal_an_all_reduce_over_gloo(tmp_path: Path
         assert parts == [(slot, PERIOD) for slot in SLOTS]
 
     expected = reference(tmp_path)
-    found = load_file(out / "export" / "model-00001-of-00001.safetensors")
+    found = load_file(out / "export" / "model.safetensors")
     assert distance(found, expected) <= DIFFERENCE_MAX
     assert distance(found, dict(Model(seed=0).state_dict())) >= MOVED_MIN

@@ -84,7 +84,7 @@ def test_learners_on_integer_wires_end_with_the_shards_bits_and_buffers_are_aver
     for model in models:
         assert digests(model, layout) == expected
 
-    exported = load_file(out / "export" / "model-00001-of-00001.safetensors")
+    exported = load_file(out / "export" / "model.safetensors")
     constant = Model(seed=0).frequencies
     assert not torch.equal(constant, constant.bfloat16().float())
     for model in (*models, exported):

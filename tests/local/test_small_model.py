@@ -50,7 +50,7 @@ def test_a_network_of_four_tensors_trains_with_an_empty_sync(tmp_path: Path) -> 
     assert json.loads((out / "run.json").read_text())["sync"]["fragments"] == "auto"
     slices = {line["slice"] for line in commits(out)}
     assert slices == {0, 1, 2, 3}, "a fragment for each tensor"
-    exported = load_file(out / "export" / "model-00001-of-00001.safetensors")
+    exported = load_file(out / "export" / "model.safetensors")
     assert {name: tuple(tensor.shape) for name, tensor in exported.items()} == {
         "0.weight": (32, 8), "0.bias": (32,), "2.weight": (1, 32), "2.bias": (1,)
     }  # fmt: skip
