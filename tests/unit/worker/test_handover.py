@@ -493,8 +493,9 @@ def test_the_length_comes_with_a_welcome_and_goes_on_in_reports_rule_27() -> Non
     assert list(report.length.steps) == [8, 20]
 
 
-def test_one_that_joins_at_the_end_hands_nothing_over_beyond_it_rule_27() -> None:
-    side = diloco(steps=8).begin(tick=8)
+@pytest.mark.parametrize("tick", [8, 11])  # the step after 11 would be a due one
+def test_one_that_joins_at_the_end_hands_nothing_over_beyond_it_rule_27(tick: int) -> None:
+    side = diloco(steps=8).begin(tick=tick)
     side.step()
     side.again()
     assert side.take(SendOffer) == []
