@@ -48,6 +48,21 @@ def test_each_step_of_the_optimizer_is_one_step_of_the_learner(
     assert (learner._counts.tokens, learner._counts.losses.newest) == (12, 2.0)
 
 
+def test_a_data_state_is_followed_too(made: tuple[nn.Linear, SGD, Learner]) -> None:
+    model, optimizer, learner = made
+    asked: list[int] = []
+
+    def state() -> bytes:
+        asked.append(learner.cursor)
+        return b"here"
+
+    learner.follow(optimizer, tokens=4, state=state)
+    for _ in range(3):
+        learn(model, optimizer)
+    assert asked == [1]  # to see that it is right; alone, nothing is captured and nothing kept
+    assert learner.cursor == 3
+
+
 def test_accumulated_micro_batches_are_one_step(made: tuple[nn.Linear, SGD, Learner]) -> None:
     model, optimizer, learner = made
     learner.follow(optimizer, tokens=8)
