@@ -30,7 +30,7 @@ def on_this_machine(job: Job) -> SpecError | None:
     """What `atoll run` cannot do for this job; None when it can run it."""
     if job.spec.restore is None:
         return nowhere(job) or evaluator_of_another_model(job)
-    remedy = "remove it, and use `atoll run --resume` with the --out folder of that run"
+    remedy = "remove it, and use `atoll run DIR --resume` with the folder of that run"
     return SpecError("spec.restore", "is NotSupported by atoll run", remedy)
 
 

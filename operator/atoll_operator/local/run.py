@@ -290,7 +290,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
         return (Exit.BAD_INPUT if bad_input else Exit.FAILED), "failed"
     except KeyboardInterrupt:
         training.write(progress.suspended(training.status, "atoll run was interrupted"))
-        return Exit.INTERRUPTED, "interrupted, go on with --resume"
+        return Exit.INTERRUPTED, f"interrupted (atoll run {shown(training.out)} --resume goes on)"
     return Exit.COMPLETE, "complete"
 
 
