@@ -30,7 +30,8 @@ from atoll_protos.names import Label
 CALL_SECONDS_MAX = 20.0
 LOOK_SECONDS = 2.0  # between two looks for new pods
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-HTTP_OK = 200
+SILENT_SECONDS_MAX = 60.0  # that a follower bears without an answer of the API server
+HTTP_OK, FORBIDDEN = 200, (401, 403)
 REMEDY = "check --context, and that kubectl get pods works"
 
 Line = tuple[str, str]  # process, line
@@ -55,6 +56,7 @@ class Logs:
     namespace: str
     job: str
     seen: dict[str, str] = field(default_factory=dict)  # time of the last line, by the pod's UID
+    refused: set[str] = field(default_factory=set)  # UIDs of pods whose log was refused
 
     def lines(self, process: str, *, tail: int | None, follow: bool) -> Iterator[Line]:
         """Pairs of a process and a line; `process` empty: all. Raises SpecError.
@@ -94,11 +96,17 @@ class Logs:
     def _followed(self, process: str, tail: int | None) -> Iterator[Line]:
         arrived: queue.Queue[Line] = queue.Queue()
         readers: dict[str, threading.Thread] = {}
-        looked_at = -LOOK_SECONDS
+        looked_at, heard_at = -LOOK_SECONDS, time.monotonic()
         while True:
             if time.monotonic() - looked_at >= LOOK_SECONDS:
                 looked_at = time.monotonic()
-                pods = [pod for pod in self.pods() if process in ("", pod.process)]
+                try:
+                    pods = [pod for pod in self.pods() if process in ("", pod.process)]
+                except SpecError:
+                    if looked_at - heard_at > SILENT_SECONDS_MAX:
+                        raise
+                    continue
+                heard_at = looked_at
                 running = {uid: each for uid, each in readers.items() if each.is_alive()}
                 for pod in pods:
                     if pod.began and pod.uid not in running:
@@ -143,10 +151,12 @@ class Logs:
                     self.seen[pod.uid] = moment
                     yield pod.process, line
         except client.ApiException as error:
-            if not follow:
+            told = error.status not in FORBIDDEN or pod.uid in self.refused
+            self.refused.add(pod.uid)
+            if not follow or not told:  # a follower comes back, and is told of a refusal once
                 yield pod.process, f"(no log: {_message(error)})"
         except urllib3.exceptions.HTTPError as error:
-            if not follow:  # a follower comes back
+            if not follow:
                 yield pod.process, f"(the log broke off: {error})"
 
 

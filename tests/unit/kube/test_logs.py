@@ -29,6 +29,7 @@ class Cluster:
     logs: dict[str, list[str]] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     refusal: int = 0
+    log_refusal: int = 0
 
     def add(self, name: str, role: str, *written: str, **labels: str) -> None:
         """A pod whose container has written these lines; none: it waits for its image."""
@@ -55,6 +56,8 @@ class Cluster:
             return self.refusal, json.dumps({"message": "pods is forbidden"})
         if path == PODS:
             return 200, json.dumps({"kind": "PodList", "apiVersion": "v1", "items": self.pods})
+        if self.log_refusal:
+            return self.log_refusal, json.dumps({"message": "pods/log is forbidden"})
         name = path.removeprefix(f"{PODS}/").removesuffix("/log")
         if not self.logs[name]:
             return 400, json.dumps({"message": "container main is waiting to start"})
@@ -160,6 +163,18 @@ def test_without_a_cluster_it_is_said_that_there_is_no_folder_either(
     assert "tiny: is no run folder, and no cluster can be asked" in str(found.exception)
 
 
+def test_a_follower_is_told_once_that_it_may_not_read_logs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.05)
+    fill(cluster)
+    cluster.log_refusal = 403
+    following = logs.connect("tiny", "", "").lines("us-east-0", tail=None, follow=True)
+    assert next(following) == ("us-east-0", "(no log: pods/log is forbidden)")
+    threading.Timer(0.3, cluster.pods.clear).start()
+    assert list(following) == []
+
+
 def test_following_shows_what_comes_once_through_restarts_and_ends_with_the_pods(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +184,10 @@ def test_following_shows_what_comes_once_through_restarts_and_ends_with_the_pods
     assert next(following) == ("us-east-0", "two")  # and the stream has ended
     cluster.logs["tiny-us-east-0"].append("2026-01-01T00:00:09.5Z started again")
     assert next(following) == ("us-east-0", "started again")
+    cluster.refusal = 500  # for a while, as when the API server is started again
+    threading.Timer(0.2, setattr, (cluster, "refusal", 0)).start()
+    cluster.logs["tiny-us-east-0"].append("2026-01-01T00:00:10.5Z after it")
+    assert next(following) == ("us-east-0", "after it")
     cluster.pods.clear()
     ended = threading.Event()
 
