@@ -148,7 +148,7 @@ def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jo
 
 def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path: Path) -> None:
     job, out = manifest("gpt2", tmp_path, pause_seconds=0.1), tmp_path / "out"
-    more = ("--set", "spec.steps=150", "--set", "spec.export={everySteps: 10}")
+    more = ("--set", "spec.steps=100000", "--set", "spec.export={everySteps: 10}")
     with running(job, out, *more, "--set", "spec.syncer.shards=2") as run:
         steps = out / "export"
         run.until(lambda: taken(steps), "an export on the schedule")
@@ -159,7 +159,7 @@ def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path
         first = taken(steps)[0]
         run.until(lambda: first not in taken(steps), "the removal of the oldest")
     seen = json.loads((tmp_path / "now" / "model.safetensors.index.json").read_text())
-    assert 10 <= seen["metadata"]["tick"] < 150
+    assert seen["metadata"]["tick"] >= 10
     assert len(taken(steps)) <= 3
     for folder in (tmp_path / "now", steps / f"step-{taken(steps)[-1]}"):
         make("gpt2", 0).load_state_dict(load_file(folder / "model.safetensors"), strict=True)
