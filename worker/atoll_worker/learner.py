@@ -81,6 +81,9 @@ class Learner:
     the device; only in lock-step modes (overlap 0, or a preset in which all learners wait for each
     other) `step()` returns when the values of the round are adopted.
 
+    `export_files` go into the exported model's folder: a tokenizer or whatever else has
+    `save_pretrained`, and paths of small files. config.json of a transformers model goes by itself.
+
     Job, slot and the syncer's addresses come from the arguments or else from the environment: see
     `atoll.job`. Without any of them the learner is alone: every step is a tick, nothing is adopted
     or exported, and it is finished after ATOLL_STEPS steps (100).

@@ -188,3 +188,16 @@ def test_a_tensor_without_plain_bytes_is_absent_and_damages_nothing() -> None:
     table, tensors = written(made(model))
     assert table.absent["odd"] == "is a Odd"
     assert torch.equal(tensors[f"{TENSOR}conjugate"], model.state_dict()["conjugate"])
+
+
+def test_keys_are_those_of_a_state_dict_that_the_user_has_written() -> None:
+    class Renamed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+            return {f"new.{key}": value for key, value in self.inner.state_dict().items()}
+
+    table, _ = written(made(Renamed()))
+    assert table.keys == {"new.weight": "inner.weight", "new.bias": "inner.bias"}

@@ -54,9 +54,13 @@ def cleaner(model: nn.Module) -> Callable[[str], str]:
 
 
 def state_of(model: nn.Module) -> dict[str, object]:
-    """The model's state dict by clean keys; its tensors are the model's own, not copies."""
+    """The model's state dict by clean keys; its tensors lie in the model's memory."""
     clean = cleaner(model)
-    return {clean(key): value for key, value in model.state_dict(keep_vars=True).items()}
+    try:
+        found = model.state_dict(keep_vars=True)
+    except TypeError:  # a state_dict of the user's without torch's arguments
+        found = model.state_dict()
+    return {clean(key): value for key, value in found.items()}
 
 
 def same_memory(tensor: Tensor) -> tuple[object, ...]:
