@@ -1,6 +1,7 @@
 """The scripts with other libraries train in three regions, and export what can be loaded."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ from local.command import TESTS, commits, json_lines, run_atoll
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
 SCRIPTS = TESTS.parent / "examples" / "libraries"
 STEPS = 60
+# The whole job takes a few seconds: merge often, and let the outer optimizer remember little.
+SHORT = (
+    *("--set", "spec.steps=200"),
+    *("--set", "spec.sync.period=8"),
+    *("--set", "spec.sync.outer.momentum='0.5'"),
+)
 EVALUATOR = {
     "everySteps": 20,
     "template": {
@@ -52,9 +59,7 @@ def run(script: str, folder: Path, *arguments: str) -> Path:
     """A job of three regions; its folder. Every learner had its part."""
     out = folder / "out"
     flags = ["--learners", "3", "--regions", "us,eu,ap", "--steps", str(STEPS)]
-    small = ["--set", "spec.sync.fragments=4", "--set", "spec.sync.period=8"]
-    momentum = ["--set", "spec.sync.outer.momentum='0.5'"]
-    run_atoll(SCRIPTS / f"{script}.py", out, *flags, *small, *momentum, *arguments)
+    run_atoll(SCRIPTS / f"{script}.py", out, *flags, *arguments)
     part = {each["slot"] for line in commits(out) for each in line["participants"]}
     assert part == {"us-0", "eu-0", "ap-0"}
     return out
@@ -134,7 +139,7 @@ def test_a_loop_like_that_of_nanogpt(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_a_network_with_batch_normalisation_and_an_evaluator_of_ones_own(tmp_path: Path) -> None:
-    out = run("vision", tmp_path, "--set", f"spec.evaluator={json.dumps(EVALUATOR)}")
+    out = run("vision", tmp_path, *SHORT, "--set", f"spec.evaluator={json.dumps(EVALUATOR)}")
     model = vision.Net()
     model.load_state_dict(loaded(out), strict=True)  # num_batches_tracked among them
     variances = [each for name, each in model.named_buffers() if name.endswith("running_var")]
@@ -145,7 +150,7 @@ def test_a_network_with_batch_normalisation_and_an_evaluator_of_ones_own(tmp_pat
     status = json.loads((out / "status.json").read_text())
     shown = {each["name"]: float(each["value"]) for each in status["progress"]["metrics"]}
     assert loss == pytest.approx(shown["outer_loss"], abs=1e-3)
-    assert loss < json_lines(out / "evaluations.jsonl")[0]["loss"]
+    assert loss < 0.8 * math.log(10)  # a guess has log 10
 
 
 @pytest.mark.usefixtures("offline")

@@ -17,6 +17,8 @@
 - `LearnerError` ends a learner or observer, with the exit code that the process should use;
   `SpecError` means wrong input, and names the field and the remedy.
 
+`atoll.integrations` has callbacks for trainers of other libraries; each is imported by itself.
+
 These names are stable. Everything else (`atoll_worker`, `atoll_protos`) may change in any release.
 Importing it imports torch but not gRPC, which only the transport process needs.
 """
