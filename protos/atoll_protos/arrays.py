@@ -106,14 +106,18 @@ def all_finite(values: Array) -> bool:
     return all(bool(np.isfinite(values[part]).all()) for part in _runs(values.size))
 
 
-def moved(base: Base, data: Buffer, encoding: pb.Encoding) -> Base:
+def moved(
+    base: Base, data: Buffer, encoding: pb.Encoding, *, to: pb.Encoding | None = None
+) -> Base:
     """The base that a difference to `base` leads to: `data` is what a Publish carries.
 
-    Exact values come whole. The others are `base` plus the encoded difference, formed in f32 and
-    rounded once (docs/protocol.md, rule 17).
+    It is of the type `to`, which is that of `base` unless given. Exact values come whole. The
+    others are `base` plus the encoded difference, formed in f32 and rounded once
+    (docs/protocol.md, rule 17).
     """
     codec, count = codecs.of(encoding), base.form.coded
-    found = packed(np.empty(len(base.data), "u1").data, encoding_of(base), base.form)
+    to = to or encoding_of(base)
+    found = packed(np.empty(base.form.byte_count(to), "u1").data, to, base.form)
     exact, change = base.form.cut(data)
     found.exact[:] = from_bytes(exact, pb.F32)
     one, other = np.empty(RUN, F32), np.empty(RUN, F32)

@@ -42,7 +42,8 @@ the codec of the wire. A base is f32 where `sync.wire_down` is f32, else bf16 (d
 rule 17): `Codec.base` says which; its exact values are f32 always. `Packed` is a base in memory:
 its bytes, and both kinds of values as views of them. A codec with scales cannot carry a base
 exactly; under such a codec a shard publishes the encoded difference to the version before, and
-sends whole values (to a newcomer) in the encoding of the base.
+sends whole values (to a newcomer) in the encoding of the base. The last version of a slice is whole
+and f32 on every wire, unless all tensors of the slice are bf16 (`Layout.final_encoding`).
 
 To add a codec
 --------------

@@ -131,6 +131,15 @@ class Layout:
         """The slice of a fragment on a shard."""
         return self.slices[shard * self.fragments + fragment]
 
+    def final_encoding(self, owned: Slice, base: pb.Encoding) -> pb.Encoding:
+        """How the last version of a slice is held and travels (docs/protocol.md, rule 17).
+
+        `base` is the encoding of all other versions. The last one is F32 where the model's own
+        tensors have more bits than bf16: the model that people get is not rounded by the wire.
+        """
+        wide = any(self.tensors[piece.tensor].dtype != "bfloat16" for piece in owned.pieces)
+        return pb.F32 if wide else base
+
     def shard_slices(self, shard: int) -> tuple[Slice, ...]:
         """All slices of a shard, by fragment."""
         return self.slices[shard * self.fragments : (shard + 1) * self.fragments]

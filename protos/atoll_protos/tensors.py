@@ -76,11 +76,20 @@ def packed(data: bytearray | memoryview, encoding: pb.Encoding, form: Form) -> P
     )
 
 
-def empty_base(wire_down: Wire, form: Form) -> Packed[torch.Tensor]:
-    """Memory for a base; its values are not set yet."""
-    encoding = base_encoding(wire_down)
+def empty_packed(encoding: pb.Encoding, form: Form) -> Packed[torch.Tensor]:
+    """Memory for the whole values of a slice, in F32 or BF16; they are not set yet."""
     data = torch.empty(form.byte_count(encoding), dtype=torch.uint8)
     return packed(byte_view(data), encoding, form)
+
+
+def empty_base(wire_down: Wire, form: Form) -> Packed[torch.Tensor]:
+    """Memory for a base; its values are not set yet."""
+    return empty_packed(base_encoding(wire_down), form)
+
+
+def encoding_of(base: Packed[torch.Tensor]) -> pb.Encoding:
+    """F32 or BF16: how a base travels bit for bit."""
+    return pb.F32 if base.coded.dtype is torch.float32 else pb.BF16
 
 
 def encode(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:

@@ -145,7 +145,9 @@ class Reader:
             fragment = head.publish.version.slice
             if not head.HasField("publish") or fragment >= layout.fragments:
                 return None
-            return layout.slice(self.shard, fragment).form.byte_count(encoding)
+            if head.encoding not in (encoding, pb.F32):  # F32: the last version of its slice
+                return None
+            return layout.slice(self.shard, fragment).form.byte_count(head.encoding)
 
         async with asyncio.timeout(ANSWER_SECONDS):
             channel = await self._channel(bulk_options())
@@ -179,10 +181,9 @@ class Target:
     """The files of an export on its way."""
 
     def __init__(self, folder: Path, run: str, layout: Layout, encoding: pb.Encoding) -> None:
-        self.folder, self.run, self.layout, self.encoding = folder, run, layout, encoding
-        dtype = tensors.FLOATS[encoding]
+        self.folder, self.run, self.layout = folder, run, layout
         self.shards = [
-            PartFile(folder, run, shard, layout, dtype) for shard in range(layout.shards)
+            PartFile(folder, run, shard, layout, encoding) for shard in range(layout.shards)
         ]
         self.received = [folder / export.PARTS / f"{run}-received-{n}" for n in (0, 1)]
 
@@ -190,7 +191,7 @@ class Target:
         """The values of a slice are there."""
         fragment = whole.head.publish.version.slice
         form = self.layout.slice(shard, fragment).form
-        base = tensors.packed(whole.payload, self.encoding, form)
+        base = tensors.packed(whole.payload, whole.head.encoding, form)
         values = torch.cat((base.exact, base.coded.float())) if form.exact else base.coded
         self.shards[shard].write(fragment, values)
 

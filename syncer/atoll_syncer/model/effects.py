@@ -83,6 +83,7 @@ class Merge:
     slice: int
     participants: tuple[Participant, ...]
     data_states: Mapping[str, bytes] = field(default_factory=dict)
+    last: bool = False  # as far as is known now: its base is not rounded by the wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs, tensors
-from atoll_protos.codecs import Form, Packed, Wire, encoding_of
+from atoll_protos.codecs import Form, Packed, Wire, base_encoding, encoding_of
 from atoll_protos.layout import Layout, Slice
 from atoll_protos.run import Merge, Sync
-from atoll_syncer.model.slices import SliceTensors
+from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.merge import (
     BLOCK_ELEMENTS,
@@ -44,6 +44,7 @@ class Recipe:
     form: Form  # its exact values take the mean itself, without the outer optimizer
     outer: Outer
     wire_down: Wire
+    final: pb.Encoding  # of the last version's base: F32 or that of all others
 
     @property
     def element_count(self) -> int:
@@ -79,6 +80,7 @@ def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
         form=owned.form,
         outer=Outer(learning_rate=sync.outer_learning_rate, momentum=sync.outer_momentum),
         wire_down=sync.wire_down,
+        final=layout.final_encoding(owned, base_encoding(sync.wire_down)),
     )
 
 
@@ -88,16 +90,22 @@ def advance(
     weights: Sequence[float],
     recipe: Recipe,
     scratch: Scratch,
+    *,
+    last: bool = False,
 ) -> Published:
     """Merge the offers, in the order given, into the next version.
 
     One pass over the slice, block by block: merge, outer step and rounding meet in the cache.
     Writes to the state's master and momentum. Without offers nothing moves.
     """
+    encoding = recipe.final if last else base_encoding(recipe.wire_down)
+    base = tensors.empty_packed(encoding, recipe.form)
     if not offers:
-        return Published(base=state.base)
-    rounds = not codecs.BY_WIRE[recipe.wire_down].scaled
-    base = tensors.empty_base(recipe.wire_down, recipe.form)
+        if encoding == tensors.encoding_of(state.base):
+            return Published(base=state.base)
+        round_master(state.master, base)
+        return Published(base=base)
+    rounds = encoding == pb.F32 or not codecs.BY_WIRE[recipe.wire_down].scaled
     for block, delta, outer in _merged(offers, weights, recipe, scratch):
         part = slice(block.start, block.stop)
         nesterov_step(state.master[part], state.momentum[part], delta, outer)
@@ -114,6 +122,8 @@ def advance_finite(
     weights: Sequence[float],
     recipe: Recipe,
     scratch: Scratch,
+    *,
+    last: bool = False,
 ) -> tuple[Published, frozenset[int]]:
     """`advance`, and a look at its result (rule 12): master, momentum and base stay finite.
 
@@ -126,14 +136,13 @@ def advance_finite(
     copied, to be put back.
     """
     if _surely_finite(state, offers, recipe.outer):
-        return advance(state, offers, weights, recipe, scratch), frozenset()
+        return advance(state, offers, weights, recipe, scratch, last=last), frozenset()
     master, momentum = state.master.clone(), state.momentum.clone()
     longest_last = sorted(range(len(offers)), key=lambda n: (max(offers[n].norms), n))
     for count in range(len(offers), -1, -1):
         kept = sorted(longest_last[:count])  # the order of the sum stays
-        made = advance(
-            state, [offers[n] for n in kept], [weights[n] for n in kept], recipe, scratch
-        )
+        chosen = [offers[n] for n in kept], [weights[n] for n in kept]
+        made = advance(state, *chosen, recipe, scratch, last=last)
         found = (state.master, state.momentum, made.base.exact, made.base.coded)
         if all(_is_finite(each) for each in found):
             return made, frozenset(longest_last[count:])

@@ -50,7 +50,7 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.allocator import memory_byte_count_max
-from atoll_protos.codecs import Packed, base_encoding, encoding_of
+from atoll_protos.codecs import Packed, encoding_of
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
@@ -231,7 +231,9 @@ class Values:
 
         def make() -> Published:
             with self._scratch_lock:
-                made, left_out = advance_finite(state, offers, weights, part.recipe, self._scratch)
+                made, left_out = advance_finite(
+                    state, offers, weights, part.recipe, self._scratch, last=effect.last
+                )
             making.left_out = frozenset(slots[n] for n in left_out)
             return made
 
@@ -275,7 +277,7 @@ class Values:
         if version.difference is not None and base == number - 1:
             encoding = encoding_of(part.recipe.wire_down)
             return Payload(encoding=encoding, difference=True, data=version.difference)
-        encoding = base_encoding(part.recipe.wire_down)
+        encoding = tensors.encoding_of(version.base)
         return Payload(encoding=encoding, difference=False, data=version.base.data)
 
     def bases(self) -> dict[int, Packed[torch.Tensor]]:
@@ -302,10 +304,15 @@ class Values:
         lost: dict[int, StoreCorrupt | StoreMissing] = {}
         for fragment, head in history.heads.items():
             part = self.slices[fragment]
-            base = tensors.empty_base(part.recipe.wire_down, part.recipe.form)
-            state = SliceTensors(master=part.master, momentum=part.momentum, base=base)
             try:
-                read_slice(store, head, state, part.recipe.wire_down)
+                base = read_slice(
+                    store,
+                    head,
+                    master=part.master,
+                    momentum=part.momentum,
+                    form=part.recipe.form,
+                    wire_down=part.recipe.wire_down,
+                )
             except (StoreCorrupt, StoreMissing) as trouble:
                 lost[fragment] = trouble
                 continue

@@ -336,7 +336,10 @@ def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
     for part in each.participants:
         if part.cursor <= cursors.get(part.slot, 0):
             each.data_states.pop(part.slot, None)  # a newer one is kept already
-    return [Merge(each.slice, each.participants, dict(each.data_states))]
+    end = state.ending.length.end
+    at_the_end = state.sync.lockstep and end is not None and each.due >= end
+    last = each.last or at_the_end
+    return [Merge(each.slice, each.participants, dict(each.data_states), last)]
 
 
 # ------------------------------------------------------------ 6 and 7: a version

@@ -42,7 +42,8 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
         case "seed":
             reason = seeding.objection(state, session)
         case "held":
-            encoding = base_encoding(state.sync.wire_down)
+            last = transfer.encoding == pb.F32  # a version that was the last one of its slice
+            encoding = pb.F32 if last else base_encoding(state.sync.wire_down)
             reason = recovery.objection(state, session, transfer.held)
         case _:
             reason = f"a learner does not send a transfer of kind {kind}"

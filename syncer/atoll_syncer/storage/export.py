@@ -27,9 +27,10 @@ from typing import Any, BinaryIO
 
 import torch
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.companion import ADAPTER, MODEL, STEMS
 from atoll_protos.layout import Layout
-from atoll_protos.tensors import DTYPES, byte_view
+from atoll_protos.tensors import DTYPES, FLOATS, byte_view
 from atoll_syncer.storage import companions
 from atoll_syncer.storage.companions import Contents, Place
 from atoll_syncer.storage.files import READ_BYTES, WholeFile, remove_leftovers, verify, whole_file
@@ -56,15 +57,18 @@ class PartFile:
     """
 
     def __init__(
-        self, folder: Path, run: str, shard: int, layout: Layout, dtype: torch.dtype
+        self, folder: Path, run: str, shard: int, layout: Layout, encoding: pb.Encoding
     ) -> None:
         self.name = f"{PARTS}/{run}-shard-{shard:03d}.safetensors"
         self.path = folder / self.name
+        self._dtypes = {  # in which every version fits, the last one too
+            owned.fragment: torch.float32
+            if owned.form.exact
+            else FLOATS[layout.final_encoding(owned, encoding)]
+            for owned in layout.shard_slices(shard)
+        }
         shapes = {
-            _slice_name(owned.fragment): (
-                torch.float32 if owned.form.exact else dtype,
-                (owned.element_count,),
-            )
+            _slice_name(owned.fragment): (self._dtypes[owned.fragment], (owned.element_count,))
             for owned in layout.shard_slices(shard)
         }
         header = encode_header(shapes, {"run": run, "shard": str(shard)})
@@ -79,10 +83,11 @@ class PartFile:
             os.truncate(self.path, offset)
 
     def write(self, fragment: int, values: torch.Tensor) -> None:
-        """The values of one slice, [n] in the type that its form says."""
+        """The values of one slice, [n] in f32 or bf16."""
+        values = values.to(self._dtypes[fragment]).contiguous()
         with storage_errors(self.path), self.path.open("r+b") as file:
             file.seek(self._offsets[_slice_name(fragment)])
-            file.write(byte_view(values.contiguous()))
+            file.write(byte_view(values))
 
     def done(self) -> Part:
         """All slices are written."""

@@ -2,7 +2,7 @@
 
 An object holds master and momentum in f32, and of the base only what is not simply the master,
 rounded: with an integer wire the coded values are sums of differences (rule 17); the exact ones
-(codecs.Form) are the master's always. So a restart continues
+(codecs.Form), and those of a last version, are the master's. So a restart continues
 with exactly the same bits. An object takes 8 bytes per element, 10 with an integer wire.
 
 Objects are written before the entry that names them. A process that dies in between leaves an
@@ -16,7 +16,11 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass
 
-from atoll_protos.codecs import BY_WIRE, Wire
+import torch
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import BY_WIRE, Form, Packed, Wire, base_encoding
+from atoll_protos.tensors import empty_packed, encoding_of
 from atoll_syncer.model.history import Head
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
@@ -49,7 +53,7 @@ def write_slice(
     A base that is its master, rounded, is not stored. Raises StoreFull and StoreUnavailable.
     """
     content = {"master": state.master, "momentum": state.momentum}
-    if BY_WIRE[wire_down].scaled:
+    if BY_WIRE[wire_down].scaled and encoding_of(state.base) != pb.F32:
         content["base"] = state.base.coded
     metadata = {key: str(value) for key, value in dataclasses.asdict(origin).items()}
     digest = hashlib.sha256()
@@ -62,9 +66,18 @@ def write_slice(
     return digest.hexdigest(), stored
 
 
-def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -> None:
-    """Fill master, momentum and base of `state` from the head's object.
+def read_slice(
+    store: Store,
+    head: Head,
+    *,
+    master: torch.Tensor,
+    momentum: torch.Tensor,
+    form: Form,
+    wire_down: Wire,
+) -> Packed[torch.Tensor]:
+    """Fill `master` and `momentum`, both f32[n], from the head's object; returns its base.
 
+    Whether it was the last version, whose base is f32, is told by its digest.
     Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
     """
     data = bytearray(store.read(head.object))
@@ -72,21 +85,23 @@ def read_slice(store: Store, head: Head, state: SliceTensors, wire_down: Wire) -
         raise StoreCorrupt(head.object, "its bytes have changed", LOST)
     try:
         content, _ = decode(data)
-        master, momentum = content["master"], content["momentum"]
-        coded = content["base"] if BY_WIRE[wire_down].scaled else None
+        read = {"master": (content["master"], master), "momentum": (content["momentum"], momentum)}
     except (ObjectError, KeyError) as error:
         raise StoreCorrupt(head.object, f"not a slice: {error!r}", LOST) from error
-    if master.shape != state.master.shape or momentum.shape != state.momentum.shape:
-        raise StoreCorrupt(head.object, f"has another layout: {tuple(master.shape)}", LOST)
-    if coded is not None and coded.shape != state.base.coded.shape:
-        raise StoreCorrupt(head.object, f"has another layout: {tuple(coded.shape)}", LOST)
-    state.master.copy_(master)
-    state.momentum.copy_(momentum)
-    round_master(state.master, state.base)
-    if coded is not None:
-        state.base.coded.copy_(coded)
-    if state.base.digest != head.digest:
-        raise StoreCorrupt(head.object, "its base has another digest", LOST)
+    for found, wanted in read.values():
+        if found.shape != wanted.shape:
+            raise StoreCorrupt(head.object, f"has another layout: {tuple(found.shape)}", LOST)
+    for found, wanted in read.values():
+        wanted.copy_(found)
+    coded = content.get("base")
+    for encoding in (base_encoding(wire_down), pb.F32):
+        base = empty_packed(encoding, form)
+        round_master(master, base)
+        if coded is not None and coded.shape == base.coded.shape:
+            base.coded.copy_(coded)
+        if base.digest == head.digest:
+            return base
+    raise StoreCorrupt(head.object, "its base has another digest", LOST)
 
 
 class Collector:

@@ -7,7 +7,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.run import Fragments
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Ask, Merge, PublishHead, Reply, Tape
+from atoll_syncer.model.effects import Accept, Ask, Merge, PublishHead, Reply, Tape
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import RUN, Side, begun, digest, run_file, side, version
 
@@ -67,6 +67,23 @@ def test_every_slice_is_taken_back_also_where_only_the_model_says_how_many_there
     one.wait(1.0)
     assert one.state.serving
     assert one.state.sync.fragment_count == 2
+
+
+@pytest.mark.parametrize(("encoding", "taken"), [(pb.BF16, True), (pb.F32, True), (pb.INT8, False)])
+def test_a_held_version_comes_as_a_base_does_or_in_f32_as_a_last_one_does(
+    encoding: pb.Encoding, taken: bool
+) -> None:
+    one = empty_shard("a-0")
+    session = held_by(one, "a-0", 9, 8)
+    one.wait(1.0)
+    assert asked(one) == [(session, 0, 9)]
+    transfer = pb.Transfer(held=pb.Held(version=version(0, 9)), encoding=encoding)
+    one.ends()
+    one.feed(one.shard.transfer_started(session, transfer, one.now))
+    assert [each.byte_count for each in one.take(Accept)] == [
+        8 * (4 if encoding == pb.F32 else 2)
+    ] * taken
+    assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER] * (not taken)
 
 
 def test_an_empty_store_of_a_shard_that_had_begun_takes_no_seed() -> None:

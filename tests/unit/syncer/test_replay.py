@@ -16,7 +16,7 @@ from atoll_syncer.model.log import Participant, to_document
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.replay import Replay, ReplayError, from_tape
 from atoll_syncer.storage.tape import Tape
-from unit.syncer.values_side import LAYOUT, WIRES, Bench, bits
+from unit.syncer.values_side import LAYOUT, SLOTS, WIRES, Bench, bits
 
 torch.set_num_threads(1)
 
@@ -42,6 +42,10 @@ def test_a_tape_and_recorded_offers_give_every_commit_again(
     seeds = bench.seed()
     for capture in range(1, 6):
         bench.round(capture % 2, capture)
+    for fragment in range(2):
+        bench.commit(fragment, [bench.offer(fragment, slot, 9) for slot in SLOTS], last=True)
+    bench.entries[-1] = replace(bench.entries[-1], last=False)  # the job has become longer
+    bench.round(1, 10)
     replay = Replay(LAYOUT, 0, sync)
 
     def recorded(fragment: int, p: Participant) -> Arrived:

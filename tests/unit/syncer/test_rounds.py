@@ -173,6 +173,17 @@ def test_in_lock_step_no_learner_is_called_and_all_hand_over_rule_15() -> None:
     assert (sessions[0], pb.Tick(tick=4)) in one.sent("tick")
 
 
+def test_in_lock_step_the_round_at_the_jobs_length_is_the_last_of_its_slice() -> None:
+    """Its base is not rounded by the wire (rule 17)."""
+    found = []
+    for steps in (4, 100):
+        one, (first,) = begun("a-0", steps=steps, overlap=0, lockstep=True, quorum=1)
+        one.report(first, 4, waiting=True)
+        one.offer(first, 1, 4, t_m=4)
+        found += [merge.last for merge in one.take(Merge)]
+    assert found == [True, False]
+
+
 def test_in_lock_step_a_death_ends_the_wait_rule_15() -> None:
     one, sessions = lockstep("a-0", "a-1")
     one.offer(sessions[0], 1, 4, t_m=4)

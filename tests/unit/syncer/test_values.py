@@ -317,6 +317,43 @@ def test_buffers_are_what_the_shard_computed_in_f32_everywhere_whatever_the_wire
     assert torch.equal(bench.restored().bases()[0].exact, master[:128])
 
 
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("offers", [0, 2])
+def test_the_last_version_of_a_slice_is_what_the_shard_computed_in_f32_rule_17(
+    wire: Wire, offers: int, tmp_path: Path
+) -> None:
+    """Learners, the export and a shard that starts again have it in all its bits."""
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=wire))
+    bench.seed()
+    bench.round(0, 1)
+    parts = [bench.offer(0, slot, 2) for slot in SLOTS[:offers]]
+    entry = bench.commit(0, parts, last=True)
+    master = bench.values.slices[0].master
+    payload = bench.values.publish_payload(0, entry.number, entry.base)
+    assert (payload.encoding, payload.difference) == (pb.F32, False)
+    held = arrays.packed(bytes(payload.data), payload.encoding, LAYOUT.slice(0, 0).form)
+    assert held.digest == entry.digest
+    assert bytes(payload.data) == bytes(tensors.byte_view(master))
+    assert torch.equal(bench.values.exported()[0], master)
+    assert bits(bench.restored(), 0) == bits(bench.values, 0)
+    prolonged = bench.round(0, 3)  # the job may become longer after all
+    if wire in (Wire.INT8, Wire.INT4):
+        change = bench.values.publish_payload(0, prolonged.number, prolonged.base)
+        assert change.difference
+        after = arrays.moved(held, change.data, change.encoding, to=pb.BF16)
+        assert after.digest == prolonged.digest
+    assert bits(bench.restored(), 0) == bits(bench.values, 0)
+
+
+def test_the_last_version_of_a_bf16_model_travels_as_all_others_do(tmp_path: Path) -> None:
+    specs = [replace(spec, dtype="bfloat16") for spec in TENSORS if spec.merge != AVERAGE]
+    bench = Bench(tmp_path, Sync(fragments=2, wire_down=Wire.INT8), build_layout(specs, 2, 1))
+    bench.seed()
+    entry = bench.commit(0, [bench.offer(0, slot, 1) for slot in SLOTS], last=True)
+    assert bench.values.publish_payload(0, entry.number, entry.base).difference
+    assert bench.values.publish_payload(0, entry.number, None).encoding == pb.BF16
+
+
 def exact_of(base: arrays.Base) -> torch.Tensor:
     """The averaged buffers that a learner holds."""
     return torch.from_numpy(base.exact.copy())

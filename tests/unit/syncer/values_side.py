@@ -1,5 +1,6 @@
 """A shard's values with a store and a log's worth of history, driven by hand."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,11 +96,15 @@ class Bench:
             weight=float(10_000 * capture),
         )
 
-    def commit(self, fragment: int, participants: Sequence[Participant]) -> Committed:
-        making = self.values.begin_merge(Merge(fragment, tuple(participants)), "run", 1)
+    def commit(
+        self, fragment: int, participants: Sequence[Participant], *, last: bool = False
+    ) -> Committed:
+        merge = Merge(fragment, tuple(participants), last=last)
+        making = self.values.begin_merge(merge, "run", 1)
         making.compute()
         outcome = making.write(self.store)
         entry = committed(outcome, self.history.heads[fragment].number, participants)
+        entry = dataclasses.replace(entry, last=last)
         self.history.apply(entry)
         self.entries.append(entry)
         self.values.committed(fragment)

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 
 import torch
 
@@ -37,6 +38,29 @@ def test_both_ends_see_the_same_regions_and_no_two_regions_overlap() -> None:
         adopted = arrays.from_bytes(theirs.adopt(*key), pb.BF16)
         assert adopted.tolist() == [-number - 1] * each.element_count
         assert theirs.counter(*key) == 0
+
+
+def test_an_adopt_region_has_room_for_a_last_version_in_f32_and_says_what_is_in_it() -> None:
+    ours, theirs = both_ends(memory.plan(LAYOUT, adopt_encoding=pb.BF16, captures=True))
+    for number, (key, each) in enumerate(zip(ours.plan.slices, LAYOUT.slices, strict=True)):
+        assert theirs.adopt_encoding(*key) == pb.BF16
+        for encoding in (pb.F32, pb.BF16, pb.F32):
+            data = memoryview(bytes([number + 1]) * each.form.byte_count(encoding))
+            ours.place(*key, encoding, data)
+            assert theirs.adopt_encoding(*key) == encoding
+            assert theirs.adopt(*key) == data
+    for number, key in enumerate(ours.plan.slices):
+        assert set(theirs.adopt(*key)) == {number + 1}
+
+
+def test_regions_of_a_bf16_model_have_no_room_that_nothing_needs() -> None:
+    narrow = build_layout([replace(spec, dtype="bfloat16") for spec in LAYOUT.tensors], 2, 2)
+    wide = memory.plan(LAYOUT, adopt_encoding=pb.BF16, captures=False)
+    assert wide.final_encodings == (pb.F32,) * 4
+    assert (
+        memory.plan(narrow, adopt_encoding=pb.BF16, captures=False).final_encodings
+        == (pb.BF16,) * 4
+    )
 
 
 def test_regions_begin_on_pages() -> None:

@@ -64,6 +64,22 @@ def test_a_difference_is_added_to_the_base_that_is_held() -> None:
     assert held.coded.tolist() == [1.0] * COUNT
 
 
+def test_a_difference_to_a_last_version_which_is_f32_gives_a_base_as_all_others_are() -> None:
+    """The job may become longer after all (rule 17)."""
+    made, shared = numbers(Wire.INT8)
+    held = based(np.linspace(0.1, 1, COUNT), Wire.F32)
+    made.place(0, 0, held)
+    assert shared.adopt(0, 0) == held.data
+    assert shared.adopt_encoding(0, 0) == pb.F32
+    data = bytearray(arrays.encode(np.full(COUNT, 3.0, np.float32), pb.INT8))
+    decoded = made.decode(0, pb.Publish(difference=True), pb.INT8, data, held)
+    assert decoded.coded.dtype == ml_dtypes.bfloat16
+    assert decoded.coded.tolist() == (held.coded + 3).astype(ml_dtypes.bfloat16).tolist()
+    made.place(0, 0, decoded)
+    assert shared.adopt_encoding(0, 0) == pb.BF16
+    assert shared.adopt(0, 0) == decoded.data
+
+
 def test_a_base_and_a_seed_go_bit_for_bit() -> None:
     made, shared = numbers(Wire.BF16)
     base = based(np.random.default_rng(0).random(COUNT), Wire.BF16)

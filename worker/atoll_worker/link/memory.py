@@ -8,6 +8,7 @@ Both processes map one memory file (memfd). The training process makes the file 
 transport inherits the descriptor, derives the same plan from the layout and checks the size.
 
     0           counters    one unsigned 64-bit number for each slice
+                encodings   as many: in which encoding a slice's adopt region is now; 0: `Plan`'s
     then        captures    for each slice its values in f32      (none for an observer)
     then        adoptions   for each slice a base, as it travels (codecs.Form): f32 or bf16
 
@@ -51,7 +52,8 @@ class Plan:
     forms: tuple[Form, ...]
     capture_offsets: tuple[int, ...]  # empty for an observer
     adopt_offsets: tuple[int, ...]
-    adopt_encoding: pb.Encoding  # F32 or BF16
+    adopt_encoding: pb.Encoding  # F32 or BF16: of all versions but the last one
+    final_encodings: tuple[pb.Encoding, ...]  # of the last one, for each slice
     byte_count: int
 
 
@@ -59,10 +61,11 @@ def plan(layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool) -> Plan
     """Counters first, then all capture regions, then all adopt regions."""
     slices = layout.slices
     forms = [each.form for each in slices]
-    sizes = [aligned(COUNTER.size * len(slices))]
+    finals = [layout.final_encoding(each, adopt_encoding) for each in slices]
+    sizes = [aligned(2 * COUNTER.size * len(slices))]
     if captures:
         sizes += [aligned(form.byte_count(CAPTURE_ENCODING)) for form in forms]
-    sizes += [aligned(form.byte_count(adopt_encoding)) for form in forms]
+    sizes += [aligned(form.byte_count(final)) for form, final in zip(forms, finals, strict=True)]
     starts = [0, *accumulate(sizes)]
     first_adopt = 1 + len(slices) * captures
     return Plan(
@@ -71,6 +74,7 @@ def plan(layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool) -> Plan
         capture_offsets=tuple(starts[1:first_adopt]),
         adopt_offsets=tuple(starts[first_adopt:-1]),
         adopt_encoding=adopt_encoding,
+        final_encodings=tuple(finals),
         byte_count=starts[-1],
     )
 
@@ -93,8 +97,24 @@ class Memory:
         return self._region(shard, fragment, self.plan.capture_offsets, CAPTURE_ENCODING)
 
     def adopt(self, shard: int, fragment: int) -> memoryview:
-        """Where the transport puts a base, in `plan.adopt_encoding`."""
-        return self._region(shard, fragment, self.plan.adopt_offsets, self.plan.adopt_encoding)
+        """Where the transport puts a base, in `adopt_encoding`."""
+        encoding = self.adopt_encoding(shard, fragment)
+        return self._region(shard, fragment, self.plan.adopt_offsets, encoding)
+
+    def adopt_encoding(self, shard: int, fragment: int) -> pb.Encoding:
+        """In which encoding the base is that the transport has put into the adopt region."""
+        given = COUNTER.unpack_from(self.mapping, self._encoding_offset(shard, fragment))[0]
+        return pb.F32 if given == pb.F32 else self.plan.adopt_encoding
+
+    def place(self, shard: int, fragment: int, encoding: pb.Encoding, data: memoryview) -> None:
+        """Put a base, in this encoding, into the adopt region."""
+        index = self.index[shard, fragment]
+        assert encoding in (self.plan.adopt_encoding, self.plan.final_encodings[index]), encoding
+        COUNTER.pack_into(self.mapping, self._encoding_offset(shard, fragment), encoding)
+        self.adopt(shard, fragment)[:] = data
+
+    def _encoding_offset(self, shard: int, fragment: int) -> int:
+        return COUNTER.size * (len(self.index) + self.index[shard, fragment])
 
     def counter(self, shard: int, fragment: int) -> int:
         """The seqlock counter of a capture region."""

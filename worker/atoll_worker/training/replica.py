@@ -255,7 +255,7 @@ class Replica:
         self.held.add(key)
         work.assigned[key] = None
         owned = self.slices[key]
-        region = packed(self.memory.adopt(*key), self.memory.plan.adopt_encoding, owned.form)
+        region = packed(self.memory.adopt(*key), self.memory.adopt_encoding(*key), owned.form)
         averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
         parts = pairs(self.places, owned, region)
         watch = None if self.finished else self.watch

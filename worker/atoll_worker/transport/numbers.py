@@ -76,11 +76,6 @@ class ArrayNumbers:
 
     def __init__(self, memory: Memory, sync: Sync, layout: Layout) -> None:
         self._memory, self._sync, self._layout = memory, sync, layout
-        coded = arrays.FLOATS[base_encoding(sync.wire_down)]
-        self._rounded = {
-            (each.shard, each.fragment): rounded_spans(layout, each, coded)
-            for each in layout.slices
-        }
 
     def counter(self, shard: int, fragment: int) -> int:
         """See Numbers."""
@@ -91,18 +86,20 @@ class ArrayNumbers:
     ) -> Base:
         """See Numbers."""
         if publish.difference:
-            return arrays.moved(held, data, encoding)
+            return arrays.moved(held, data, encoding, to=base_encoding(self._sync.wire_down))
         form = self._layout.slice(shard, publish.version.slice).form
         return arrays.packed(data, encoding, form)
 
     def place(self, shard: int, fragment: int, base: Base) -> None:
         """See Numbers."""
-        self._memory.adopt(shard, fragment)[:] = base.data
+        self._memory.place(shard, fragment, arrays.encoding_of(base), base.data)
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
         """See Numbers."""
         theta = self._captured(shard, fragment)
-        return arrays.difference(base, theta, rounded=self._rounded[shard, fragment])
+        owned = self._layout.slice(shard, fragment)
+        rounded = rounded_spans(self._layout, owned, base.coded.dtype)
+        return arrays.difference(base, theta, rounded=rounded)
 
     def not_finite(
         self, shard: int, fragment: int, difference: Difference | None = None
