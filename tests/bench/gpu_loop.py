@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ SETTLE_STEPS = 4  # before a timed window, so that it begins in the middle of th
 BATCHES = 4  # of data, made beforehand
 FILLED_SHARE = 0.8  # of the device's memory, by the batch
 STEP_SECONDS_MAX = 0.4  # a larger batch shows no more
+WAITED = "called a synchronizing CUDA operation"  # in torch's warning
 TICKS_MARGIN = 10  # steps that the job is longer than what is measured
 
 
@@ -229,7 +230,7 @@ def never_waits(
             warn_of_waits(loop.device, "warn")
             learner.step(tokens=loop.tokens, loss=loss)
             warn_of_waits(loop.device, "default")
-        refused |= {str(each.message) for each in told if "synchroniz" in str(each.message)}
+        refused |= waits_in(str(each.message) for each in told)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if loop.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -253,6 +254,11 @@ def never_waits(
         "copy_streams": reading.copy_streams,
         "compute_streams": reading.compute_streams,
     }
+
+
+def waits_in(warnings_told: Iterable[str]) -> set[str]:
+    """Those that tell of an operation that waits; torch also warns that it may not see all."""
+    return {each for each in warnings_told if WAITED in each}
 
 
 def warn_of_waits(device: torch.device, mode: str) -> None:

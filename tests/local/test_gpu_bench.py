@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import gpu, trace
+from bench import gpu, gpu_loop, trace
 from local.command import TESTS
 
 TID, OTHER = 7, 8
@@ -58,6 +58,15 @@ def test_a_model_is_as_large_as_the_smallest_of_three_memories_allows() -> None:
     assert 12 * small.width**2 * small.layers < 0.8e9  # by the disk
     tiny = gpu.shape_for(1 << 20, 1 << 20, 1 << 20)
     assert (tiny.layers, tiny.width) == (1, 128)
+
+
+def test_of_torchs_warnings_only_the_one_of_a_wait_counts() -> None:
+    waited = "called a synchronizing CUDA operation (Triggered internally at ...)"
+    others = [
+        "Synchronization debug mode does not yet detect all synchronizing operations",
+        "Detected call of `lr_scheduler.step()` before `optimizer.step()`",
+    ]
+    assert gpu_loop.waits_in([*others, waited]) == {waited}
 
 
 # ------------------------------------------------------------ a profile
