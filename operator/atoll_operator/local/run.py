@@ -39,6 +39,9 @@ and the manifest's run hash equals that of the folder's run.json; then the shard
 logs under commits/, with new processes. Length, number of learners and the template are not part
 of the hash, so they may differ.
 
+A second `atoll run` in the same folder is refused (`folder.running`). Beside the loop, a thread
+draws the curves of the run from its files (`recorder`); the run does not depend on it.
+
 A new run passes `--new` to its shards. It promises that no process of this run can exist yet, so
 the registrar may start the run at once; with `--resume` it must first ask the other shards.
 """
