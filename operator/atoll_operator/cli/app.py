@@ -2,9 +2,10 @@
 
 import importlib.metadata
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from atoll_operator.cli.evaluate import evaluate
 from atoll_operator.cli.export import export
@@ -15,12 +16,32 @@ from atoll_operator.cli.validate import validate
 from atoll_operator.local.summary import Exit
 from atoll_protos.errors import SpecError
 
+# Of click, or of the copy of it that newer versions of typer carry.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class WithScript(TyperCommand):
+    """`atoll run`: of an option that it does not know it says where those of a script belong."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As any command, with more words about an unknown option."""
+        script = next((word for word in args if word.endswith(".py")), None)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            option = getattr(error, "option_name", None)
+            if script and option:
+                more = f". Options of {script} come after two dashes: -- {option} ..."
+                error.message = f"No such option: {option}{more}"  # type: ignore[attr-defined]
+            raise
+
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train one model on learners in several regions, which merge their work as they go.",
 )
-app.command()(run)
+app.command(cls=WithScript)(run)
 app.command()(status)
 app.command()(logs)
 app.command()(export)

@@ -133,3 +133,13 @@ def test_a_status_is_a_short_text_and_with_json_all_of_it(tmp_path: Path) -> Non
     by_type = {each["type"]: each["status"] for each in whole["conditions"]}
     assert by_type["Progressing"] == "False"
     assert by_type["Suspended"] == "True"
+
+
+def test_an_option_of_the_script_without_two_dashes_is_told_where_it_belongs() -> None:
+    found = CliRunner().invoke(cli.app, ["run", "train.py", "--steps", "5", "--lr", "1"])
+    assert found.exit_code == 2
+    words = " ".join(found.output.replace("│", " ").split())
+    assert "No such option: --lr" in words
+    assert "Options of train.py come after two dashes: -- --lr" in words
+    manifest = CliRunner().invoke(cli.app, ["run", TINY, "--lr", "1"])
+    assert "two dashes" not in manifest.output
