@@ -12,6 +12,7 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     registrar_client   calls of the other shards to the registrar
     driver             performs the effects of the rules, in order
     tidying            snapshots of the log, and the removal of what nobody needs
+    keeping            what is stored beside versions: data states, companion, export
     outside            the interfaces that the driver is given: clock, store, values, tape, ...
     background         its tasks and threads, and retries of the store
     metrics            what Prometheus reads

@@ -52,6 +52,7 @@ from atoll_protos.deadline import Deadline
 from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout, from_model
 from atoll_syncer.background import RETRY_SECONDS, Background, Thread
+from atoll_syncer.keeping import Keeping
 from atoll_syncer.model.effects import (
     Accept,
     Append,
@@ -78,12 +79,10 @@ from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome
 from atoll_syncer.outside import Machine, Making, Port, Values
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage import companions, data_states
 from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import DeposedError, Heartbeat
-from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreMissing
+from atoll_syncer.storage.store import StoreError
 from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
-from atoll_syncer.storage.versions import Origin
 from atoll_syncer.tidying import Tidying
 
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -111,6 +110,7 @@ class Driver:
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
+        self._keeping = Keeping(machine, self.background)
 
     async def start(self) -> None:
         """Restore the values, begin the term, and go on until `stop`."""
@@ -133,24 +133,10 @@ class Driver:
         for fragment, trouble in lost.items():
             log.error("committed data is lost", slice=fragment, trouble=str(trouble))
             self.metrics.store_troubles.labels(trouble.kind).inc()
-        effects = self.shard.data_states_read(await self._read_data_states())
+        effects = self.shard.data_states_read(
+            await self._keeping.read_data_states(self.shard.history.data_states)
+        )
         return [*effects, *self.shard.lost(set(lost), self.now())]
-
-    async def _read_data_states(self) -> dict[str, bytes]:
-        """Those that the history names, by slot; what is damaged or gone is left out."""
-        named, found = self.shard.history.data_states, dict[str, bytes]()
-        for name in sorted(set(named.values())):
-            try:
-                states = await self.background.until_stored(
-                    Thread.MERGE, partial(data_states.read, self.store, name)
-                )
-            except (StoreCorrupt, StoreMissing) as trouble:
-                slots = sorted(slot for slot, each in named.items() if each == name)
-                log.error("data states are lost", slots=slots, trouble=str(trouble))
-                self.metrics.store_troubles.labels(trouble.kind).inc()
-            else:
-                found |= {slot: each for slot, each in states.items() if named.get(slot) == name}
-        return found
 
     async def stop(self) -> None:
         """Finish the log's queue, at most for two seconds, and end."""
@@ -221,20 +207,14 @@ class Driver:
         """The next part is read only when this one is written, so one is in memory at most."""
         name = ""
         if self.shard.part_wanted(session, head.companion):
-            history = self.shard.history
-            origin = companions.Origin(
-                run=history.run, epoch=history.epoch, part=head.companion.part
-            )
-            name = await self.background.until_stored(
-                Thread.TIDY, lambda: companions.write_part(self.store, origin, payload)
+            name = await self._keeping.write_companion(
+                self.shard.history, head.companion.part, payload
             )
         self.feed(self.shard.part_stored(session, head, name, self.now()))
 
     async def part(self, name: str) -> bytes:
         """A part of the companion, by its object's name. Raises StoreError."""
-        return await self.background.run(
-            Thread.TIDY, lambda: companions.read_part(self.store, name)
-        )
+        return await self._keeping.read_companion(name)
 
     def session_closed(self, session: int) -> None:
         """Both streams are gone, and with them what this session had sent of a seed."""
@@ -267,9 +247,9 @@ class Driver:
             case SetModel(model):
                 self._set_model(model)
             case WritePart():
-                self.background.spawn(self._write_part())
+                self.background.spawn(self._export_part())
             case WriteIndex(parts):
-                self.background.spawn(self._write_index(parts))
+                self.background.spawn(self._export_whole(parts))
             case Stage() | Drop() | Merge() | StoreSeed() | StoreHeld():
                 self._perform_on_values(effect)
 
@@ -323,7 +303,7 @@ class Driver:
         outcome = await self._make(making)
         if outcome.left_out:
             log.error("offers not merged: not finite", slots=sorted(outcome.left_out))
-        name = await self._write_data_states(outcome, kept)
+        name = await self._keeping.write_data_states(self.shard, outcome, kept)
         self.feed(
             self.shard.merged(
                 outcome.slice,
@@ -333,22 +313,6 @@ class Driver:
                 outcome.left_out,
                 name,
             )
-        )
-
-    async def _write_data_states(self, outcome: Outcome, kept: Mapping[str, bytes]) -> str:
-        """The object's name; empty where no merged offer has a data state."""
-        merged = {slot: each for slot, each in kept.items() if slot not in outcome.left_out}
-        if not merged:
-            return ""
-        origin = Origin(
-            run=self.shard.history.run,
-            shard=self.shard.number,
-            slice=outcome.slice,
-            number=outcome.number,
-            epoch=self.shard.history.epoch,
-        )
-        return await self.background.until_stored(
-            Thread.MERGE, lambda: data_states.write(self.store, origin, merged)
         )
 
     async def _seed(self, makings: Sequence[Making], session: int) -> None:
@@ -417,32 +381,16 @@ class Driver:
                 self._write_tape({"time": time, **self.shard.commit_again(entry)})
         self.journal.commits.clear()
 
-    async def _write_part(self) -> None:
-        values, run = self.values, self.shard.history.run
+    async def _export_part(self) -> None:
+        values, history = self.values, self.shard.history
         assert values is not None, "final without values"
-        part = await self.background.until_stored(
-            Thread.MERGE,
-            lambda: self.machine.exporter.write_part(run, self.shard.number, values.exported()),
-        )
+        part = await self._keeping.export_part(history.run, self.shard.number, values)
         self.feed(self.shard.part_written(part.file, part.digest))
 
-    async def _write_index(self, parts: tuple[tuple[int, str, str], ...]) -> None:
-        values, run = self.values, self.shard.history.run
-        assert values is not None, "final without values"
+    async def _export_whole(self, parts: tuple[tuple[int, str, str], ...]) -> None:
+        assert self.values is not None, "final without values"
         files = [Part(file=file, digest=digest) for _, file, digest in parts]
-        history, store = self.shard.history, self.store
-        await self.background.until_stored(
-            Thread.MERGE,
-            lambda: self.machine.exporter.assemble(
-                run,
-                values.layout,
-                files,
-                (
-                    companions.read_parts(store, history.companion),
-                    companions.read_parts(store, history.companion_changed),
-                ),
-            ),
-        )
+        await self._keeping.export_whole(self.shard.history, self.values.layout, files)
         self.feed(self.shard.exported())
 
     async def _ask(self, request: Any) -> None:
