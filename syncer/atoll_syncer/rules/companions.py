@@ -101,7 +101,7 @@ def wants(state: State, session: int, part: pb.Companion) -> bool:
 def stored(state: State, session: int, part: pb.Companion, name: str) -> list[Effect]:
     """One part is written; with the last one the entry makes the companion count."""
     if not wants(state, session, part):
-        return [_taken(session)] if part.changed else []
+        return [_taken(session)] if part.changed and state.history.companion_changed else []
     companion = state.companion
     objects: tuple[str, ...] = (name,)
     if part.changed:

@@ -149,6 +149,17 @@ def test_at_the_end_all_are_asked_for_what_has_changed_and_the_first_one_counts(
     assert one.ends() == []
 
 
+def test_nobody_may_leave_before_what_has_changed_is_durable() -> None:
+    one, (first, second) = seeded("a-0", "a-1")
+    at_its_end(one)
+    one.durable = False
+    send(one, first, part(0, 7, changed=True))
+    send(one, second, part(0, 7, changed=True))
+    assert one.sent("companion_taken") == []
+    one.flush()
+    assert [to for to, _ in one.sent("companion_taken")] == [first, second]
+
+
 def test_the_export_waits_for_the_companion_while_a_learner_is_there() -> None:
     one, (session,) = seeded("a-0")
     at_its_end(one)
