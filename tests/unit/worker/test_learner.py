@@ -505,3 +505,70 @@ def test_with_a_data_state_the_cursor_grows_since_it_says_which_one_is_the_newes
             learner.step(tokens=1, cursor=7, state=b"x")
         learner.step(tokens=1, cursor=8, state=b"x")
         assert learner.own_steps == 2
+
+
+def test_steps_past_the_end_leave_the_final_values_in_the_model() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=1.0)
+        fake.boundary()
+        for key in fake.end.memory.plan.slices:
+            fake.adopt(*key).fill_(7.0)
+        fake.send(Tick(tick=100), Finished(again=fake.end.memory.plan.slices))
+        assert fake.until_leaving().reason == "finished"
+
+    model, optimizer = model_and_optimizer()
+    told: list[tuple[str, ...]] = []
+    with playing(script), learner_of(model, optimizer, LOCKSTEP) as learner:
+        learner.on_adopt(told.append)
+        for _ in range(3):
+            for each in model.parameters():
+                each.grad = torch.ones_like(each)
+            optimizer.step()
+            done = learner.step(tokens=1)
+            assert (values(model), done.finished, learner.own_steps) == ({7.0}, True, 1)
+            assert set(done.adopted) == {name for name, _ in model.named_parameters()}
+    assert len(told) == 4
+
+
+def test_on_adopt_is_told_on_entering_or_at_once_and_at_each_adoption() -> None:
+    entered, sent = Gate(), Gate()
+    early: list[tuple[str, ...]] = []
+    late: list[tuple[str, ...]] = []
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(value=1.0)
+        entered.pass_()
+        shard, fragment = fake.end.memory.plan.slices[0]
+        fake.adopt(shard, fragment).fill_(3.0)
+        fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.0))
+        sent.open()
+        fake.until_leaving()
+
+    model, optimizer = model_and_optimizer()
+    every = {name for name, _ in model.named_parameters()}
+    learner = learner_of(model, optimizer)
+    learner.on_adopt(early.append)
+    with playing(script), learner:
+        learner.on_adopt(late.append)
+        assert [set(names) for names in early] == [set(names) for names in late] == [every]
+        entered.open()
+        sent.pass_()
+        done = learner.step(tokens=1)
+        changed = {name for name, each in model.named_parameters() if (each == 3.0).any()}
+        assert set(done.adopted) == changed < every
+        assert learner.step(tokens=1).adopted == ()
+    assert early[1:] == late[1:] == [done.adopted]
+
+
+def test_an_error_in_on_adopt_ends_the_step_and_leaves_the_job() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert fake.until_leaving().reason == "KeyError: 'mine'"
+
+    def fail(names: tuple[str, ...]) -> None:
+        raise KeyError("mine")
+
+    learner = learner_of(*model_and_optimizer())
+    learner.on_adopt(fail)
+    with playing(script), pytest.raises(KeyError), learner:
+        pytest.fail("entered")
