@@ -2,9 +2,9 @@
 
 The run file says what is computed and is immutable. This file says who takes part, and the operator
 and `atoll run` write it again whenever that changes; on a cluster it is mounted into the shards'
-pods from a ConfigMap of its own, so that a change of it starts nobody again. A shard reads it once,
-when its process starts. Two decisions of the registrar need it, both at the beginning of a run
-(docs/protocol.md, rules 1 and 2); a registrar without it decides as if it knew of no learner.
+pods from a ConfigMap of its own, so that a change of it starts nobody again; a shard reads it again
+and again. Two decisions of the registrar need it, both at the beginning of a run (docs/protocol.md,
+rules 1 and 2); a registrar without it decides as if it knew of no learner.
 """
 
 import dataclasses

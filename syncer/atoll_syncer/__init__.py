@@ -8,7 +8,7 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     serving            the life of one process: wait for the shard, restore, serve, stop
     service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
     exporting          an export of a job that trains, as an observer takes it
-    length_file        how long the job is at present, read from the operator's file
+    job_files          the job's present length and learners, read from the operator's files
     registrar_client   calls of the other shards to the registrar
     driver             performs the effects of the rules, in order
     tidying            snapshots of the log, and the removal of what nobody needs

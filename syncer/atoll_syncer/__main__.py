@@ -7,20 +7,23 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from atoll_protos import allocator, logs
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.expected import NOBODY, Expected
+from atoll_protos.length import read as read_length
 from atoll_protos.run import RunFile
 from atoll_syncer.storage.store import StoreError
+
+T = TypeVar("T")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -79,6 +82,13 @@ def read_slots_file(path: str) -> Expected:
     return Expected.from_json(_text("--slots-file", path)) if path else NOBODY
 
 
+def reader(path: str, parse: Callable[[str], T]) -> Callable[[], T | None] | None:
+    """Reads a file that may change while the shard runs; None: there is none."""
+    from atoll_syncer.job_files import JobFile
+
+    return JobFile(path, parse).read if path else None
+
+
 def _text(flag: str, path: str) -> str:
     """A file's content. Raises SpecError that names the flag."""
     try:
@@ -129,7 +139,6 @@ async def serve(flags: argparse.Namespace) -> int:
 
     from atoll_syncer.background import start_threads
     from atoll_syncer.exporting import keep_taking
-    from atoll_syncer.length_file import LengthFile
     from atoll_syncer.metrics import Metrics
     from atoll_syncer.numbers.values import Values
     from atoll_syncer.outside import Machine
@@ -169,7 +178,8 @@ async def serve(flags: argparse.Namespace) -> int:
         new_run=secrets.token_hex(8),
         fresh=flags.new,
         expected=read_slots_file(flags.slots_file),
-        read_length=LengthFile(flags.length_file).read if flags.length_file else None,
+        read_expected=reader(flags.slots_file, Expected.from_json),
+        read_length=reader(flags.length_file, read_length),
         store=store,
         journal=Journal(store, time.time),
         tape=tape,

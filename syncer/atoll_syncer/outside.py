@@ -169,6 +169,7 @@ class Machine:
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
     keep_exporting: KeepExporting | None = None  # of the registrar, where a schedule is given
     expected: Expected = NOBODY  # the job's learners, as far as they are known
+    read_expected: Callable[[], Expected | None] | None = None  # now; None: they stay
     read_length: Callable[[], Length | None] | None = None  # of the job, now; None: it stays
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
     new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits

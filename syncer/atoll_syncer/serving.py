@@ -21,7 +21,7 @@ from grpc_health.v1.health import aio as health_aio
 from atoll_protos.exits import ExitCode
 from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
-from atoll_syncer.length_file import follow
+from atoll_syncer.job_files import follow
 from atoll_syncer.model.history import History
 from atoll_syncer.model.state import Beginning
 from atoll_syncer.outside import Machine
@@ -80,7 +80,9 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
     health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)
     await driver.start()
     if machine.read_length is not None:
-        driver.background.spawn(follow(driver, machine.read_length))
+        driver.background.spawn(follow(driver, machine.read_length, driver.shard.length_heard))
+    if machine.read_expected is not None:
+        driver.background.spawn(follow(driver, machine.read_expected, driver.shard.expected_heard))
     await machine.server.start()
     if machine.keep_exporting is not None:
         driver.background.spawn(machine.keep_exporting(lambda: driver.shard.reached))

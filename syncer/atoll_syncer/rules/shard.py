@@ -56,6 +56,7 @@ from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
+from atoll_protos.expected import Expected
 from atoll_protos.layout import Layout
 from atoll_protos.length import Length, heard
 from atoll_protos.run import RunFile, Sync
@@ -245,6 +246,11 @@ class Shard:
     def length_heard(self, length: Length, now: float) -> list[Effect]:
         """The operator's file says how long the job is; it is read again and again."""
         return self._without_ended([*ending.heard(self.state, length), *self._move(now)])
+
+    def expected_heard(self, expected: Expected, now: float) -> list[Effect]:
+        """The operator's file names the job's learners; it is read again and again."""
+        self.state.expected = expected
+        return self._without_ended([*seeding.release(self.state, now), *self._move(now)])
 
     # ------------------------------------------------------------ inputs: sessions
 

@@ -85,6 +85,15 @@ def test_a_job_that_is_suspended_before_its_start_waits_for_all_once_more() -> N
     assert missing(one) == [["a-1"]]
 
 
+def test_one_that_is_taken_out_of_the_job_is_waited_for_no_longer() -> None:
+    one, first = waiting(Expected(regions=TWO.regions, start_seconds=3600))
+    assert given(one) == set()
+    fewer = Expected(regions=(Region(name="a", learners=1),), start_seconds=3600)
+    one.feed(one.shard.expected_heard(fewer, one.now))
+    assert given(one) == {first}
+    assert missing(one) == [[]]
+
+
 def test_an_observer_waits_for_nobody() -> None:
     one, _ = waiting()
     observer = one.join("", observer=True)

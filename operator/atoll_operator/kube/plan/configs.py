@@ -42,8 +42,7 @@ def slots_map(owner: Owner, job: Job) -> Object:
     """What a running job may change, for shards to read: who its learners are, and its length.
 
     It changes in place, so that neither more learners nor more steps restart a shard. It is applied
-    before the learners' StatefulSets, so no learner runs that it lacks. The list of learners is
-    read when a shard starts, the length again and again.
+    before the learners' StatefulSets, so no learner runs that it lacks.
     """
     name, labels = slots_name(job.name), owner.labels("run")
     data = {SLOTS_FILE: expected(job).to_json(), LENGTH_FILE: length(job).to_json()}

@@ -1,4 +1,4 @@
-"""The file with the job's length, which changes in place while the shard reads it."""
+"""The files with the job's length and learners, which change in place while a shard reads them."""
 
 import asyncio
 from pathlib import Path
@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import structlog
 
-from atoll_protos.length import Length
-from atoll_syncer import length_file
-from atoll_syncer.length_file import LengthFile, follow
+from atoll_protos.length import Length, read
+from atoll_syncer import job_files
+from atoll_syncer.job_files import JobFile, follow
+from atoll_syncer.model.effects import Effect
 
 
 def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
     path = tmp_path / "length.json"
-    file = LengthFile(str(path))
+    file = JobFile(str(path), read)
     path.write_text('{"steps": 200}')
     assert file.read() == Length(steps=(200,))
     path.write_text('{"steps": 300}')
@@ -24,7 +25,7 @@ def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_or_damaged_says_nothing_and_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "length.json"
-    file = LengthFile(str(path))
+    file = JobFile(str(path), read)
     with structlog.testing.capture_logs() as lines:
         assert file.read() is None
         assert file.read() is None
@@ -35,7 +36,7 @@ def test_a_file_that_is_not_there_or_damaged_says_nothing_and_is_told_once(tmp_p
 
 
 def test_only_what_is_new_is_told_to_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_file, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(job_files, "READ_SECONDS", 0.0)
     said = [None, Length(steps=(5,)), Length(steps=(5,)), None, Length(steps=(6,))]
     told: list[Length] = []
 
@@ -47,12 +48,15 @@ def test_only_what_is_new_is_told_to_the_shard(monkeypatch: pytest.MonkeyPatch) 
             raise asyncio.CancelledError
         return said.pop(0)
 
+    def hear(length: Length, now: float) -> list[Effect]:
+        told.append(length)
+        return []
+
     driver: Any = SimpleNamespace(
         background=SimpleNamespace(run=at_once),
         feed=lambda effects: None,
-        shard=SimpleNamespace(length_heard=lambda length, now: told.append(length)),
         now=lambda: 0.0,
     )
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(follow(driver, look))
+        asyncio.run(follow(driver, look, hear))
     assert told == [Length(steps=(5,)), Length(steps=(6,))]
