@@ -87,6 +87,7 @@ def test_what_has_changed_and_is_too_large_keeps_its_first_values(
     model.frozen.weight.fill_(7.0)
     _, tensors = written(companion, changed=True)
     assert tensors.keys() == {f"{TENSOR}norm.num_batches_tracked"}
+    assert companion.warning.endswith("do not travel: frozen.weight")
 
 
 def test_a_huge_frozen_part_is_named_as_absent_and_the_rest_is_there(

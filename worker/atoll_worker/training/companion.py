@@ -28,7 +28,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-import structlog
 import torch
 import xxhash
 from torch import Tensor, nn
@@ -54,8 +53,6 @@ HEADER_ROOM_BYTES = 1 << 20  # of the bound, for the header
 ALIGNMENT = 64
 NO_VALUES = (RuntimeError, NotImplementedError, TypeError, AttributeError)  # of tensor subclasses
 
-log = structlog.get_logger()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
@@ -76,11 +73,17 @@ class Companion:
     frozen_digest: str
     digests: dict[str, int] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+    stale: Sequence[str] = ()  # keys whose first values stay in the export, known at the end
 
     @property
     def warning(self) -> str:
         """What the export will lack, in words; empty if nothing."""
         named = [f"{key} ({why})" for key, why in self.absent.items()]
+        if self.stale:
+            return (
+                "the export has the first values of tensors that training has changed and that do"
+                f" not travel: {shortened(self.stale)}"
+            )
         return f"the export will lack tensors of the model: {shortened(named)}" if named else ""
 
     def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
@@ -120,11 +123,7 @@ class Companion:
                 found[key] = tensor
             else:
                 left.append(key)
-        if left:
-            log.warning(
-                "the export has the first values of tensors that do not travel and have changed",
-                tensors=shortened(left),
-            )
+        self.stale = left
         return found
 
 

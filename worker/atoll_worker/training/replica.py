@@ -281,6 +281,8 @@ class Replica:
             offset = memory.companion_offset(self.memory.plan, changed=changed)
             count = self.companion.write(self.memory_fd, offset, changed=changed)
             self.send(messages.Companion(changed=changed, byte_count=count))
+            if self.companion.stale:
+                self.warn(self.companion.warning)
 
     def _settle_what_ends(self) -> None:
         """Settle all, but for what a device that has failed does not end: it fails once more.
