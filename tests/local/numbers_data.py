@@ -13,12 +13,16 @@ RATE = 0.01
 
 
 class Numbers(Dataset[dict[str, Tensor]]):
-    """Sample n is the number n."""
+    """Sample n is the number n; `read` are those that were read."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
 
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        self.read.append(index)
         value = torch.tensor([index / SAMPLES])
         return {"x": value, "labels": 2 * value}
 

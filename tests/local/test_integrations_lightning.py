@@ -86,6 +86,7 @@ def fit(
     data: Any = None,
     library: Any = pl,
     checkpoint: Path | None = None,
+    shuffle: bool | None = None,
     **arguments: Any,
 ) -> Any:
     """Train; returns the trainer."""
@@ -103,7 +104,7 @@ def fit(
         callbacks=[*more, AtollCallback()],
         **{**defaults, **arguments},
     )
-    loader = DataLoader(Numbers() if data is None else data, BATCH, shuffle=data is None)
+    loader = DataLoader(Numbers() if data is None else data, BATCH, shuffle=data is None or shuffle)
     trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
     return trainer
 
@@ -114,9 +115,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 def test_a_module_that_is_started_again_goes_on_with_its_next_batch(tmp_path: Path) -> None:
     with one_shard(tmp_path, steps=STEPS) as shard:
-        first, second = Module(), Module()
+        first, second, data = Module(), Module(), Numbers()
         fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE))
-        fit(second, tmp_path)
+        fit(second, tmp_path, data=data, shuffle=True)
+    assert data.read == [number for batch in second.net.seen for number in batch]
     assert len(set(first.net.seen[:10])) == 10  # an epoch, in an order that is not the data's
     assert first.net.seen[:10] != sorted(first.net.seen[:10])
     assert first.net.seen[10:20] != first.net.seen[:10]

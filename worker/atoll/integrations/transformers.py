@@ -248,13 +248,12 @@ class Continued:
 
     def _from(self, place: int) -> Iterator[Any]:
         """All batches from the one at `place`, through the ends of epochs."""
-        jumps = isinstance(self.loader, DataLoader) and not hasattr(self.loader, "state_dict")
         epoch, skip = divmod(place, len(self.loader)) if self._has_length() else (0, place)
         while True:
             torch.manual_seed(self._seed(epoch))  # an order that is drawn anew is the same again
             if hasattr(self.loader, "set_epoch"):
                 self.loader.set_epoch(epoch)
-            jump = skip if jumps and self._has_length() else 0
+            jump = skip if self._can_jump() else 0
             skip -= jump
             read = 0
             for batch in skip_first_batches(self.loader, jump) if jump else self.loader:
@@ -266,6 +265,16 @@ class Continued:
             if not read:
                 return  # no data: the Trainer says so
             epoch += 1
+
+    def _can_jump(self) -> bool:
+        """Whether `skip_first_batches` leaves batches out without reading them.
+
+        accelerate's own loaders all have a `state_dict`, so they are asked in another way whether
+        they are stateful; it does not skip in stateful ones.
+        """
+        stateful = hasattr(self.loader, "state_dict")
+        stateful = getattr(self.loader, "use_stateful_dataloader", stateful)
+        return isinstance(self.loader, DataLoader) and self._has_length() and not stateful
 
     def _has_length(self) -> bool:
         try:
