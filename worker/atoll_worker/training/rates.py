@@ -131,8 +131,9 @@ class ProgressSchedule:
             )
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                # Torch's own name for it; it is saved with the optimizer's state.
-                initial = float(group.setdefault("initial_lr", _copy(group["lr"])))
+                # Torch's own name for it; it is saved with the optimizer's state. A number, since
+                # a tensor on a device would have to be read at every tick.
+                group["initial_lr"] = initial = float(group.get("initial_lr", group["lr"]))
                 _put(group, "lr", initial * factor)
 
     def close(self) -> None:
