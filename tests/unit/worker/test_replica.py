@@ -22,12 +22,16 @@ from atoll_worker.link.messages import (
     Boundary,
     Capture,
     Finished,
+    GiveCompanion,
     Leaving,
     Prolonged,
     Tick,
+    Warned,
 )
+from atoll_worker.link.messages import Companion as Told
 from atoll_worker.link.socket import Link
 from atoll_worker.training import process
+from atoll_worker.training.companion import Companion
 from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
 from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
@@ -252,3 +256,42 @@ def test_a_device_that_has_failed_does_not_keep_the_job_from_hearing_why_a_learn
     assert isinstance(first, Boundary)
     assert isinstance(second, Leaving)
     assert "device-side assert" in second.reason
+
+
+class Given(Companion):
+    """A companion whose writing goes as the test says."""
+
+    fails = False
+
+    def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
+        if self.fails:
+            raise OSError(12, "Cannot allocate memory")
+        return os.pwrite(descriptor, b"changed" if changed else b"whole", offset)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be(
+    fails: bool,
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
+        replica.memory_fd = memory.create()
+        given = Given(model=model, places=(), adapter="", files={}, frozen_digest="")
+        given.fails, replica.companion = fails, given
+        for changed in (False, True):
+            transport.send(GiveCompanion(changed=changed))
+        replica.apply_commands()
+        replica.link.flush()
+        transport.wait(1.0)
+        told = transport.receive()
+        if fails:
+            assert [type(each) for each in told] == [Warned, Warned]
+            assert "Cannot allocate memory" in str(told[0])
+            return
+        assert told == [
+            Told(changed=False, byte_count=len(b"whole")),
+            Told(changed=True, byte_count=len(b"changed")),
+        ]
+        for changed, content in ((False, b"whole"), (True, b"changed")):
+            offset = memory.companion_offset(replica.memory.plan, changed=changed)
+            assert os.pread(replica.memory_fd, 7, offset).startswith(content)

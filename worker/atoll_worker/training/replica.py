@@ -276,13 +276,21 @@ class Replica:
         self.send(messages.Warned(reason=reason))
 
     def _give(self, *, changed: bool) -> None:
-        """Put the companion where the transport reads it; the device is read at once."""
-        if self.companion is not None:
-            offset = memory.companion_offset(self.memory.plan, changed=changed)
+        """Put the companion where the transport reads it; the device is read at once.
+
+        Training never ends for want of memory for it.
+        """
+        if self.companion is None:
+            return
+        offset = memory.companion_offset(self.memory.plan, changed=changed)
+        try:
             count = self.companion.write(self.memory_fd, offset, changed=changed)
-            self.send(messages.Companion(changed=changed, byte_count=count))
-            if self.companion.stale:
-                self.warn(self.companion.warning)
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            self.warn(f"the export will lack what does not travel: {error!r}")
+            return
+        self.send(messages.Companion(changed=changed, byte_count=count))
+        if self.companion.stale:
+            self.warn(self.companion.warning)
 
     def _settle_what_ends(self) -> None:
         """Settle all, but for what a device that has failed does not end: it fails once more.
