@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.length import Length
 from atoll_syncer.model.effects import PublishHead
 from unit.syncer.shard_side import Side, begun, step_all, version
 
@@ -75,9 +76,7 @@ def test_the_tokens_of_learners_that_are_gone_count_too_rule_35() -> None:
 
 def test_a_job_s_length_in_tokens_counts_those_of_the_dead_rule_35() -> None:
     one, sessions = begun("a-0", "a-1")
-    one.state.run_file = one.job.__class__(
-        job="unit", regions=one.job.regions, shards=1, steps=None, tokens=200, sync=one.job.sync
-    )
+    one.state.ending.length = Length(tokens=200)
     one.report(sessions[1], 1, tokens=100)
     one.leave(sessions[1])
     one.report(sessions[0], 1, tokens=99)
