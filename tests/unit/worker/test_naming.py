@@ -37,7 +37,12 @@ def both(model: Net) -> nn.Module:
     return nn.DataParallel(model)
 
 
-@pytest.mark.parametrize("wrap", [parallel, compiled, inner, both])
+def around(model: Net) -> nn.Module:
+    model.net = checkpoint_wrapper(nn.DataParallel(model.net))
+    return nn.DataParallel(model)
+
+
+@pytest.mark.parametrize("wrap", [parallel, compiled, inner, both, around])
 def test_a_learner_with_a_wrapper_has_the_names_of_one_without(wrap: object) -> None:
     bare = Net()
     names = [place.spec.name for place in travelling(bare)]

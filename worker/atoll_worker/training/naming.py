@@ -36,7 +36,7 @@ def cleaner(model: nn.Module) -> Callable[[str], str]:
     """A function that takes the wrappers' parts out of a name in `model`."""
     parallel = sorted(
         (
-            f"{path}.{PARALLEL_CHILD}." if path else f"{PARALLEL_CHILD}."
+            f"{_plain(path)}.{PARALLEL_CHILD}.".removeprefix(".")
             for path, module in model.named_modules(remove_duplicate=False)
             if isinstance(module, PARALLEL)
         ),
@@ -45,12 +45,17 @@ def cleaner(model: nn.Module) -> Callable[[str], str]:
     )
 
     def clean(name: str) -> str:
+        name = _plain(name)  # first: a state dict may have left these out already
         for prefix in parallel:  # the innermost first: its path still has the outer ones' parts
             if name.startswith(prefix):
                 name = prefix.removesuffix(f"{PARALLEL_CHILD}.") + name.removeprefix(prefix)
-        return ".".join(part for part in name.split(".") if part not in WRAPPING)
+        return name
 
     return clean
+
+
+def _plain(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part not in WRAPPING)
 
 
 def state_of(model: nn.Module) -> dict[str, object]:
