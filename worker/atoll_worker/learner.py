@@ -229,9 +229,10 @@ class Learner:
         follow the one that steps last: each of its steps counts as one. A step that GradScaler
         skips counts for nothing.
 
-        End the trainer's loop when `finished` is true. Until then further steps change nothing: the
-        final values are put in place after each. `close()` ends the following. Raises SpecError if
-        an optimizer is followed already.
+        End the trainer's loop when `finished` is true. Steps that it makes after that change
+        nothing: the final values are put in place after each. `close()` ends the following.
+
+        Raises SpecError if an optimizer is followed already.
         """
         if self._followed is not None:
             raise SpecError(

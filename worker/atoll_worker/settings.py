@@ -158,7 +158,7 @@ def _without_launcher(variables: Mapping[str, str]) -> bool:
 
 
 def _alone(variables: Mapping[str, str]) -> Job:
-    text = variables_of_a_job.value(variables, Env.STEPS) or variables_of_a_job.default(Env.STEPS)
+    text = variables.get(Env.STEPS) or variables_of_a_job.default(Env.STEPS)
     if not (text.isdecimal() and int(text)):
         raise SpecError(Env.STEPS, f"is {text!r}", "give the number of steps, 1 or more")
     run_file = RunFile(job=ALONE, regions=(Region(name=ALONE, learners=1),), steps=int(text))
