@@ -263,7 +263,7 @@ def test_local_mode_names_its_own_way(tmp_path: Any) -> None:
     file.write_text(yaml.safe_dump(raw(restore={"fromJob": {"name": "old"}})))
     refused = support.on_this_machine(from_object(yaml.safe_load(file.read_text())))
     assert refused is not None
-    assert "atoll run --resume" in str(refused)
+    assert "atoll run DIR --resume" in str(refused)
     done = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, SpecError)
     assert not (tmp_path / "out").exists()
