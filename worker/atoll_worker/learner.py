@@ -244,7 +244,7 @@ class Learner:
         def count() -> None:
             if self._open:
                 trained = tokens() if callable(tokens) else tokens
-                self.step(tokens=trained, loss=loss() if loss else None, state=state)
+                self._step(trained, loss=loss() if loss else None, cursor=None, state=state)
 
         inner = optimizers.unwrapped(optimizer)
         self._followed = inner, optimizers.after_each_step(inner, count)
@@ -255,8 +255,14 @@ class Learner:
         `names` are tensors of the model as in `Step.adopted`. It is called at the end of `step()`
         and of entering; if the model has taken the job's values already, also at once. For
         optimizers with copies of their own (f32 masters, averages): copy the model's values into
-        them. What it raises ends `step()`.
+        them. What it raises ends `step()`. Raises SpecError for what cannot be called.
         """
+        if not callable(function):
+            raise SpecError(
+                "on_adopt",
+                f"{type(function).__name__} cannot be called",
+                "give a function of the names of the tensors that were adopted",
+            )
         self._on_adopt.append(function)
         if self._open and isinstance(self._replica, Replica):
             self._replica.trust()
@@ -283,8 +289,26 @@ class Learner:
         where its bytes will be kept, so it costs nothing in most steps. Give a state in every step,
         since nobody knows beforehand with which one the slot goes on; the cursor must grow then.
 
-        Raises SpecError for wrong arguments, LearnerError as the class says.
+        Raises SpecError for wrong arguments, and while an optimizer is followed; LearnerError as
+        the class says.
         """
+        if self._followed is not None and self._open:
+            raise SpecError(
+                "step",
+                "the learner follows an optimizer, whose steps count by themselves",
+                "leave out learner.step(), or learner.follow()",
+            )
+        return self._step(tokens, loss=loss, cursor=cursor, state=state)
+
+    def _step(
+        self,
+        tokens: int,
+        *,
+        loss: float | Tensor | None,
+        cursor: int | None,
+        state: DataState | None,
+    ) -> Step:
+        """A step boundary, whoever calls for it."""
         begun = time.monotonic()
         replica, counts = self._inside, self._counts
         step_seconds = begun - counts.left_at
@@ -318,6 +342,7 @@ class Learner:
         if self._replica is not None:
             raise RuntimeError("a Learner is opened once: make a new one, also for the same model")
         refusals.check_process()
+        refusals.check_module(self.model)
         job = self._job
         say_alone(job)
         optimizers.check(optimizers.listed(self.optimizer), self.model, told=bool(self._on_adopt))

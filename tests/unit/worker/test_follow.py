@@ -173,3 +173,14 @@ def test_an_optimizer_that_steps_only_copies_needs_on_adopt() -> None:
     learner.on_adopt(print)
     with learner:
         learner.step(tokens=1)
+
+
+def test_a_script_that_follows_and_steps_would_count_twice_and_is_refused(
+    made: tuple[nn.Linear, SGD, Learner],
+) -> None:
+    model, optimizer, learner = made
+    learner.follow(optimizer, tokens=4)
+    learn(model, optimizer)
+    with pytest.raises(SpecError, match=r"step: the learner follows an optimizer.*leave out"):
+        learner.step(tokens=4)
+    assert learner.own_steps == 1

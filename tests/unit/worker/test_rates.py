@@ -238,7 +238,7 @@ def test_with_a_length_in_tokens_a_one_cycle_stops_at_its_own_end() -> None:
     assert rate(optimizer) == pytest.approx(4e-6, rel=1e-3)
 
 
-@pytest.mark.parametrize("factor", [math.nan, math.inf])
+@pytest.mark.parametrize("factor", [math.nan, math.inf, None])
 def test_a_function_that_gives_no_number_is_refused(factor: float) -> None:
     schedules = Schedules()
     schedules.add(lambda progress: factor, ticks_max=TICKS, optimizers=(optimizer_of(),))

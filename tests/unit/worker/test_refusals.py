@@ -73,3 +73,16 @@ def test_a_lazy_module_is_refused_until_it_has_a_shape() -> None:
 def test_a_model_on_the_meta_device_is_refused() -> None:
     with pytest.raises(SpecError, match=r"model\.weight: is on the meta device"):
         Learner(nn.Linear(2, 2, device="meta")).open()
+
+
+def test_what_is_no_module_is_refused_by_its_type() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for given, name in ((optimizer, "SGD"), (model.parameters(), "generator"), (None, "NoneType")):
+        with pytest.raises(SpecError, match=rf"model: {name} is no torch.nn.Module.*model first"):
+            Learner(given).open()  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_called_is_no_function_for_on_adopt() -> None:
+    with pytest.raises(SpecError, match=r"on_adopt: NoneType cannot be called; give a function"):
+        Learner(nn.Linear(2, 2)).on_adopt(None)  # type: ignore[arg-type]

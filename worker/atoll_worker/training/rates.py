@@ -22,7 +22,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, SupportsFloat, TypeAlias
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -122,8 +122,8 @@ class ProgressSchedule:
 
     def move_to(self, tick: int, progress: float) -> None:
         """Every group's initial rate times the factor at `progress`."""
-        factor = float(self.factor(progress))
-        if not math.isfinite(factor):
+        factor = self.factor(progress)
+        if not isinstance(factor, SupportsFloat) or not math.isfinite(factor):
             raise SpecError(
                 "schedule",
                 f"the function gave {factor} for the progress {progress}",
@@ -134,7 +134,7 @@ class ProgressSchedule:
                 # Torch's own name for it; it is saved with the optimizer's state. A number, since
                 # a tensor on a device would have to be read at every tick.
                 group["initial_lr"] = initial = float(group.get("initial_lr", group["lr"]))
-                _put(group, "lr", initial * factor)
+                _put(group, "lr", initial * float(factor))
 
     def close(self) -> None:
         """Nothing is held."""

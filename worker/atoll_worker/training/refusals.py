@@ -45,6 +45,16 @@ def check_process(environment: Mapping[str, str] | None = None) -> None:
         )
 
 
+def check_module(model: object) -> None:
+    """Refuse what is no module: an optimizer, a list of parameters. Raises SpecError."""
+    if not isinstance(model, nn.Module):
+        raise SpecError(
+            "model",
+            f"{type(model).__name__} is no torch.nn.Module",
+            "give the model first, then the optimizer: Learner(model, optimizer)",
+        )
+
+
 def check_model(model: nn.Module) -> None:
     """Refuse parameters that cannot travel whatever their dtype. Raises SpecError."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
