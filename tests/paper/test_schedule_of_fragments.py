@@ -4,13 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.run import Sync
+from atoll_protos.layout import TensorSpec
+from atoll_protos.run import RunFile, Sync
 from atoll_protos.schedule import offset, start_distance
 
 
 def test_with_as_many_fragments_as_ticks_one_is_due_at_every_tick() -> None:
-    """2604.21428: P = H = 24, so that one fragment syncs at every step."""
-    assert [offset(Sync(), p) for p in range(24)] == list(range(24))
+    """2604.21428: P = H = 24, so that one fragment syncs at every step; a large model's default."""
+    table = [
+        TensorSpec(name=f"blocks.{n}.weight", shape=(8, 8), dtype="float32", merge="rda")
+        for n in range(100)
+    ]
+    fragments = RunFile(job="large", regions=(), steps=1).layout(table).fragments
+    sync = Sync().with_fragments(fragments)
+    assert [offset(sync, p) for p in range(fragments)] == list(range(24))
 
 
 @given(st.integers(1, 300), st.data())
