@@ -15,6 +15,7 @@ from atoll_protos.run import RunFile
 from atoll_worker.errors import install_excepthook, reason_of
 from atoll_worker.link.messages import Boundary, Evaluated
 from atoll_worker.settings import Job, read_job
+from atoll_worker.training import refusals
 from atoll_worker.training.replica import POLL_SECONDS, Replica, open_replica
 from atoll_worker.training.termination import Termination
 
@@ -118,6 +119,8 @@ class Observer:
     def __enter__(self) -> Self:
         """Join the job; the first snapshot waits for its values."""
         install_excepthook()
+        refusals.check_module(self.model)
+        refusals.check_model(self.model)
         run_file, endpoints = self._arguments
         self._job = read_job(observer=True, run_file=run_file, endpoints=endpoints)
         self._termination.install()

@@ -115,3 +115,10 @@ def test_a_call_out_of_order_is_an_error_that_names_the_remedy() -> None:
         with pytest.raises(RuntimeError, match="inside the loop"):
             observer.report(loss=1.0, tokens=1)
     torch.set_num_threads(1)
+
+
+def test_a_model_that_an_observer_cannot_fill_is_refused_before_it_joins() -> None:
+    with pytest.raises(SpecError, match=r"model: generator is no torch.nn.Module"):
+        observer_of(tiny().parameters()).__enter__()  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"model\.weight: has no shape yet"):
+        observer_of(nn.LazyLinear(2)).__enter__()

@@ -79,7 +79,7 @@ def test_what_is_no_module_is_refused_by_its_type() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for given, name in ((optimizer, "SGD"), (model.parameters(), "generator"), (None, "NoneType")):
-        with pytest.raises(SpecError, match=rf"model: {name} is no torch.nn.Module.*model first"):
+        with pytest.raises(SpecError, match=rf"model: {name} is no torch.nn.Module.*before any"):
             Learner(given).open()  # type: ignore[arg-type]
 
 

@@ -51,7 +51,7 @@ def check_module(model: object) -> None:
         raise SpecError(
             "model",
             f"{type(model).__name__} is no torch.nn.Module",
-            "give the model first, then the optimizer: Learner(model, optimizer)",
+            "give the model itself, before any optimizer: Learner(model, optimizer)",
         )
 
 
