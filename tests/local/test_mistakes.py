@@ -176,10 +176,12 @@ def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    # From its 5th to its 25th step: what it adopts in between is spoilt again.
+    # From its 5th to its 25th step: what it adopts in between is spoilt again. Then all learners
+    # wait until the status has said so.
     diverge = (
         'if os.environ["ATOLL_SLOT"] == "b-0" and 5 <= i < 25:'
-        ' model[2].bias.data.fill_(float("nan"))'
+        ' model[2].bias.data.fill_(float("nan"))\n'
+        '        while i == 25 and not os.path.exists("seen"): time.sleep(0.05)'
     )
     file = job(tmp_path, inside=diverge, step_seconds=0.1)
     text = file.read_text().replace("fragments: 2", "fragments: 1")  # one adoption heals all
@@ -192,6 +194,7 @@ def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_
                 degraded = conditions(out)["Degraded"]
                 if degraded["reason"] == "OffersRefused":
                     seen.append(degraded["message"])
+                    (tmp_path / "seen").touch()
     assert process.returncode == 0
     assert seen, "Degraded did not name it"
     assert "b-0: its last" in seen[0]
