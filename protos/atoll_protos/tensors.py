@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import codecs
-from atoll_protos.codecs import Codec, Form, Packed, Wire, base_encoding, encoded_size
+from atoll_protos.codecs import Codec, Form, Packed, encoded_size
 from atoll_protos.layout import DTYPES as BYTES_OF_DTYPES
 
 BYTE_BITS: Final = 8
@@ -80,11 +80,6 @@ def empty_packed(encoding: pb.Encoding, form: Form) -> Packed[torch.Tensor]:
     """Memory for the whole values of a slice, in F32 or BF16; they are not set yet."""
     data = torch.empty(form.byte_count(encoding), dtype=torch.uint8)
     return packed(byte_view(data), encoding, form)
-
-
-def empty_base(wire_down: Wire, form: Form) -> Packed[torch.Tensor]:
-    """Memory for a base; its values are not set yet."""
-    return empty_packed(base_encoding(wire_down), form)
 
 
 def encoding_of(base: Packed[torch.Tensor]) -> pb.Encoding:

@@ -16,7 +16,7 @@ import torch  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
 from atoll_protos import tensors  # noqa: E402
-from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
+from atoll_protos.codecs import Wire, base_encoding, encoding_of  # noqa: E402
 from atoll_protos.layout import Layout, TensorSpec, build_layout  # noqa: E402
 from atoll_protos.run import Merge, Sync  # noqa: E402
 from atoll_syncer.model.slices import SliceTensors, round_master  # noqa: E402
@@ -46,7 +46,7 @@ def case(layout: Layout, offers: list[Arrived], sync: Sync) -> Callable[[], obje
     state = SliceTensors(
         master=master,
         momentum=torch.zeros(steps.element_count),
-        base=tensors.empty_base(sync.wire_down, steps.form),
+        base=tensors.empty_packed(base_encoding(sync.wire_down), steps.form),
     )
     round_master(master, state.base)
     scratch = Scratch(steps.sum_elements)

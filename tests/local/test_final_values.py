@@ -1,4 +1,7 @@
-"""After the end every learner's model is the exported one, bit for bit, whatever it did since."""
+"""After the end every learner's model is the exported one, bit for bit, whatever it did since.
+
+No wire rounds it: the default one sends bf16, and a model in f32 has f32 values at the end.
+"""
 
 import sys
 from pathlib import Path
@@ -41,9 +44,10 @@ def exported(folder: Path) -> dict[str, Tensor]:
     ("dtype", "sync"),
     [
         ("float32", {"overlap": 2}),
+        ("float32", {"overlap": 0, "wire": {"up": "int8", "down": "int4"}}),
         ("bfloat16", {"overlap": 2, "adopt": {"mode": "Blend", "blendPercent": 50}}),
     ],
-    ids=["f32", "bf16-blend"],
+    ids=["f32", "f32-int4-lockstep", "bf16-blend"],
 )
 @pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_learners_that_step_on_past_the_end_have_the_exported_values_bit_for_bit(
@@ -61,4 +65,6 @@ def test_learners_that_step_on_past_the_end_have_the_exported_values_bit_for_bit
         assert torch.equal(one[name], two[name]), name
         assert torch.equal(one[name], final[name].to(one[name].dtype)), name
         assert bool(torch.isfinite(one[name]).all()), name
+        rounded = one[name].bfloat16().to(one[name].dtype)
+        assert torch.equal(one[name], rounded) == (dtype == "bfloat16"), f"{name}: f32 has more"
     assert bool((one["norm.running_var"] > 0).all())

@@ -298,9 +298,9 @@ class Numbers:
     def encode_base(self, base: Received) -> tuple[pb.Encoding, bytes]:
         """See Numbers."""
         keys = (key for key, held in self._learner.transport.bases.items() if held is base)
-        return self._encoded(
-            next(keys), base.value, base_encoding(self._world.run_file.sync.wire_down)
-        )
+        wire_down = self._world.run_file.sync.wire_down
+        encoding = pb.F32 if base.value.exact else base_encoding(wire_down)
+        return self._encoded(next(keys), base.value, encoding)
 
     def _encoded(
         self, key: Key, symbol: Symbol, encoding: pb.Encoding

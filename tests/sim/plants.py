@@ -19,7 +19,7 @@ from atoll_syncer.model.log import Committed, Entry, Merged, Taken, TermBegun
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import companions, offers, rounds, runs, seeding, sessions
+from atoll_syncer.rules import companions, ending, offers, rounds, runs, seeding, sessions
 from atoll_syncer.rules import recovery as recovery_rules
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import takeover
@@ -210,12 +210,14 @@ def an_offer_merged_again(patch: Patch) -> None:
     kept: dict[tuple[str, int], tuple[Work, ...]] = {}
     merged = ShardValues.merged
 
-    def again(self: ShardValues, fragment: int, head: Version, works: tuple[Work, ...]) -> Version:
+    def again(
+        self: ShardValues, fragment: int, head: Version, works: tuple[Work, ...], *, exact: bool
+    ) -> Version:
         before = kept.get((self.process.name, fragment), ())
         kept[self.process.name, fragment] = works
         if before and len(works) == 1 and before[0].slot == works[0].slot:
             works = (replace(works[0], first=before[0].first),)
-        return merged(self, fragment, head, works)
+        return merged(self, fragment, head, works, exact=exact)
 
     patch.setattr(ShardValues, "merged", again)
 
@@ -549,6 +551,35 @@ def a_companion_that_counts_as_unneeded(patch: Patch) -> None:
     patch.setattr(History, "live_objects", versions)
 
 
+def last_rounds_of_nothing_that_leave_what_is_rounded(patch: Patch) -> None:
+    """Rule 17."""
+    patch.setattr(rounds, "_is_rounded", lambda state, fragment: False)
+
+
+def a_last_version_that_is_rounded(patch: Patch) -> None:
+    """Rule 17."""
+    merged = ShardValues.merged
+
+    def rounded(
+        self: ShardValues, fragment: int, head: Version, works: tuple[Work, ...], *, exact: bool
+    ) -> Version:
+        return merged(self, fragment, head, works, exact=exact and not works)
+
+    patch.setattr(ShardValues, "merged", rounded)
+
+
+def a_final_that_names_the_version_before(patch: Patch) -> None:
+    """Rule 27."""
+
+    def final(state: State) -> pb.ToLearner:
+        versions = state.heads()
+        for each in versions:
+            each.version.number -= 1
+        return pb.ToLearner(final=pb.Final(versions=versions))
+
+    patch.setattr(ending, "final", final)
+
+
 PLANTS = (
     Plant(rule="1", plant=commits_without_the_mark),
     Plant(rule="1", plant=seeds_that_depend_on_their_sender),
@@ -596,6 +627,9 @@ PLANTS = (
     Plant(rule="28 (data state)", plant=a_data_state_that_stays_when_its_cursor_moves),
     Plant(rule="28 (data state)", plant=the_durable_data_state_for_a_cursor_under_way),
     Plant(rule="13 (law)", plant=late_work_that_counts_as_overlap, seed=5),
+    Plant(rule="27 (values)", plant=last_rounds_of_nothing_that_leave_what_is_rounded),
+    Plant(rule="27 (values)", plant=a_last_version_that_is_rounded),
+    Plant(rule="27 (values)", plant=a_final_that_names_the_version_before),
     Plant(rule="36", plant=an_export_that_waits_for_no_companion),
     Plant(rule="36", plant=a_companion_that_counts_as_unneeded),
 )

@@ -46,6 +46,11 @@ class ShardValues:
         self.kept: dict[tuple[int, int], Value] = {}  # session, slice
 
     @property
+    def base_encoding(self) -> pb.Encoding:
+        """Of all versions but the last one."""
+        return BY_WIRE[self.sync.wire_down].base
+
+    @property
     def heads(self) -> Mapping[int, Value]:
         """By slice."""
         return {fragment: version.value for fragment, version in self.versions.items()}
@@ -93,12 +98,16 @@ class ShardValues:
         works = tuple(each.theta.work for each in offers if each and each.theta.work)
         merged = [(*name[:2], name[3]) for name in names]
         self.process.sim.note(self.process.name, f"merges slice {fragment}: {merged}")
-        version = self.merged(fragment, head, works)
+        version = self.merged(fragment, head, works, exact=effect.last)
         return Making(self, fragment, version, epoch)
 
-    def merged(self, fragment: int, head: Version, works: tuple[Work, ...]) -> Version:
-        """The version after `head`."""
-        value = merge(head.value, works)
+    def merged(
+        self, fragment: int, head: Version, works: tuple[Work, ...], *, exact: bool
+    ) -> Version:
+        """The version after `head`; `exact` if it is the last one of its slice."""
+        owned, base = self.layout.slice(self.process.number, fragment), self.base_encoding
+        wide = self.layout.final_encoding(owned, base) != base
+        value = merge(head.value, works, exact=exact and wide)
         return Version(number=head.number + 1, value=value, before=head.value)
 
     def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> Sequence["Making"]:
@@ -127,8 +136,13 @@ class ShardValues:
         version = next(v for v in found if v is not None and v.number == number)
         codec = BY_WIRE[self.sync.wire_down]
         symbol: Symbol = version.value
-        encoding, difference = codec.base, False
-        if codec.scaled and version.before is not None and base == number - 1:
+        encoding, difference = pb.F32 if version.value.exact else codec.base, False
+        if (
+            not version.value.exact
+            and codec.scaled
+            and version.before is not None
+            and base == number - 1
+        ):
             symbol, encoding = Change(version.before, version.value), codec.encoding
             difference = True
         form = self.layout.slice(self.process.number, slice_).form

@@ -32,11 +32,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A version's value: everything ever merged into it, by way of its parents."""
+    """A version's value: everything ever merged into it, by way of its parents.
+
+    `exact`: a last version, which has all bits whatever the wire.
+    """
 
     digest: str
     parent: "Value | None" = field(default=None, repr=False)
     merged: tuple[Work, ...] = ()
+    exact: bool = False
 
     def lineage(self) -> "list[Value]":
         """This value and all before it, newest first."""
@@ -53,12 +57,12 @@ def seed_value(key: Key, what: str) -> Value:
     return Value(hashlib.sha256(f"{key}/{what}".encode()).hexdigest()[:16])
 
 
-def merge(parent: Value, works: tuple[Work, ...]) -> Value:
+def merge(parent: Value, works: tuple[Work, ...], *, exact: bool = False) -> Value:
     """The next version; without any work nothing moves."""
-    if not works:
+    if not works and exact == parent.exact:
         return parent
-    text = f"{parent.digest}/{works!r}"
-    return Value(hashlib.sha256(text.encode()).hexdigest()[:16], parent, works)
+    text = f"{parent.digest}/{works!r}{'/exact' if exact else ''}"
+    return Value(hashlib.sha256(text.encode()).hexdigest()[:16], parent, works, exact)
 
 
 @dataclass(frozen=True, slots=True)

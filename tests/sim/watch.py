@@ -1,5 +1,6 @@
 """What checkers may watch, and what they say when a rule is broken."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -71,6 +72,9 @@ class Watcher:
         self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
     ) -> None:
         """A merge begins with these payloads; None: that offer is not staged."""
+
+    def exported(self, shard: int, values: Mapping[int, Value]) -> None:
+        """A shard writes its part of the export: its final slices."""
 
     def owner_named(self, slot: str, uid: str, word: int) -> None:
         """The operator calls SetOwner; `word` is the number that it read in Status."""

@@ -118,7 +118,9 @@ class Curves:
         self.merged += sum(part["tokens"] for part in line["participants"])
         self.commits += 1
         self.tick = max(self.tick, line["tick"])  # shards are not at the same tick
-        counts = {"commits": self.commits, "learners": len(line["participants"])}
+        counts = {"commits": self.commits}
+        if line["participants"]:  # else it gives back what was lost, or a last version its bits
+            counts["learners"] = len(line["participants"])
         for tag, value in counts.items():
             yield Point(series=JOB, tag=tag, tick=self.tick, value=value, time=line["time"])
         yield from self._totals(self.tick, line["time"])

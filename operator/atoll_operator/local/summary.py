@@ -142,14 +142,14 @@ def summarise(
         for each in fields(Tokens)
     }
     evaluations = read_lines(out / "evaluations.jsonl")
-    participants = sum(len(line["participants"]) for line in commits)
+    merges = [len(line["participants"]) for line in commits if line["participants"]]
     merged = {part["slot"] for line in commits for part in line["participants"]}
     return {
         "result": result,
         "steps": steps,
         "tokens": totals,
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
-        "participation": participants / (len(commits) * max(1, len(learners))) if commits else 0.0,
+        "participation": sum(merges) / (len(merges) * max(1, len(learners))) if merges else 0.0,
         "commits": len(commits),
         "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},

@@ -50,7 +50,7 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
 from atoll_protos.allocator import memory_byte_count_max
-from atoll_protos.codecs import Packed, encoding_of
+from atoll_protos.codecs import Packed, base_encoding, encoding_of
 from atoll_protos.frames import Buffer
 from atoll_protos.layout import Layout
 from atoll_protos.run import Sync
@@ -245,15 +245,18 @@ class Values:
         makings = []
         for fragment, part in sorted(self.slices.items()):
             seed = self._kept.pop((effect.session, fragment))
-            make = self._adopting(part, seed)
+            make = self._adopting(part, seed, base_encoding(part.recipe.wire_down))
             makings.append(Making(part, self._origin(part, 0, run, epoch), make))
         return makings
 
     def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> Making:
-        """A learner's version under the next number, with zero momentum (rule 22)."""
+        """A learner's version under the next number, with zero momentum (rule 22).
+
+        Its base has the bits that the learner sent: those of a last version are f32.
+        """
         part = self.slices[effect.slice]
         held = self._kept.pop((effect.session, effect.slice))
-        make = self._adopting(part, held)
+        make = self._adopting(part, held, held.values.encoding)
         return Making(part, self._origin(part, effect.number, run, epoch), make)
 
     def committed(self, slice_: int) -> None:
@@ -319,15 +322,20 @@ class Values:
             part.head = Version(number=head.number, base=base)
         return lost
 
-    def _adopting(self, part: SliceValues, arrived: Arrived) -> Callable[[], Published]:
-        """A version from whole values: they become the master, and the momentum is zero."""
+    def _adopting(
+        self, part: SliceValues, arrived: Arrived, encoding: pb.Encoding
+    ) -> Callable[[], Published]:
+        """A version from whole values: they become the master, and the momentum is zero.
+
+        `encoding` is that of its base.
+        """
 
         def make() -> Published:
             values, exact = arrived.values, part.recipe.form.exact
             part.master[:exact].copy_(values.exact)
             tensors.decode(values.coded, values.encoding, part.master[exact:])
             part.momentum.zero_()
-            base = tensors.empty_base(part.recipe.wire_down, part.recipe.form)
+            base = tensors.empty_packed(encoding, part.recipe.form)
             round_master(part.master, base)
             return Published(base=base)
 

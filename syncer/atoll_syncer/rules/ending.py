@@ -71,11 +71,15 @@ def last_rounds(state: State, standing: Standing, now: float) -> list[Effect]:
 
 
 def _last_round(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
-    """Begin one slice's last round, unless its head is final already."""
+    """Begin one slice's last round, unless its head is final already.
+
+    A round that is open on such a head becomes the last: else it would merge after the end.
+    """
     head, end = state.history.heads[fragment], state.ending.length.end
     reached = end is not None and state.history.due.get(fragment, 0) >= end
     is_last = head.last and not state.ending.put_off
-    if is_last or (state.sync.lockstep and reached):
+    final = is_last or (state.sync.lockstep and reached)
+    if final and fragment not in state.rounds.open:
         rounds.finish(state, fragment)
         return []
     deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * len(state.fragments)

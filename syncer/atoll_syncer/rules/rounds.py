@@ -4,7 +4,8 @@
                                   |  ^    |                        |
                              Call |  | a complete offer            +--> Publish to every session
                                   v  |    |
-                                learners  +-- last round without any offer --> finished
+                                learners  +-- last round without any offer, head in all its
+                                              bits already --> finished
 
 The life of a round, and the function that does each step:
 
@@ -48,6 +49,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
+from atoll_protos.codecs import base_encoding
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
@@ -201,7 +203,8 @@ def completed(
     _note_transfer(state, now - sender.asked_at)
     state.rounds.refused.pop(part.slot, None)
     fits = offers.is_on_the_head(state, offer)
-    if state.sync.lockstep and offer.slice not in state.rounds.open and fits:
+    begins = state.sync.lockstep and offer.slice not in state.rounds.open and fits
+    if begins and not _is_final(state, offer.slice):
         _begin(state, offer.slice, offer.t_m, now)
     each = state.rounds.open.get(offer.slice)
     if each is None or each.closed_at is not None or each.base != offer.base or not fits:
@@ -220,6 +223,11 @@ def completed(
     each.add(part, quorum, standing.grace_seconds, now, data_state)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *look(state, offer.slice, standing, now)]
+
+
+def _is_final(state: State, fragment: int) -> bool:
+    """Whether no version follows the slice's head: learners finish with it, and it is exported."""
+    return state.history.ended or fragment in state.rounds.finished
 
 
 def late(state: State, fragment: int, part: Participant, reason: str = "") -> list[Effect]:
@@ -323,12 +331,18 @@ def look(state: State, fragment: int, standing: Standing, now: float) -> list[Ef
 
 
 def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
-    """Merge what is complete; a last round without any offer leaves its slice as it is."""
+    """Merge what is complete; a last round without any offer leaves its slice as it is.
+
+    But where the head is rounded by the wire, a version is made all the same, of nothing: it has
+    the values in all their bits, as every last version (rule 17).
+    """
     if not each.complete:
         assert each.last, "only a last round may close with nothing"
-        del state.rounds.open[each.slice]
-        finish(state, each.slice)
-        return []
+        if not _is_rounded(state, each.slice):
+            del state.rounds.open[each.slice]
+            finish(state, each.slice)
+            return []
+        reason = "last round: no offer, the same values in f32"
     each.closed_at, each.reason = now, reason
     waited = state.rounds.timings.quorum.add((each.quorum_at or now) - each.opened_at)
     state.rounds.timings = dataclasses.replace(state.rounds.timings, quorum=waited)
@@ -340,6 +354,16 @@ def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
     at_the_end = state.sync.lockstep and end is not None and each.due >= end
     last = each.last or at_the_end
     return [Merge(each.slice, each.participants, dict(each.data_states), last)]
+
+
+def _is_rounded(state: State, fragment: int) -> bool:
+    """Whether the head has fewer bits than a last version of its slice (rule 17)."""
+    assert state.layout is not None, "a round without a layout"
+    base = base_encoding(state.sync.wire_down)
+    owned = state.layout.slice(state.number, fragment)
+    return not state.history.heads[fragment].last and (
+        state.layout.final_encoding(owned, base) != base
+    )
 
 
 # ------------------------------------------------------------ 6 and 7: a version

@@ -42,8 +42,9 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
         case "seed":
             reason = seeding.objection(state, session)
         case "held":
-            last = transfer.encoding == pb.F32  # a version that was the last one of its slice
-            encoding = pb.F32 if last else base_encoding(state.sync.wire_down)
+            base = base_encoding(state.sync.wire_down)
+            final = state.layout.final_encoding(state.layout.slice(state.number, fragment), base)
+            encoding = transfer.encoding if transfer.encoding in (base, final) else base
             reason = recovery.objection(state, session, transfer.held)
         case _:
             reason = f"a learner does not send a transfer of kind {kind}"

@@ -1,6 +1,6 @@
 """All checkers, each run over every seed."""
 
-from sim.checkers.export import CompanionChecker
+from sim.checkers.export import CompanionChecker, FinalChecker
 from sim.checkers.kept import (
     CursorChecker,
     DataStateChecker,
@@ -57,4 +57,5 @@ ALL: tuple[type[Watcher], ...] = (
     CursorChecker,
     DataStateChecker,
     CompanionChecker,
+    FinalChecker,
 )

@@ -258,7 +258,7 @@ def test_a_digest_is_the_sha256_of_the_bytes(data: bytes) -> None:
 
 @pytest.mark.parametrize("wire", list(Wire))
 def test_a_base_is_bf16_unless_the_wire_is_f32_but_for_averaged_buffers(wire: Wire) -> None:
-    base = tensors.empty_base(wire, Form(3, 5))
+    base = tensors.empty_packed(codecs.base_encoding(wire), Form(3, 5))
     assert base.coded.dtype is (torch.float32 if wire is Wire.F32 else torch.bfloat16)
     assert base.exact.dtype is torch.float32
     assert (base.exact.numel(), base.coded.numel()) == (3, 5)

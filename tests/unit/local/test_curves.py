@@ -57,6 +57,13 @@ def test_the_jobs_curves_come_with_each_commit() -> None:
     assert after["job", "goodput", 2] == pytest.approx(260 / 2 / 200)
 
 
+def test_a_version_that_merges_no_offer_draws_no_point_of_nobody() -> None:
+    """One that was taken back from a learner, or a last one that only has more bits."""
+    found = values(Curves().feed(Writer.SHARD, commit(1)))
+    assert found["job", "commits", 1] == 1.0
+    assert ("job", "learners", 1) not in found
+
+
 def test_the_last_points_of_the_job_count_also_what_came_after_the_last_commit() -> None:
     curves = Curves()
     curves.feed(Writer.LEARNER, step(1, 1.0, tokens=100, first=True))

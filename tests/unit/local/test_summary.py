@@ -92,7 +92,8 @@ def test_the_summary_of_a_folder(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     learner = [start(), step(10), step(10, [settled(1, merged=10, overlap=10)]), END]
     write(tmp_path / "learners" / "a-0.jsonl", learner)
-    write(tmp_path / "syncer" / "0.tape.jsonl", [commit(0, 10)])
+    last = {**commit(0, 0), "participants": []}  # it merges nothing, and counts as no merge
+    write(tmp_path / "syncer" / "0.tape.jsonl", [commit(0, 10), last])
     write(tmp_path / "evaluations.jsonl", [{"loss": 5.5}, {"loss": 2.0}])
     found = summarise(tmp_path, "Complete", 12.0, 2)
     assert found["result"] == "Complete"

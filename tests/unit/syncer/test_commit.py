@@ -39,7 +39,7 @@ def test_matrices_take_the_mean_length_and_embeddings_the_plain_mean_rule_18() -
     for values in ([1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]):
         head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32)
         offers.append(examine(layout, 0, head, tensors.encode(torch.tensor(values), pb.F32)))
-    base = tensors.empty_base(Wire.F32, layout.slice(0, 0).form)
+    base = tensors.empty_packed(pb.F32, layout.slice(0, 0).form)
     state = SliceTensors(master=torch.zeros(4), momentum=torch.zeros(4), base=base)
     round_master(state.master, base)
     made = advance(state, offers, [1.0, 1.0], recipe(layout, layout.slice(0, 0), sync), Scratch())

@@ -1,8 +1,10 @@
 """The end of a shard's part: one last round a slice, Final, the export (rule 27)."""
 
+from dataclasses import replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import Wire
 from atoll_protos.length import Length
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Ask, Merge, Reply, Tape, WriteIndex, WritePart
@@ -51,8 +53,9 @@ def test_at_t_every_slice_gets_one_last_round_without_k_rule_27() -> None:
     assert all(head.last for head in one.state.history.heads.values())
 
 
-def test_a_last_round_closes_at_its_deadline_be_it_with_nothing_rule_27() -> None:
-    one, sessions = at_the_end("a-0", "a-1")
+def without_last_offers(**sync: Any) -> Side:
+    """A job that has ended, although nobody answered the Calls of its last rounds."""
+    one, sessions = at_the_end("a-0", "a-1", **sync)
     reach(one, sessions)
     one.take(Merge)
     for session in sessions:
@@ -65,7 +68,57 @@ def test_a_last_round_closes_at_its_deadline_be_it_with_nothing_rule_27() -> Non
         for session in sessions:
             one.report(session, STEPS + 3 + int(end - one.now))
     assert one.state.history.ended
+    return one
+
+
+def test_a_last_round_closes_at_its_deadline_be_it_with_nothing_rule_27() -> None:
+    one = without_last_offers(wire_down=Wire.F32)
     assert one.take(Merge) == []
+    assert [head.number for head in one.state.history.heads.values()] == [0, 0]
+
+
+def test_a_last_round_with_nothing_gives_the_values_in_f32_where_the_wire_rounds_rule_17() -> None:
+    one = without_last_offers()
+    assert [(each.participants, each.last) for each in one.take(Merge)] == [((), True)] * 2
+    heads = one.state.history.heads
+    assert [(head.number, head.last) for head in heads.values()] == [(1, True)] * 2
+    assert [each.number for each in one.entries if isinstance(each, log.Committed)] == [1, 1]
+    reasons = {each.reason for each in one.entries if isinstance(each, log.Committed)}
+    assert reasons == {"last round: no offer, the same values in f32"}
+    assert one.state.history.merged == {}
+
+
+def test_a_round_that_is_open_on_a_final_version_becomes_the_last_rule_27() -> None:
+    """A shard that starts again may not know at once that the job's tokens are trained."""
+    one, sessions = begun("a-0", "a-1", steps=STEPS, quorum=2)
+    step_all(one, sessions, range(1, STEPS))
+    heads = one.state.history.heads
+    assert not one.state.rounds.open[0].last
+    heads[0] = replace(heads[0], last=True)
+    step_all(one, sessions, range(STEPS, STEPS + 2))
+    assert one.state.rounds.open[0].last
+    assert one.state.rounds.finished == set()
+
+
+def test_in_lock_step_no_hand_over_begins_a_round_after_the_end_rule_27() -> None:
+    one, sessions = begun("a-0", "a-1", steps=4, overlap=0, lockstep=True, quorum=2)
+    for session in sessions:
+        one.report(session, 4, waiting=True)
+    for fragment in range(2):
+        one.offer(sessions[0], fragment, 4, t_m=4)
+    one.leave(sessions[1])
+    assert len(one.take(Merge)) == 2
+    assert one.state.history.ended
+    late = one.join("a-1", incarnation=1)
+    one.report(late, 4, waiting=True)
+    for fragment in range(2):
+        one.offer(late, fragment, 2, t_m=4)
+    assert one.take(Merge) == []
+    assert one.state.rounds.open == {}
+    assert [each.record["slot"] for each in one.take(Tape) if each.record["event"] == "late"] == [
+        "a-1",
+        "a-1",
+    ]
 
 
 def test_then_final_goes_to_every_session_with_the_versions_rule_27() -> None:

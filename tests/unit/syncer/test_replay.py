@@ -9,11 +9,11 @@ import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import tensors
-from atoll_protos.codecs import Wire, encoding_of
+from atoll_protos.codecs import Packed, Wire, encoding_of
 from atoll_protos.run import Merge as MergeKind
 from atoll_protos.run import Sync
 from atoll_syncer.model.log import Participant, to_document
-from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.numbers.arrivals import Arrived, encoded
 from atoll_syncer.numbers.replay import Replay, ReplayError, from_tape
 from atoll_syncer.storage.tape import Tape
 from unit.syncer.values_side import LAYOUT, SLOTS, WIRES, Bench, bits
@@ -21,13 +21,13 @@ from unit.syncer.values_side import LAYOUT, SLOTS, WIRES, Bench, bits
 torch.set_num_threads(1)
 
 
-def digest_of(seed: Arrived, fragment: int) -> str:
-    """Of the base on a wire of 16 bits or fewer."""
+def base_of(seed: Arrived, fragment: int) -> Packed[torch.Tensor]:
+    """The base on a wire of 16 bits or fewer."""
     form, values = seed.values.form, tensors.from_bytes(seed.values.data, torch.float32)
-    base = tensors.empty_base(Wire.BF16, LAYOUT.slice(0, fragment).form)
+    base = tensors.empty_packed(pb.BF16, LAYOUT.slice(0, fragment).form)
     base.exact.copy_(values[: form.exact])
     base.coded.copy_(values[form.exact :])
-    return base.digest
+    return base
 
 
 @pytest.mark.parametrize("wire_up", WIRES)
@@ -53,7 +53,7 @@ def test_a_tape_and_recorded_offers_give_every_commit_again(
         data = bench.recorded[fragment, p.slot, p.incarnation, p.capture]
         return replay.values.examine(head, bytearray(data))
 
-    assert replay.seed(seeds) == [digest_of(seed, number) for number, seed in enumerate(seeds)]
+    assert replay.seed(seeds) == [base_of(seed, n).digest for n, seed in enumerate(seeds)]
     tape = Tape(tmp_path / "syncer" / "0.tape.jsonl", lambda: 0.0)
     tape.open()
     for entry in bench.entries:
@@ -74,8 +74,9 @@ def test_a_version_that_was_taken_back_is_recomputed_as_well_rule_22(tmp_path: P
     entry = bench.round(0, 1)
     replay = Replay(LAYOUT, 0, sync)
     replay.seed(seeds)
-    digest = digest_of(seeds[0], 0)
-    taken_back = replace(entry, number=2, digest=digest, participants=(), recovered=True)
-    replay.recover(taken_back, seeds[0])
+    base = base_of(seeds[0], 0)
+    held = replace(seeds[0], values=encoded(bytearray(base.data), pb.BF16, base.form))
+    taken_back = replace(entry, number=2, digest=base.digest, participants=(), recovered=True)
+    replay.recover(taken_back, held)
     with pytest.raises(ReplayError, match="version 3"):
-        replay.recover(replace(taken_back, number=3, digest="0"), seeds[0])
+        replay.recover(replace(taken_back, number=3, digest="0"), held)

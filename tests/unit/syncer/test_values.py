@@ -345,6 +345,27 @@ def test_the_last_version_of_a_slice_is_what_the_shard_computed_in_f32_rule_17(
     assert bits(bench.restored(), 0) == bits(bench.values, 0)
 
 
+@pytest.mark.parametrize("wire", list(Wire))
+def test_a_last_version_that_is_taken_back_from_a_learner_keeps_all_its_bits_rule_22(
+    wire: Wire, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=wire))
+    bench.seed()
+    entry = bench.commit(0, [bench.offer(0, slot, 2) for slot in SLOTS], last=True)
+    master = bench.values.slices[0].master.clone()
+    version = pb.Version(run="run", number=entry.number, epoch=1, digest=entry.digest)
+    held = pb.Held(version=pb.SliceVersion(slice=0, version=version))
+    data = bytearray(bench.values.bases()[0].data)
+    head = pb.Transfer(held=held, encoding=pb.F32)
+    again = Values.allocate(LAYOUT, 0, bench.sync)
+    again.keep(4, 0, again.examine(head, data))
+    again.begin_held(StoreHeld(0, 4, entry.number + 1), "run", 2).compute()
+    again.committed(0)
+    assert again.bases()[0].digest == entry.digest
+    assert torch.equal(again.exported()[0], master)
+    assert again.publish_payload(0, entry.number + 1, None).encoding == pb.F32
+
+
 def test_the_last_version_of_a_bf16_model_travels_as_all_others_do(tmp_path: Path) -> None:
     specs = [replace(spec, dtype="bfloat16") for spec in TENSORS if spec.merge != AVERAGE]
     bench = Bench(tmp_path, Sync(fragments=2, wire_down=Wire.INT8), build_layout(specs, 2, 1))

@@ -451,6 +451,43 @@ def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
     assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
 
 
+def test_what_is_final_is_not_handed_over_and_nobody_waits_for_it_rule_27() -> None:
+    """Its shard ended before it heard that the job has become longer; the other shard goes on."""
+    side = learner_side(shards=2, fragments=1, period=4, overlap=0, lockstep=True, steps=4)
+    side.begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    assert [sent.shard for sent in side.take(SendOffer)] == [0, 1]
+    for shard in range(2):
+        side.value(shard, 0, 1)
+    side.again()
+    side.receive(0, tick=longer(4, 9))
+    assert side.take(Proceed) == [Proceed()]
+    side.receive(1, final=pb.Final(versions=side.heads(1, 1)))
+    pace(side, 3)
+    side.step()
+    side.again()
+    assert [sent.shard for sent in side.take(SendOffer)] == [0]
+    side.value(0, 0, 2)
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+
+
+def test_a_final_ends_the_wait_for_a_hand_over_that_came_too_late_rule_27() -> None:
+    side = learner_side(shards=2, fragments=1, period=4, overlap=0, lockstep=True, steps=40)
+    side.begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    assert len(side.take(SendOffer)) == 2
+    side.value(0, 0, 1)
+    side.again()
+    assert side.take(Proceed) == []
+    side.receive(1, final=pb.Final(versions=side.heads(1, 0)))
+    assert side.take(Proceed) == [Proceed()]
+
+
 def longer(*steps: int) -> pb.Tick:
     return pb.Tick(tick=0, length=pb.Length(steps=steps))
 

@@ -83,6 +83,18 @@ def test_a_learner_finishes_when_every_shard_is_final_and_the_finals_are_adopted
     assert side.take(Finished) == []  # said once
 
 
+def test_a_final_counts_until_its_shard_begins_a_new_session_without_one_rule_27() -> None:
+    """A shard that has lost its store ends again, maybe with a newer version."""
+    side = learner_side().begin()
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
+    side.lose(0)
+    side.welcome(0, epoch=2)
+    side.receive(1, final=pb.Final(versions=side.heads(1, 0)))
+    assert side.take(Finished) == []
+    side.receive(0, final=pb.Final(versions=side.heads(0, 0)))
+    assert len(side.take(Finished)) == 1
+
+
 def test_in_lock_step_final_values_are_put_in_place_too_since_blend_took_a_share() -> None:
     side = learner_side(shards=1, lockstep=True, overlap=0, blend=0.5).begin()
     side.receive(0, final=pb.Final(versions=side.heads(0, 0)))

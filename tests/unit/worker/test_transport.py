@@ -278,6 +278,31 @@ def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) 
     assert rig.transport.candidates[0, 0, 4].data == expected.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("encoding", "difference", "fits"),
+    [
+        (pb.BF16, False, True),
+        (pb.F32, False, True),  # a last version
+        (pb.INT8, True, True),
+        (pb.INT8, False, False),
+        (pb.F32, True, False),
+        (pb.INT4, True, False),
+        (99, False, False),
+    ],
+)
+def test_a_value_in_another_encoding_than_the_wires_is_not_received_rule_25(
+    encoding: Any, difference: bool, fits: bool
+) -> None:
+    rig = Rig(wire_down=Wire.INT8)
+    rig.transport.exchange.publish_started = (  # type: ignore[method-assign]
+        lambda *_: True
+    )
+    publish = pb.Publish(version=pb.SliceVersion(slice=0), difference=difference)
+    size = rig.transport.publish_started(0, pb.Transfer(publish=publish, encoding=encoding))
+    form = Form(0, COUNT)
+    assert size == (form.byte_count(encoding) if fits else None)
+
+
 def test_final_values_are_placed_once_more_from_the_bases() -> None:
     rig = Rig()
     rig.transport.bases[KEY] = full(5.0)

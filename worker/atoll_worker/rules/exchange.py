@@ -334,7 +334,8 @@ class Exchange:
         numbers = {each.slice: each.version.number for each in final.versions}
         self._state.shards[shard].final = numbers
         effects = self._finish()
-        return [*effects, *self._report(now)] if effects else []
+        effects += self._report(now) if effects else []
+        return [*effects, *handover.proceed(self._state)]
 
     def _finish(self) -> list[Effect]:
         """Finish when every shard has said Final and its final versions are adopted (rule 27).
@@ -346,10 +347,8 @@ class Exchange:
         state = self._state
         if state.finished:
             return []
-        for (shard, fragment), each in state.slices.items():
-            final = state.shards[shard].final
-            if final is None or each.number < final.get(fragment, each.number + 1):
-                return []
+        if not all(state.is_final(each) for each in state.slices.values()):
+            return []
         state.finished = True
         gives = companions.finished(state)
         if state.observer:

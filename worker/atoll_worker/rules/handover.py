@@ -155,10 +155,12 @@ def is_due(state: State, each: SliceState) -> bool:
 
     At a former length of a job that has become longer, too: another learner may not have heard of
     the longer one, and would wait for the offers of this one. Not on a base that a newer one is
-    about to replace. And not beyond the length, where a learner that joined at the end may come: no
-    round waits for it there.
+    about to replace. Not what is final: its shard has ended, maybe at a former length. And not
+    beyond the length, where a learner that joined at the end may come: no round waits for it there.
     """
     if each.awaited_from is not None or each.steps < 1 or each.adopting or each.waiting:
+        return False
+    if state.is_final(each):
         return False
     sync, position, end = state.sync, state.progress.position, state.length.end
     if position in state.length.steps:
@@ -215,6 +217,7 @@ def proceed(state: State) -> list[Effect]:
         return []
     for each in state.slices.values():
         awaited = each.awaited_from is not None and state.progress.position >= each.awaited_from
+        awaited = awaited and not state.is_final(each)
         if each.capturing or each.adopting is not None or awaited:
             return []
     state.step_waits = False

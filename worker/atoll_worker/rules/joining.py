@@ -141,6 +141,7 @@ def welcomed(state: State, shard: int, welcome: pb.Welcome, now: float) -> list[
     state.run = welcome.run
     known.connection, known.ever_welcomed = Connection.WELCOMED, True
     known.welcomed_at, known.epoch = now, welcome.epoch
+    known.final = None  # it says it again, unless it lost its store with the end (rule 22)
     _note_orphans(state, shard, welcome)
     effects: list[Effect] = []
     if state.observer:

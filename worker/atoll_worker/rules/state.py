@@ -186,6 +186,11 @@ class State:
         end = self.length.end
         return self.run_file.sync.lockstep and end is not None and self.progress.position >= end
 
+    def is_final(self, each: SliceState) -> bool:
+        """Whether this learner holds a slice's final version: its shard merges nothing more."""
+        final = self.shards[each.shard].final
+        return final is not None and each.number >= final.get(each.fragment, each.number + 1)
+
     def to_all(self, message: pb.ToShard) -> list[Effect]:
         """Send one message to every shard that has welcomed this process."""
         return [SendMessage(n, message) for n, each in enumerate(self.shards) if each.welcomed]

@@ -39,6 +39,7 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.companion import part_count
 from atoll_protos.deadline import Deadline
 from atoll_protos.frames import Buffer
@@ -206,7 +207,11 @@ class Transport:
         if not self.exchange.publish_started(shard, head.publish, self.now()):
             return None
         part = self.layout.slice(shard, head.publish.version.slice)
-        return part.form.byte_count(head.encoding)
+        wire_down = self.end.run_file.sync.wire_down
+        base = base_encoding(wire_down)
+        whole = base, self.layout.final_encoding(part, base)
+        known = (encoding_of(wire_down),) if head.publish.difference else whole
+        return part.form.byte_count(head.encoding) if head.encoding in known else None
 
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
         """See client.Listener."""
