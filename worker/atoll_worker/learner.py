@@ -386,8 +386,8 @@ class Learner:
         self._leave(reason)
 
     def __enter__(self) -> Self:
-        """Join the job and take its values; return when training may begin."""
-        return self.open()
+        """Join the job and take its values, unless `open()` has done so."""
+        return self if self._open else self.open()
 
     def __exit__(
         self,

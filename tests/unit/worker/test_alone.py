@@ -93,6 +93,13 @@ def test_open_and_close_are_the_two_ends_of_the_with(monkeypatch: pytest.MonkeyP
         learner.open()
 
 
+def test_a_learner_that_is_open_may_be_entered() -> None:
+    with atoll.Learner(tiny_model()).open() as learner:
+        assert learner.step(tokens=1).tick == 1
+    with pytest.raises(RuntimeError, match="inside `with"):
+        learner.step(tokens=1)
+
+
 def test_a_second_open_learner_is_refused_and_one_after_the_other_is_right() -> None:
     model = tiny_model()
     with (

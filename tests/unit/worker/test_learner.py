@@ -348,6 +348,7 @@ def test_a_length_in_tokens_has_no_total_ticks_and_its_progress_is_estimated_aft
         (lambda learner: learner.step(tokens=1.5), "whole numbers"),
         (lambda learner: learner.step(tokens=1, cursor=4), "cursor: went from 5 back to 4"),
         (lambda learner: learner.step(tokens=1, loss=torch.ones(2)), r"loss: has shape \(2,\)"),
+        (lambda learner: learner.step(tokens=1, loss="low"), "loss: is 'low'"),
     ],
 )
 def test_a_wrong_argument_of_step_is_named(step: Callable[[Learner], None], message: str) -> None:

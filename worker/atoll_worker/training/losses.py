@@ -21,13 +21,16 @@ class Losses:
     def note(self, loss: float | Tensor | None, read: Callable[[Tensor], Scalar]) -> None:
         """Put the reading of a loss in line, and take the newest that the device has finished.
 
-        Raises SpecError for a tensor that is not one number.
+        Raises SpecError for what is not one number.
         """
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise SpecError("loss", f"has shape {tuple(loss.shape)}", "give one number")
             self.unread.append(read(loss))
         elif loss is not None:
-            self.newest = float(loss)
+            try:
+                self.newest = float(loss)
+            except (TypeError, ValueError) as error:
+                raise SpecError("loss", f"is {loss!r}", "give one number") from error
         while self.unread and self.unread[0].ticket.done():
             self.newest = self.unread.popleft().host.item()
