@@ -96,8 +96,11 @@ def test_learners_on_integer_wires_end_with_the_f32_values_that_the_shards_have_
         assert not torch.equal(exported[name], exported[name].bfloat16().float()), name
     assert float(variance.min()) > 0
     assert not torch.equal(variance, torch.ones_like(variance))
+    travelling_names = {tensor.name for tensor in layout.tensors}
     for name, tensor in exported.items():
-        assert torch.equal(models[0][name], tensor), name
+        same = [torch.equal(model[name], tensor) for model in models]
+        # a counter of batches does not travel: it is that of the learner that gave it first
+        assert all(same) if name in travelling_names else any(same), name
     start = Model(seed=0).state_dict()
     moved = max((tensor - start[name]).abs().max() for name, tensor in exported.items())
     assert moved > 0.01
