@@ -14,6 +14,7 @@ from local.command import TINY, commits, json_lines, tapes
 TWO_LEARNERS = (
     *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
     *("--set", "spec.evaluator="),
+    *("--set", "spec.sync.fragments=4"),
 )
 
 

@@ -136,7 +136,12 @@ class Training:
         if self.complete_at is None:
             return False
         left = all(child.done for child in self.supervisor.in_roles("learner", "evaluator"))
-        return left or now - self.complete_at >= LEAVING_SECONDS_MAX
+        if not left and now - self.complete_at < LEAVING_SECONDS_MAX:
+            return False
+        last = self.poller.poll(now, self._ends())  # who has left since may have said something
+        if all(last.replies):
+            self.write(last.status)
+        return True
 
     def write(self, status: Status) -> None:
         """Keep a status, and write it to status.json."""
