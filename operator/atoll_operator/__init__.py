@@ -3,6 +3,7 @@
     cli/          the command `atoll`, a module for each verb
     __main__.py   the process `atoll-operator`
     api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
+    certificates.py  the authority of a job, and the certificates that it issues
     templates.py  what is obviously wrong in a pod template, for `atoll validate`
     local/        the executor that starts processes on this machine
     kube/         the executor that makes objects in a Kubernetes cluster

@@ -9,6 +9,8 @@ imports numpy; the operator's image has neither.
 - v1/atoll.proto   the messages; the generated code stands next to it
 - errors.py        errors of the user: field, problem, remedy
 - names.py         slots, the registrar's shard, labels
+- identity.py      who a process is, as its certificate says it
+- credentials.py   certificate, key and authorities of a process, and what is wrong with them
 - environment.py   the table of environment variables
 - exits.py         the table of exit codes, and of the codes of refusals
 - run.py           the run file: one job as its processes see it

@@ -1,0 +1,59 @@
+"""Identities: what a certificate's URI says, and what is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_protos.errors import SpecError
+from atoll_protos.identity import Identity, Role
+
+PARTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+OURS = Identity(namespace="team", job="bytes", uid="0b-1", region="us-east", role=Role.LEARNER)
+URI = "spiffe://atoll.dev/ns/team/job/bytes/uid/0b-1/region/us-east/role/learner"
+
+
+@given(PARTS, PARTS, PARTS, PARTS, st.sampled_from(Role))
+def test_an_identity_is_read_back_from_its_uri(
+    namespace: str, job: str, uid: str, region: str, role: Role
+) -> None:
+    one = Identity(namespace=namespace, job=job, uid=uid, region=region, role=role)
+    assert Identity.parse(one.uri) == one
+
+
+def test_the_uri_and_the_server_name_stay_as_they_are() -> None:
+    """Certificates of a former version of the operator are believed by the next one."""
+    assert OURS.uri == URI
+    assert OURS.server_name == OURS.owner.server_name == "bytes.team.job.atoll.dev"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        URI.replace("atoll.dev", "example.com"),
+        URI.replace("spiffe:", "https:"),
+        URI.replace("learner", "admin"),
+        URI.replace("us-east", ""),
+        URI.replace("us-east", "us/east"),
+        URI.replace("/uid/0b-1", ""),
+        URI + "/",
+        URI + "\n",
+        URI + "/role/operator",
+        URI.upper(),
+    ],
+)
+def test_what_names_no_process_of_a_job_is_refused_in_words(uri: str) -> None:
+    with pytest.raises(SpecError, match=r"^identity: .* does not name a process of a job; use"):
+        Identity.parse(uri)
+
+
+@pytest.mark.parametrize("field", ["namespace", "job", "uid", "region"])
+@pytest.mark.parametrize("value", ["", "a/b", "a b", "-a", "a?"])
+def test_a_part_that_could_be_read_as_another_one_cannot_be_made(field: str, value: str) -> None:
+    parts = {"namespace": "team", "job": "bytes", "uid": "0b-1", "region": "us-east", field: value}
+    with pytest.raises(SpecError, match=f"^identity.{field}: "):
+        Identity(role=Role.LEARNER, **parts)
+
+
+def test_an_identity_reads_in_words() -> None:
+    assert str(OURS) == "learner of region us-east of team/bytes (UID 0b-1)"
