@@ -49,9 +49,10 @@ class Unshared:
             known.add(id(parameter))
             if parameter.requires_grad and id(parameter) not in travelling:
                 yield clean(name)
+        known |= self.foreign
         for optimizer in self.optimizers:
             for number, stepped in _of(optimizer):
-                if id(stepped) not in known | self.foreign and stepped.requires_grad:
+                if id(stepped) not in known and stepped.requires_grad:
                     shape = "x".join(map(str, stepped.shape)) or "one number"
                     yield f"{type(optimizer).__name__}.param_groups[{number}] ({shape})"
 
