@@ -191,6 +191,82 @@ def test_a_tensor_without_plain_bytes_is_absent_and_damages_nothing() -> None:
     assert torch.equal(tensors[f"{TENSOR}conjugate"], model.state_dict()["conjugate"])
 
 
+def test_a_device_without_room_for_a_copy_is_no_tensor_without_bytes() -> None:
+    class Full(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if getattr(func, "__name__", "") == "view":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    model = Model()
+    model.register_buffer("full", torch.ones(3, dtype=torch.int8).as_subclass(Full))
+    with pytest.raises(torch.OutOfMemoryError):
+        made(model)
+
+
+def test_a_plain_tensor_that_cannot_be_read_is_an_error_and_not_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    model = Model()
+    companion = made(model)
+    monkeypatch.setattr(module, "_flat", fails)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        written(companion)
+
+
+class Quantised(torch.Tensor):
+    """As torchao has them: seems to be float32, and is made of int8 values and a scale."""
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor, scale: torch.Tensor) -> "Quantised":
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=torch.float32)
+
+    def __init__(self, values: torch.Tensor, scale: torch.Tensor) -> None:
+        self.whole, self.scale = values, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["whole", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: Any, *others: Any) -> "Quantised":
+        return Quantised(parts["whole"], parts["scale"])
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].whole, args[0].scale)
+        raise NotImplementedError(f"{func} is not implemented for a quantised tensor")
+
+
+def test_a_quantised_frozen_parameter_is_named_as_absent_and_is_in_the_digest() -> None:
+    digests = set()
+    for value, scale in ((1, 1.0), (2, 1.0), (1, 2.0)):
+        model = nn.Linear(2, 2)
+        for name in ("one", "two"):
+            here = value if name == "two" else 1
+            quantised = Quantised(torch.full((3,), here, dtype=torch.int8), torch.tensor(scale))
+            model.register_parameter(name, nn.Parameter(quantised, requires_grad=False))
+        found = made(model)
+        assert "one (is a Quantised), two (is a Quantised)" in found.warning
+        assert "not known" not in found.warning
+        digests.add(found.frozen_digest)
+    assert len(digests) == 3
+
+
+def test_frozen_parameters_that_cannot_be_compared_are_named() -> None:
+    model = nn.Linear(2, 2)
+    model.register_parameter("odd", nn.Parameter(torch.ones(3).as_subclass(Odd), False))
+    assert "their values cannot be read: odd" in made(model).warning
+
+
 def test_keys_are_those_of_a_state_dict_that_the_user_has_written() -> None:
     class Renamed(nn.Module):
         def __init__(self) -> None:

@@ -295,3 +295,20 @@ def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be
         for changed, content in ((False, b"whole"), (True, b"changed")):
             offset = memory.companion_offset(replica.memory.plan, changed=changed)
             assert os.pread(replica.memory_fd, 7, offset).startswith(content)
+
+
+def test_tensors_that_keep_their_first_values_in_the_export_are_told_of() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
+        replica.memory_fd = memory.create()
+        replica.companion = Given(
+            model=model, places=(), adapter="", files={}, frozen_digest="", stale=["table"]
+        )
+        transport.send(GiveCompanion(changed=True))
+        replica.apply_commands()
+        replica.link.flush()
+        transport.wait(1.0)
+        _, warned = transport.receive()
+    assert isinstance(warned, Warned)
+    assert "has the first values of tensors that training has changed" in warned.reason
+    assert warned.reason.endswith("table")

@@ -18,7 +18,8 @@ The frozen digest
 Frozen parameters are not exchanged, so nothing would ever make them equal, and learners with
 different bases would train against each other in silence. `frozen_digest` is a checksum of them in
 the order of their names, which every Join carries (rule 3). It is computed once, at the opening.
-Buffers are not in it: counters differ by right.
+Of a quantised parameter, whose class says of which tensors it is made, these are read. Buffers are
+not in it: counters differ by right.
 """
 
 import json
@@ -31,6 +32,7 @@ from math import prod
 import torch
 import xxhash
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from atoll_protos.companion import (
     ADAPTER,
@@ -51,7 +53,8 @@ from atoll_worker.training.parameters import Place
 CHUNK_BYTES = 64 << 20
 HEADER_ROOM_BYTES = 1 << 20  # of the bound, for the header
 ALIGNMENT = 64
-NO_VALUES = (RuntimeError, NotImplementedError, TypeError, AttributeError)  # of tensor subclasses
+PLAIN = (Tensor, nn.Parameter)
+NO_BYTES = (RuntimeError, TypeError, AttributeError)  # what a subclass of Tensor may raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +76,26 @@ class Companion:
     frozen_digest: str
     digests: dict[str, int] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+    unread: Sequence[str] = ()  # frozen parameters that are not in the digest
     stale: Sequence[str] = ()  # keys whose first values stay in the export, known at the end
 
     @property
     def warning(self) -> str:
-        """What the export will lack, in words; empty if nothing."""
-        named = [f"{key} ({why})" for key, why in self.absent.items()]
+        """What the export will lack, and the digest, in words; empty if nothing."""
         if self.stale:
             return (
                 "the export has the first values of tensors that training has changed and that do"
                 f" not travel: {shortened(self.stale)}"
             )
-        return f"the export will lack tensors of the model: {shortened(named)}" if named else ""
+        named = [f"{key} ({why})" for key, why in self.absent.items()]
+        lacks = f"the export will lack tensors of the model: {shortened(named)}" if named else ""
+        unread = (
+            "whether these frozen parameters are the same in all learners is not known, since "
+            f"their values cannot be read: {shortened(self.unread)}"
+            if self.unread
+            else ""
+        )
+        return "; ".join(filter(None, (lacks, unread)))
 
     def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
         """Write it into a file from `offset` on; returns the number of bytes.
@@ -146,6 +157,7 @@ def companion_of(
         frozen_digest=frozen_digest(model, checksums),
         digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
         absent=described.table.absent,
+        unread=[name for name, each in frozen_of(model).items() if not _is_read(each)],
     )
 
 
@@ -199,21 +211,28 @@ class Checksums:
         """See `checksum`."""
         if tensor.layout is not torch.strided:  # it has no memory of its own: its parts have
             return checksum(tensor.to_dense())
+        if is_traceable_wrapper_subclass(tensor):  # likewise
+            digest = xxhash.xxh3_64()
+            for part in _parts_of(tensor):
+                digest.update(self.of(part).to_bytes(8))
+            return digest.intdigest()
         place = same_memory(tensor.detach())
         if place not in self._known:
             self._known[place] = checksum(tensor)
         return self._known[place]
 
 
+def frozen_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """All frozen parameters, by name."""
+    clean = cleaner(model)
+    named = model.named_parameters()
+    return {clean(name): each for name, each in named if not each.requires_grad}
+
+
 def frozen_digest(model: nn.Module, checksums: Checksums) -> str:
     """The checksum of all frozen parameters, in the order of their names; hexadecimal."""
-    clean, digest = cleaner(model), xxhash.xxh3_128()
-    frozen = {
-        clean(name): parameter
-        for name, parameter in model.named_parameters()
-        if not parameter.requires_grad
-    }
-    for name, parameter in sorted(frozen.items()):
+    digest = xxhash.xxh3_128()
+    for name, parameter in sorted(frozen_of(model).items()):
         each = name, str(parameter.dtype), list(parameter.shape), checksums.of(parameter)
         digest.update(json.dumps(each).encode())
     return digest.hexdigest()
@@ -239,12 +258,39 @@ def host_chunks(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor | None:
-    """A tensor's values as uint8 [n], on its device; None for a subclass without plain bytes."""
+    """A tensor's values as uint8 [n]; None for a subclass without plain bytes.
+
+    They are on its device if they lie there in order, else on the host.
+    """
+    if type(tensor) in PLAIN:
+        return _flat(tensor)
     try:
-        plain = tensor.detach().resolve_conj().resolve_neg()
-        return plain.contiguous().reshape(-1).view(torch.uint8)
-    except NO_VALUES:
+        return _flat(tensor)
+    except torch.OutOfMemoryError:  # a RuntimeError too, and no answer
+        raise
+    except NO_BYTES:
         return None
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    in_order = plain if plain.is_contiguous() else plain.cpu().contiguous()
+    return in_order.reshape(-1).view(torch.uint8)
+
+
+def _parts_of(tensor: Tensor) -> list[Tensor]:
+    """The tensors of which a quantised one is made."""
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return [getattr(tensor, name) for name in names]
+
+
+def _is_read(tensor: Tensor) -> bool:
+    """Whether the values of a frozen parameter are in its checksum."""
+    if tensor.layout is not torch.strided:
+        return True
+    if is_traceable_wrapper_subclass(tensor):
+        return all(map(_is_read, _parts_of(tensor)))
+    return _bytes_of(tensor) is not None
 
 
 def _header(
