@@ -1,10 +1,11 @@
 """The learners that a job has at present: whom the registrar asks, and waits for, at a start.
 
-The run file says what is computed and is immutable. This file says who takes part, and the operator
-and `atoll run` write it again whenever that changes; on a cluster it is mounted into the shards'
-pods from a ConfigMap of its own, so that a change of it starts nobody again; a shard reads it again
-and again. Two decisions of the registrar need it, both at the beginning of a run (docs/protocol.md,
-rules 1 and 2); a registrar without it decides as if it knew of no learner.
+The run file says what is computed and is immutable. This file says who takes part. The operator and
+`atoll run` write it again whenever that changes; `atoll run` also when it gives a learner up, since
+nobody is to wait for a process that is started no more (`absent`). On a cluster it is mounted into
+the shards' pods from a ConfigMap of its own, so that a change of it starts nobody again; a shard
+reads it again and again. Two decisions of the registrar need it, both at the beginning of a run
+(docs/protocol.md, rules 1 and 2); a registrar without it decides as if it knew of no learner.
 """
 
 import dataclasses
@@ -25,11 +26,13 @@ class Expected:
     """The regions with their learners, and how long the start of a run waits for all of them.
 
     The first values are kept back from learners until all have joined, at most `start_seconds`
-    after the first of them was heard of.
+    after the first of them was heard of. `absent` are slots in these regions whose learners are
+    not started again.
     """
 
     regions: tuple[Region, ...] = ()
     start_seconds: int = START_SECONDS
+    absent: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seconds <= SECONDS_MAX:
@@ -38,12 +41,18 @@ class Expected:
 
     @property
     def slots(self) -> frozenset[str]:
-        """All slots of the job."""
-        return _slots(self.regions)
+        """The slots of the job whose learners can come."""
+        return _slots(self.regions, self.absent)
 
     def to_json(self) -> str:
-        """The file's text; `from_json` reads it back to an equal value."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        """The file's text; `from_json` reads it back to an equal value.
+
+        Without `absent` where it is empty: shards of an earlier version do not know it.
+        """
+        given = dataclasses.asdict(self)
+        if not self.absent:
+            del given["absent"]
+        return json.dumps(given, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Expected":
@@ -53,8 +62,9 @@ class Expected:
 
 
 @functools.lru_cache(maxsize=2)  # a registrar asks at every Join of a start
-def _slots(regions: tuple[Region, ...]) -> frozenset[str]:
-    return frozenset(slot_name(r.name, i) for r in regions for i in range(r.learners))
+def _slots(regions: tuple[Region, ...], absent: tuple[str, ...]) -> frozenset[str]:
+    every = frozenset(slot_name(r.name, i) for r in regions for i in range(r.learners))
+    return every.difference(absent)
 
 
 NOBODY = Expected()

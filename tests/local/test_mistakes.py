@@ -61,7 +61,7 @@ def job(
         "steps": 40,
         "learner": {"template": {"spec": {"containers": [container]}}},
         "regions": [{"name": name} for name in "abc"[:regions]],
-        "syncer": {"startSeconds": 3},  # a learner with a mistake is not waited for
+        "syncer": {"startSeconds": 600},  # who is given up or refused for good is not waited for
         "sync": {"fragments": 2, "period": 4, "overlap": 1, "quorum": 1},
     }
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
@@ -143,6 +143,25 @@ def test_a_mistake_of_one_learner_of_three_is_told_and_the_others_complete(
     assert [line for line in said if "b-0 ended (exit code 1)" in line and "no /data" in line]
     assert [line for line in said if "b-0 is given up (exit code 1): OSError: no /data" in line]
     assert json.loads((out / "summary.json").read_text())["without_work"] == ["b-0"]
+
+
+def test_one_with_another_model_is_refused_and_the_others_begin_without_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    other = """
+if os.environ["ATOLL_SLOT"] == "c-0":
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    tape = os.path.join("out", "syncer", "0.tape.jsonl")
+    while not os.path.exists(tape) or '"seeded"' not in open(tape).read(): time.sleep(0.05)
+"""
+    code, said = run(job(tmp_path, before=other, regions=3), out)
+    assert code == 0, said
+    assert [line for line in said if "c-0 is given up (exit code 65)" in line], said
+    assert [line["missing"] for line in tapes(out) if line["event"] == "start"] == [["c-0"]]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["without_work"] == ["c-0"]
 
 
 def test_a_script_that_returns_early_is_told_so_and_given_up(tmp_path: Path) -> None:

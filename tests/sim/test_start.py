@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from atoll_protos.exits import ExitCode
 from atoll_protos.expected import NOBODY, Expected
 from sim.checkers.every import ALL
+from sim.learner_process import LearnerProcess, TrainingEnd
 from sim.scenario import Scenario, draw
 from sim.simulate import logs_into, run
 from sim.world import World
@@ -14,6 +16,7 @@ from sim.world import World
 THREE = 32  # a seed without faults: three learners, a quorum of two, and a job of about a minute
 NOT_FRESH = 16  # a seed without faults, in which nobody promises that no run exists
 LATE = "a-2"
+STARTS = 2  # of a learner with another model, then its user gives up
 
 
 def scenario(seed: int, start_seconds: int, **late_seconds: float) -> Scenario:
@@ -66,3 +69,34 @@ def test_the_run_begins_when_every_learner_has_dialled_and_not_after_30_s_rule_2
 
     assert played(scenario(NOT_FRESH, start_seconds=30), look)
     assert begun[0]
+
+
+def test_one_with_another_model_does_not_hold_the_others_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes when version 0 is there, is refused for good, and so is its next start."""
+    drawn = scenario(THREE, start_seconds=600, a_2=5.0)
+    first, *others = drawn.layout.tensors
+    other = drawn.run_file.layout([dataclasses.replace(first, shape=(9,)), *others])
+    exits, steps = list[int | None](), list[int]()
+
+    def another_model(end: TrainingEnd, learner: LearnerProcess) -> None:
+        made(end, learner)
+        if learner.slot == LATE:
+            end.layout = other
+
+    def look(world: World) -> None:
+        def exited(process: LearnerProcess) -> None:
+            exits.append(process.exit_code)
+            if len(exits) < STARTS:
+                started_again(process)
+
+        started_again = world.learner_exited
+        monkeypatch.setattr(world, "learner_exited", exited)
+        world.sim.at(30.0, lambda: steps.append(world.learners["a-0"].training.t_m))
+
+    made = TrainingEnd.__init__
+    monkeypatch.setattr(TrainingEnd, "__init__", another_model)
+    assert played(drawn, look) == {"a-0", "a-1"}
+    assert exits == [ExitCode.OTHER_JOB] * STARTS
+    assert steps[0] > 0

@@ -7,7 +7,8 @@ It is a loop with one thread. Every 0.5 s, and at once when a process has ended 
 one pass of `Training.advance` does, in this order:
 
     1. poll       ask every shard for its Status (shards.Poller); a silent one counts as None
-    2. supervise  note processes that have ended, start those that are due (supervisor.Supervisor)
+    2. supervise  note processes that have ended, start those that are due (supervisor.Supervisor);
+                  shards read in slots.json which learners are given up, and wait for them no more
     3. write      status.json, as a whole, so that a reader never sees half of it
     4. show       the live table or a line (live.View)
     5. judge      raise JobFailedError if the job cannot go on; say whether everything is over
@@ -53,7 +54,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ from atoll_operator.local.supervisor import (
     free_ports,
     shown,
     write_json,
+    write_whole,
 )
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
@@ -98,9 +100,13 @@ class JobFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A job on this machine, in the folder `out`. Training needs at least `needed` learners."""
+    """A job on this machine, in the folder `out`. Training needs at least `needed` learners.
+
+    `slots` is what the folder's list of learners says.
+    """
 
     needed: int
+    slots: Expected
     out: Path
     supervisor: Supervisor
     poller: Poller
@@ -125,6 +131,7 @@ class Training:
         final = final or self.complete_at is not None
         reached = seen.status.progress or self.status.progress
         self.supervisor.supervise(now, final=final, tick=reached.step if reached else 0)
+        self._tell_absent()
         self.write(seen.status)
         self.view.show(seen, now)
         self._check(seen)
@@ -151,6 +158,14 @@ class Training:
     def fail(self, error: JobFailedError) -> None:
         """Write a last status that says why."""
         self.write(progress.failed(self.status, error.reason, str(error)))
+
+    def _tell_absent(self) -> None:
+        """Write the list of learners again when another one was given up."""
+        learners = self.supervisor.in_roles("learner")
+        gone = tuple(child.planned.name for child in learners if child.given_up)
+        if gone != self.slots.absent:
+            self.slots = replace(self.slots, absent=gone)
+            write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
 
     def _ends(self) -> progress.Ends:
         """What the status says of processes that have ended."""
@@ -243,6 +258,7 @@ def _train(
     supervisor = Supervisor(planned, out, view.say, job.spec.steps)
     training = Training(
         needed=job.spec.learners_needed,
+        slots=expected(job),
         out=out,
         supervisor=supervisor,
         poller=Poller(job, ports),

@@ -321,7 +321,12 @@ def shown(path: Path) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file as a whole: a reader sees the old one or the new one."""
+    """Write a JSON file as `write_whole` does."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once: a reader sees the old one or the new one."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

@@ -91,6 +91,7 @@ class Sessions:
     open: dict[int, Session] = field(default_factory=dict)
     early: dict[int, pb.Join] = field(default_factory=dict)  # to be answered when a run is known
     founders: set[str] = field(default_factory=set)  # slots that were welcomed at tick 0
+    refused: set[str] = field(default_factory=set)  # slots whose newest learner cannot take part
     slots: dict[str, Slot] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)  # slot: session; its entry is on its way
     welcomed_in: dict[str, int] = field(default_factory=dict)  # instance: epoch of that term

@@ -16,7 +16,9 @@ Learners begin together. The registrar keeps version 0 back until every learner 
 (`expected`) has a session, or `start_seconds` after it heard of the first one; without the slices
 of all shards no learner makes a step, so it is enough that the registrar waits. Else a learner that
 is quick to start could do all of a short job while another one still imports its libraries. Who has
-not come by then joins later, as always, and the tape's line names it.
+not come by then joins later, as always, and the tape's line names it. A slot whose newest learner
+was refused for good, such as one with another model, is not waited for: each start of it ends the
+same way until its user has changed something.
 
 Before its first commit above version 0 the shard has itself marked begun at the registrar,
 durably. From then on an empty store means that committed data was lost, and the shard never
@@ -209,8 +211,13 @@ def missing(state: State) -> list[str]:
     """The slots that version 0 is kept back for; empty when it is not."""
     if not state.seed.kept_back:
         return []
+    return sorted(_not_there(state) - state.sessions.refused)
+
+
+def _not_there(state: State) -> frozenset[str]:
+    """Slots of the job without a welcomed session."""
     joined = {each.slot for each in state.sessions.open.values() if each.welcomed}
-    return sorted(state.expected.slots - joined)
+    return state.expected.slots - joined
 
 
 def seconds_left(state: State, now: float) -> float:
@@ -223,11 +230,15 @@ def release(state: State, now: float) -> list[Effect]:
     """Give version 0 to the learners once all are there, one trains already, or time is up."""
     if not state.seed.kept_back or not state.history.heads:
         return []
-    late, slots = missing(state), state.sessions.slots.values()
-    if late and seconds_left(state, now) > 0 and not any(each.report.training for each in slots):
+    slots = state.sessions.slots.values()
+    if (
+        missing(state)
+        and seconds_left(state, now) > 0
+        and not any(each.report.training for each in slots)
+    ):
         return []
     state.seed.kept_back = False
-    effects: list[Effect] = [Tape({"event": "start", "missing": late})]
+    effects: list[Effect] = [Tape({"event": "start", "missing": sorted(_not_there(state))})]
     for number in state.sessions.welcomed:
         if state.sessions.open[number].slot:
             effects += publishing.lacking(state, state.sessions.open[number])

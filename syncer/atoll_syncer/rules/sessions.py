@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import exit_code_of, is_permanent
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, split_slot
 from atoll_protos.run import RunFile
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
@@ -58,6 +59,8 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
     """A Join; answered by Welcome or by the session's end."""
     runs.note_join(state, join, now)
     end = check(join, state.run_file, state.history)
+    if not join.observer:
+        state.sessions.refused.discard(join.slot)
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
         recovery.turned_away(state, join)
         again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
@@ -71,6 +74,7 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
         state.sessions.early[session] = join
         return runs.mint(state, now)
     if end is not None:
+        _note_refusal(state, join, end)
         return [EndSession(session, end)]
     state.sessions.open[session] = Session(number=session, join=join)
     if join.observer:
@@ -202,6 +206,20 @@ def leaves(state: State, sender: Session, leave: pb.Leave) -> None:
 def evaluated(state: State, evaluation: pb.Evaluation) -> None:
     """An observer has measured the newest model."""
     state.sessions.evaluation = evaluation
+
+
+def ended(state: State, effect: EndSession) -> list[Effect]:
+    """The rules end a session; of a Join that they refuse there is nothing open."""
+    known = state.sessions.open.get(effect.session)
+    if known is not None:
+        _note_refusal(state, known.join, effect.end)
+    return closed(state, effect.session)
+
+
+def _note_refusal(state: State, join: pb.Join, end: pb.End) -> None:
+    """Who was refused for good holds nobody up, until a learner dials in the slot again."""
+    if not join.observer and not end.retry and is_permanent(exit_code_of(end.code)):
+        state.sessions.refused.add(join.slot)
 
 
 def closed(state: State, session: int) -> list[Effect]:

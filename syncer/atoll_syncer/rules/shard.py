@@ -208,8 +208,8 @@ class Shard:
             case log.Seeded():
                 rounds.seeded(state)
                 recovery.seeded(state)
-                begun = [*seeding.seeded(state), *seeding.release(state, now)]
-                return [*begun, *companions.ask(state)]
+                begun = self._without_ended(seeding.seeded(state))  # who has another model is gone
+                return [*begun, *seeding.release(state, now), *companions.ask(state)]
             case log.Companion():
                 return [*companions.appended(state, entry), *ending.index_when_whole(state)]
             case log.Committed(recovered=True):
@@ -392,9 +392,8 @@ class Shard:
         Its streams may stay open for seconds, and what it has sent may still be on its way or under
         examination. None of that counts; its Calls die, and are made again to its successor.
         """
-        ended = [each.session for each in effects if isinstance(each, EndSession)]
-        for session in ended:
-            effects = [*effects, *sessions.closed(self.state, session)]
+        for each in [each for each in effects if isinstance(each, EndSession)]:
+            effects = [*effects, *sessions.ended(self.state, each)]
         return effects
 
     def _export_moves(self, now: float) -> list[Effect]:

@@ -1,5 +1,8 @@
 """The list of a job's learners."""
 
+import dataclasses
+import json
+
 import pytest
 
 from atoll_protos.errors import SpecError
@@ -14,6 +17,16 @@ def test_it_survives_its_json_and_names_every_slot() -> None:
     assert TWO.slots == {"us-0", "eu-0"}
     assert NOBODY.slots == frozenset()
     assert Expected.from_json("{}") == NOBODY
+
+
+def test_a_learner_that_cannot_come_is_not_among_the_slots() -> None:
+    one = dataclasses.replace(TWO, absent=("eu-0",))
+    assert one.slots == {"us-0"}
+    assert Expected.from_json(one.to_json()) == one
+
+
+def test_where_all_can_come_an_earlier_version_can_read_the_file() -> None:
+    assert set(json.loads(TWO.to_json())) == {"regions", "start_seconds"}
 
 
 @pytest.mark.parametrize(

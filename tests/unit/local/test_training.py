@@ -6,8 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.runfile import expected
 from atoll_operator.local import progress
+from atoll_operator.local.plan import SLOTS_FILE, Planned
 from atoll_operator.local.run import Training
+from atoll_operator.local.supervisor import Child
+from atoll_protos.expected import Expected
 from unit.local.test_progress import NOW, job, reply
 
 
@@ -27,21 +31,23 @@ class Shards:
 
 
 class Processes:
-    """Learners and evaluator, which have ended by the time that they are looked at."""
+    """Learners, and an evaluator that has ended by the time that it is looked at."""
 
-    children: tuple[Any, ...] = ()
+    def __init__(self, *children: Any) -> None:
+        self.children = children
 
     def supervise(self, now: float, *, final: bool, tick: int) -> None:
         pass
 
     def in_roles(self, *roles: str) -> list[Any]:
-        return []
+        return [each for each in self.children if each.planned.role in roles]
 
 
 def test_the_last_status_has_what_was_said_until_the_last_process_had_left(tmp_path: Path) -> None:
     shards: Any = Shards()
     training = Training(
         needed=0,
+        slots=expected(job()),
         out=tmp_path,
         supervisor=Processes(),  # type: ignore[arg-type]
         poller=shards,
@@ -51,3 +57,32 @@ def test_the_last_status_has_what_was_said_until_the_last_process_had_left(tmp_p
     assert training.advance(1.0)
     metrics = json.loads((tmp_path / "status.json").read_text())["progress"]["metrics"]
     assert {"name": "outer_loss", "value": "1.5000"} in metrics
+
+
+def test_a_learner_that_is_given_up_is_told_to_the_shards_once(tmp_path: Path) -> None:
+    one = learner("a-1")
+    training = Training(
+        needed=0,
+        slots=expected(job()),
+        out=tmp_path,
+        supervisor=Processes(learner("a-0"), one),  # type: ignore[arg-type]
+        poller=Shards(),  # type: ignore[arg-type]
+        view=SimpleNamespace(show=lambda seen, now: None),
+        status=progress.status(job(), [None, None], NOW),
+    )
+    file = tmp_path / SLOTS_FILE
+    training.advance(1.0)
+    assert not file.exists()  # it says what it said
+    one.given_up = "ValueError: boom"
+    training.advance(2.0)
+    said = Expected.from_json(file.read_text())
+    assert said.slots == {"a-0", "b-0"}
+    file.unlink()
+    training.advance(3.0)
+    assert not file.exists()
+
+
+def learner(name: str) -> Child:
+    """One that runs."""
+    planned = Planned(role="learner", name=name, command=(), env={})
+    return Child(planned=planned, log=Path(f"{name}.log"))

@@ -81,6 +81,14 @@ def test_a_registrar_mints_when_every_learner_of_the_job_has_spoken_rule_2() -> 
     assert len(one.sent("welcome")) == 2
 
 
+def test_one_that_is_started_no_more_is_not_asked_rule_2() -> None:
+    one = side(fresh=False, expected=TWO).start()
+    one.join("a-0")
+    one.feed(one.shard.expected_heard(dataclasses.replace(TWO, absent=("a-1",)), one.now))
+    one.wait(0.25)
+    assert one.state.history.run == RUN
+
+
 def test_one_that_is_missing_is_waited_for_no_longer_than_30_s_rule_2() -> None:
     one = side(fresh=False, expected=TWO).start()
     one.join("a-0")

@@ -6,6 +6,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import Expected
 from atoll_protos.run import Region
 from atoll_syncer.model.effects import PublishHead, Tape
+from atoll_syncer.rules import seeding
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import RUN, Side, begun, run_file, side
 
@@ -92,6 +93,52 @@ def test_one_that_is_taken_out_of_the_job_is_waited_for_no_longer() -> None:
     one.feed(one.shard.expected_heard(fewer, one.now))
     assert given(one) == {first}
     assert missing(one) == [[]]
+
+
+LONG = Expected(
+    regions=(Region(name="a", learners=2), Region(name="b", learners=1)), start_seconds=3600
+)
+
+
+def test_one_that_has_another_model_is_not_waited_for_but_named() -> None:
+    one, first = waiting(Expected(regions=TWO.regions, start_seconds=3600))
+    one.join("a-1", layout_digest="of another model")
+    assert [each.code for each in one.ends()] == [pb.OTHER_LAYOUT]
+    assert given(one) == {first}
+    assert missing(one) == [["a-1"]]
+
+
+def test_one_whose_model_turns_out_to_be_another_one_is_not_waited_for() -> None:
+    one = side(expected=LONG).start()
+    first, _, third = one.join("a-0"), one.join("a-1", layout_digest="other"), one.join("b-0")
+    one.model(first)
+    one.seed(first)
+    assert [each.code for each in one.ends()] == [pb.OTHER_LAYOUT]
+    one.wait(0.25)
+    assert given(one) == {first, third}
+
+
+def test_a_slot_is_waited_for_again_once_another_learner_has_dialled_in_it() -> None:
+    one, _ = waiting(LONG)
+    one.join("a-1", run_hash="of another manifest")
+    assert seeding.missing(one.state) == ["b-0"]
+    one.leave(one.join("a-1"))
+    assert seeding.missing(one.state) == ["a-1", "b-0"]
+
+
+@pytest.mark.parametrize("fields", [{"protocol": 1}, {"slot": "a-1", "run": "former"}])
+def test_one_whose_next_start_may_be_taken_is_waited_for(fields: dict[str, object]) -> None:
+    one, _ = waiting(TWO)
+    one.join(**{"slot": "a-1", **fields})  # type: ignore[arg-type]
+    assert len(one.ends()) == 1
+    assert seeding.missing(one.state) == ["a-1"]
+
+
+def test_an_observer_with_another_model_says_nothing_of_a_learner() -> None:
+    one, _ = waiting(TWO)
+    one.join("a-1", observer=True, layout_digest="of another model")
+    assert [each.code for each in one.ends()] == [pb.OTHER_LAYOUT]
+    assert seeding.missing(one.state) == ["a-1"]
 
 
 def test_an_observer_waits_for_nobody() -> None:
