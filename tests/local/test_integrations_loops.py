@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import atoll
 from local.numbers_data import continues
 from local.one_shard import OneShard, one_shard
+from unit.worker.masters import SgdIn8Bits
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
 STEPS, WIDTH, WORDS, LENGTH = 16, 16, 64, 12
@@ -157,6 +158,11 @@ def test_adafactor_of_torch_and_of_transformers(shard: OneShard) -> None:
         [model.embedding.weight], lr=1e-2, scale_parameter=False, relative_step=False
     )
     train(shard, model, [first, second])
+
+
+def test_an_optimizer_with_moments_in_8_bits_and_a_model_in_bf16(shard: OneShard) -> None:
+    model = Words(*layers()).to(torch.bfloat16)
+    train(shard, model, [SgdIn8Bits(model.parameters(), lr=0.02)])
 
 
 def test_experts_a_sparse_embedding_and_workers_that_load_the_data(shard: OneShard) -> None:

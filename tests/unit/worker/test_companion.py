@@ -17,6 +17,7 @@ from atoll_protos.errors import SpecError
 from atoll_worker.training import companion as module
 from atoll_worker.training.companion import Companion, companion_of
 from atoll_worker.training.parameters import travelling
+from unit.worker.quantised import Quantised
 
 OFFSET = 64
 
@@ -218,32 +219,6 @@ def test_a_plain_tensor_that_cannot_be_read_is_an_error_and_not_absent(
     monkeypatch.setattr(module, "_flat", fails)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         written(companion)
-
-
-class Quantised(torch.Tensor):
-    """As torchao has them: seems to be float32, and is made of int8 values and a scale."""
-
-    @staticmethod
-    def __new__(cls, values: torch.Tensor, scale: torch.Tensor) -> "Quantised":
-        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=torch.float32)
-
-    def __init__(self, values: torch.Tensor, scale: torch.Tensor) -> None:
-        self.whole, self.scale = values, scale
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["whole", "scale"], None
-
-    @staticmethod
-    def __tensor_unflatten__(parts: Any, *others: Any) -> "Quantised":
-        return Quantised(parts["whole"], parts["scale"])
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].whole, args[0].scale)
-        raise NotImplementedError(f"{func} is not implemented for a quantised tensor")
 
 
 def test_a_quantised_frozen_parameter_is_named_as_absent_and_is_in_the_digest() -> None:

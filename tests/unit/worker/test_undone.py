@@ -11,7 +11,8 @@ from atoll_protos.errors import SpecError
 from atoll_worker.training.staging import DirectStaging
 from atoll_worker.training.undone import KEPT_MIN, LOOKS_MAX, Watch
 from unit.worker.fake_transport import FakeTransport, Gate, playing
-from unit.worker.masters import SgdWithMasters
+from unit.worker.masters import SgdIn8Bits, SgdWithMasters
+from unit.worker.quantised import Quantised
 from unit.worker.tiny_learner import learner_of
 
 torch.set_num_threads(1)
@@ -22,6 +23,7 @@ ORDINARY: list[Make] = [
     lambda parameters: AdamW(parameters, lr=1e-3),
     lambda parameters: torch.optim.Adafactor(parameters, lr=1e-3),
     lambda parameters: torch.optim.Rprop(parameters, lr=1e-3),
+    lambda parameters: SgdIn8Bits(parameters, lr=1e-3),
 ]
 
 
@@ -66,6 +68,14 @@ def test_masters_that_undo_adoptions_are_refused_with_the_remedy(dtype: torch.dt
     assert caught.value.remedy.startswith("register learner.on_adopt(fn)")
 
 
+def test_masters_beside_moments_in_8_bits_are_refused_with_the_remedy() -> None:
+    """They are made in the first step, of what the model had adopted by then."""
+    model, watch = wide_model(), Watch(staging=DirectStaging())
+    optimizer = SgdIn8Bits(model.parameters(), lr=1e-2, masters=True)
+    with pytest.raises(SpecError, match="SgdIn8Bits keeps copies of the parameters, and its steps"):
+        train(model, optimizer, watch, 10)
+
+
 class Flattened:
     """An engine that is no torch optimizer and has one inside for its flat masters."""
 
@@ -103,7 +113,7 @@ def test_an_ordinary_optimizer_is_neither_refused_nor_warned_of(
 def test_a_watch_ends_when_the_adoptions_are_kept() -> None:
     model, watch = wide_model(), Watch(staging=DirectStaging())
     train(model, SGD(model.parameters(), lr=1e-3), watch, 10)
-    assert (watch.over, watch.kept, watch.looks) == (True, KEPT_MIN, KEPT_MIN)
+    assert (watch.over, watch.kept, watch.looks) == (True, KEPT_MIN, KEPT_MIN + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -122,6 +132,22 @@ def test_a_quick_optimizer_of_a_toy_is_never_refused(dtype: torch.dtype) -> None
     assert watch.undone >= 3
     assert any(warnings) == (dtype == torch.bfloat16)
     assert sum("if it keeps copies" in each for each in warnings) <= 1
+
+
+def test_moments_of_a_quantised_class_are_no_copies_and_no_operation_is_asked_of_them() -> None:
+    """Its rate is so high that the adoptions seem to be undone, so that it is searched."""
+    model, watch = wide_model(), Watch(staging=DirectStaging())
+    optimizer = SGD(model.parameters(), lr=0.9, momentum=0.01)
+    moments = Quantised(torch.zeros(16, 16, dtype=torch.int8), torch.tensor(1.0))
+    optimizer.state[model.weight]["exp_avg"] = moments
+    watch.begin()
+    for _ in range(10):
+        adopt(watch, model, 0.5)
+        (model.weight - 1.0).square().sum().div(2).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        watch.judge()
+    assert watch.undone >= 3
 
 
 def test_a_step_that_was_skipped_says_nothing() -> None:

@@ -13,8 +13,9 @@ made.
     |r + d| < |d| / 2:  the step went back to where the model was: it is undone
     |r|     < |d| / 2:  the step began at the adopted value: it is kept
 
-Anything else, and a step of zero (GradScaler has skipped it), says nothing. KEPT_MIN kept values,
-or LOOKS_MAX looks, end the watch.
+Anything else, and a step of zero (GradScaler has skipped it), says nothing. Nor does the first of
+these steps of a parameter, since many optimizers make their copies in it, of what is adopted by
+then. KEPT_MIN kept values, or LOOKS_MAX looks, end the watch.
 
 *What optimizers hold*, once UNDONE_MIN values were undone and none kept. A quick optimizer on a toy
 problem goes back to the optimum after every adoption too, so the learner ends only where there is a
@@ -34,6 +35,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
@@ -59,13 +61,24 @@ class Sample:
     after: Tensor | None = None  # f32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one step has made of one adoption: 1 undone, -1 kept, 0 neither."""
+
+    parameter: int  # its memory
+    step: int
+    value: Scalar
+
+
 @dataclass(slots=True, kw_only=True)
 class Watch:
     """The adoptions of one learner, until it is known what its optimizer makes of them."""
 
     staging: Staging
     samples: list[Sample] = field(default_factory=list)  # since the last step
-    verdicts: deque[Scalar] = field(default_factory=deque)  # 1 undone, -1 kept, 0 neither
+    verdicts: deque["Verdict"] = field(default_factory=deque)
+    steps: int = 0
+    first_steps: dict[int, int] = field(default_factory=dict)  # of parameters, by their memory
     looks: int = 0
     undone: int = 0
     kept: int = 0
@@ -114,6 +127,7 @@ class Watch:
         Raises SpecError when it is certain that adoptions are undone by an optimizer's copies.
         """
         samples, self.samples = self.samples, []
+        self.steps += 1
         for sample in samples:
             assert sample.after is not None
             change = sample.after - sample.before
@@ -121,17 +135,23 @@ class Watch:
             limit, made = change.norm() / 2, step.norm()
             undone = ((step + change).norm() < limit).to(torch.int8)
             kept = ((made < limit) & (made > 0)).to(torch.int8)
-            self.verdicts.append(self.staging.scalar(undone - kept))
+            value = self.staging.scalar(undone - kept)
+            parameter = _storage(sample.theta)
+            self.verdicts.append(Verdict(parameter=parameter, step=self.steps, value=value))
             self.looks += 1
-        while self.verdicts and self.verdicts[0].ticket.done():
-            verdict = self.verdicts.popleft().host.item()
-            self.undone += verdict > 0
-            self.kept += verdict < 0
+        while self.verdicts and self.verdicts[0].value.ticket.done():
+            self._count(self.verdicts.popleft())
         if self.undone >= UNDONE_MIN and not self.kept and samples:
             return self._accuse(samples[-1].theta)
         if self.kept >= KEPT_MIN or self.looks >= LOOKS_MAX:
             self.end()
         return ""
+
+    def _count(self, verdict: Verdict) -> None:
+        value = verdict.value.host.item()
+        if value and self.first_steps.setdefault(verdict.parameter, verdict.step) < verdict.step:
+            self.undone += value > 0
+            self.kept += value < 0
 
     def _accuse(self, theta: Tensor) -> str:
         """Whose copies undo the adoptions; without any, only a warning."""
@@ -182,9 +202,11 @@ def _is_in(optimizer: Optimizer, theta: Tensor, owner: Tensor) -> bool:
 
 
 def _tensors_in(value: object, depth: int) -> Iterator[Tensor]:
-    """The floating-point tensors in nested containers."""
+    """The floating-point tensors in nested containers, but for quantised ones: few operations are
+    defined for their classes, and what is rounded to 8 bits is no copy.
+    """
     if isinstance(value, Tensor):
-        if value.is_floating_point():
+        if value.is_floating_point() and not is_traceable_wrapper_subclass(value):
             yield value
     elif depth and isinstance(value, Mapping):
         for each in value.values():
