@@ -233,6 +233,9 @@ def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_
     assert any(part["slot"] == "b-0" for line in after for part in line["participants"])
     summary = json.loads((out / "summary.json").read_text())
     assert summary["tokens"]["late"] > 0
+    assert summary["left_out"]["b-0"]["offers"] == len(late)
+    said = process.stderr.read() if process.stderr else ""
+    assert f"b-0: {len(late)} of its offers" in said
 
 
 def test_a_mask_of_infinities_trains(tmp_path: Path) -> None:

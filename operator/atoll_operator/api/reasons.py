@@ -306,3 +306,4 @@ REASONS: Final[tuple[Reason, ...]] = (
 )
 TYPES: Final = tuple(dict.fromkeys(each.type for each in REASONS))
 STATUSES: Final = {(each.type, each.reason): each.status for each in REASONS}
+REMEDIES: Final = {(each.type, each.reason): each.remedy for each in REASONS}

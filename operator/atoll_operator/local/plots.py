@@ -1,15 +1,23 @@
-"""loss.png and goodput.png of a run folder, from its other files."""
+"""loss.png and goodput.png of a run folder, from its other files.
+
+A learner that has diverged has losses of 1e8, infinities or NaN. Its line would press those of all
+others flat, so loss.png shows the range in which losses ordinarily lie (`ordinary`), and names the
+learners of which values lie outside of it.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_high, median_low
 from typing import Any
 
+from atoll_operator.api.facts import some_of
 from atoll_operator.local.summary import read_lines
 
 WEIGHT = 0.05  # of the newest value in a moving average
 COLUMNS_OF = 8  # entries in one column of a legend
+FAR = 3.0  # ranges of the ordinary losses: a loss beyond that is not shown
 COLOURS = {  # of what became of tokens: merged, on their way, and without effect
     "merged": "tab:blue",
     "pending": "tab:cyan",
@@ -46,27 +54,72 @@ def draw(out: Path, tokens: dict[str, int], unit: str) -> None:
 
 def _losses(axes: Any, out: Path, unit: str) -> None:
     """A line for each learner, broken where it was started again, and the held-out loss."""
+    lines = {
+        path.stem: [
+            Steps(ticks=each.ticks, losses=smooth(each.losses)) for each in starts(read_lines(path))
+        ]
+        for path in sorted((out / "learners").glob("*.jsonl"))
+    }
+    evaluations = read_lines(out / "evaluations.jsonl")
+    held_out = [each["loss"] for each in evaluations]
+    curves = {name: [v for each in found for v in each.losses] for name, found in lines.items()}
+    low, high = ordinary([*curves.values(), held_out])
     restarts: list[tuple[int, float]] = []
-    for number, path in enumerate(sorted((out / "learners").glob("*.jsonl"))):
-        label = path.stem
-        for steps in starts(read_lines(path)):
-            losses = smooth(steps.losses)
+    for number, (slot, found) in enumerate(lines.items()):
+        label = slot
+        for steps in found:
+            losses = shown(steps.losses, low, high)
             axes.plot(steps.ticks, losses, color=f"C{number % 10}", label=label)
             if not label:
                 restarts.append((steps.ticks[0], losses[0]))
             label = ""
     if restarts:
         axes.plot(*zip(*restarts, strict=True), "kx", label="started again")
-    evaluations = read_lines(out / "evaluations.jsonl")
     if evaluations:
-        ticks, losses = [e["tick"] for e in evaluations], [e["loss"] for e in evaluations]
-        axes.plot(ticks, losses, "k.-", label="held out, outer parameters")
+        ticks = [each["tick"] for each in evaluations]
+        axes.plot(ticks, shown(held_out, low, high), "k.-", label="held out, outer parameters")
     axes.set(xlabel="tick", ylabel=unit)
+    outside = [
+        name
+        for name, values in {**curves, "held out": held_out}.items()
+        if any(map(math.isnan, shown(values, low, high)))
+    ]
+    if outside:
+        where = f"{some_of(outside)}: values that are too far away, or no numbers, are not shown"
+        axes.set_title(where, fontsize="small", wrap=True)
     labels = axes.get_legend_handles_labels()[1]
     if labels:
         axes.legend(ncols=math.ceil(len(labels) / COLUMNS_OF))
     else:
         axes.text(0.5, 0.5, "no step was made", transform=axes.transAxes, ha="center")
+
+
+def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The range outside of which a loss is not shown; of a run that is well, all is inside.
+
+    The ordinary losses of one curve are those from its first quartile to its third, and its first
+    value, which is mostly the highest. Of all curves the median counts, so that one that diverges
+    among several, or for a quarter of its length, changes nothing.
+    """
+    lows, highs = [], []
+    for values in curves:
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            ranked = sorted(finite)
+            lows.append(min(finite[0], ranked[len(ranked) // 4]))
+            highs.append(max(finite[0], ranked[3 * len(ranked) // 4]))
+    if not lows:
+        return -math.inf, math.inf
+    low, high = median_high(lows), median_low(highs)
+    far = FAR * (high - low if high > low else max(abs(high), 1.0))
+    return min(low, high) - far, max(low, high) + far
+
+
+def shown(losses: Sequence[float], low: float, high: float) -> list[float]:
+    """The losses of a line, with a NaN, which is a gap, where they are not in the range."""
+    return [
+        value if math.isfinite(value) and low <= value <= high else math.nan for value in losses
+    ]
 
 
 def _tokens(axes: Any, tokens: dict[str, int]) -> None:

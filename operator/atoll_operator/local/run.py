@@ -326,6 +326,8 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)
     plots.draw(out, found["tokens"], _unit(training.supervisor.in_roles("learner")))
+    for line in summary.refusals(found):
+        training.view.say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"
     training.view.say(f"{outcome}: {summary.sentence(found)}; {see}")
 

@@ -10,7 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from atoll_operator.api.reasons import REMEDIES
+
+LINES_MAX: Final = 4  # of learners whose offers were left out
 
 
 class Exit(IntEnum):
@@ -154,6 +158,7 @@ def summarise(
         "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},
         "without_work": sorted((slots | learners.keys()) - merged),
+        "left_out": _left_out(tape),
         "warnings": _warnings(learners),
         "wall_seconds": wall_seconds,
         "outer_loss": {
@@ -192,6 +197,29 @@ def warned(found: dict[str, Any]) -> dict[str, list[str]]:
     """What learners have warned of, with the slots that did."""
     told: dict[str, list[str]] = found["warnings"]
     return told
+
+
+def refusals(found: dict[str, Any]) -> list[str]:
+    """A line for each learner of whose offers some were left out: how many, why, and what to do."""
+    lines = [
+        f"{slot}: {each['offers']} of its offers {'was' if each['offers'] == 1 else 'were'} left"
+        f" out, the last because of {each['reason']}"
+        for slot, each in found["left_out"].items()
+    ]
+    more = len(lines) - LINES_MAX
+    if more > 0:
+        lines[LINES_MAX:] = [f"{more} more learners: see left_out in summary.json"]
+    return [*lines, f"What to do: {REMEDIES['Degraded', 'OffersRefused']}"] if lines else []
+
+
+def _left_out(tape: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By slot: how many offers were refused for their values, and why the last one was."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in tape:
+        if line.get("event") == "late" and "reason" in line:
+            before = found.get(line["slot"], {"offers": 0})
+            found[line["slot"]] = {"offers": before["offers"] + 1, "reason": line["reason"]}
+    return dict(sorted(found.items()))
 
 
 def _warnings(learners: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:

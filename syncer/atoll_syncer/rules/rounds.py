@@ -70,6 +70,7 @@ from atoll_syncer.rules.clock import reach
 
 ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
 ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
+NOT_FINITE: Final = "values that would have made the version not finite"
 NO_ANSWER: Final = (
     f"no offer came in {ANSWER_SECONDS_MAX:.0f} s after its Call, although the learner trains"
 )
@@ -387,7 +388,7 @@ def merged(
         part = each.remove(slot)
         assert part is not None, "an offer that was not merged"
         each.not_finite.add(slot)
-        effects += late(state, fragment, part)
+        effects += late(state, fragment, part, NOT_FINITE)
     if left_out:
         each.reason += f"; not finite with the offers of {', '.join(sorted(left_out))}"
     tick = max(state.clock.tick, each.due) if state.sync.lockstep else state.clock.tick

@@ -102,6 +102,44 @@ def test_a_run_that_failed_before_or_after_its_first_steps_is_drawn_without_warn
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+def falling(**more: float) -> list[dict[str, Any]]:
+    """Steps of a learner that learns, with other losses at some of them (as in `at_9`)."""
+    values = {f"at_{tick}": 5.5 - 0.1 * tick for tick in range(40)} | more
+    return [step(tick, value) for tick, value in enumerate(values.values())]
+
+
+@pytest.mark.parametrize("far", [1e8, 1e308, -1e8, math.inf, math.nan])
+@pytest.mark.parametrize("from_tick", [1, 20])
+def test_a_learner_that_diverges_leaves_the_scale_to_the_others_and_is_named(
+    far: float, from_tick: int, tmp_path: Path
+) -> None:
+    write(tmp_path, "a-0", *falling())
+    write(tmp_path, "b-0", *falling(**{f"at_{tick}": far for tick in range(from_tick, 40)}))
+    write(tmp_path, "c-0", *falling())
+    axes = losses(tmp_path)
+    low, high = axes.get_ylim()
+    assert 0 < low < 3
+    assert 5 < high < 7
+    assert axes.get_title().startswith("b-0: values")
+    plots.draw(tmp_path, TOKENS, "loss")  # warnings are errors
+
+
+def test_of_a_run_that_is_well_all_is_shown_also_a_high_first_loss(tmp_path: Path) -> None:
+    write(tmp_path, "a-0", step(0, 11.0), *(step(tick, 2.0 + 1 / tick) for tick in range(1, 200)))
+    axes = losses(tmp_path)
+    assert axes.get_ylim()[1] > 11
+    assert axes.get_title() == ""
+
+
+def test_a_learner_alone_that_diverges_at_its_end_keeps_the_scale_of_what_it_has_learned(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "a-0", *falling(**{f"at_{tick}": 1e30 for tick in range(34, 40)}))
+    axes = losses(tmp_path)
+    assert axes.get_ylim()[1] < 7
+    assert axes.get_title().startswith("a-0: values")
+
+
 def test_a_run_of_many_learners_has_a_legend_in_columns(tmp_path: Path) -> None:
     for number in range(20):
         write(tmp_path, f"a-{number}", step(1, 1.0))

@@ -11,6 +11,7 @@ from atoll_operator.local.summary import (
     merged_by_tape,
     moved,
     read_lines,
+    refusals,
     sentence,
     summarise,
 )
@@ -131,3 +132,30 @@ def test_what_learners_have_warned_of_is_told_with_their_slots(tmp_path: Path) -
     found = summarise(tmp_path, "Complete", 12.0, 2)
     assert found["warnings"] == {"trained here only: head": ["a-0", "a-1"]}
     assert sentence(found).endswith("; trained here only: head (a-0, a-1)")
+
+
+def test_offers_left_out_for_their_values_are_told_with_slot_number_reason_and_remedy(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "syncer").mkdir()
+    too_late = {"event": "late", "slot": "a-0"}
+    reason = "slice 0: values are not finite: head.weight"
+    refused = {**too_late, "slot": "b-0", "reason": reason}
+    lines = [{**each, "bytes_up": 0, "bytes_down": 0} for each in (too_late, refused, refused)]
+    write(tmp_path / "syncer" / "0.tape.jsonl", lines)
+    found = summarise(tmp_path, "Complete", 12.0, 2)
+    assert found["left_out"] == {"b-0": {"offers": 2, "reason": reason}}
+    told, remedy = refusals(found)
+    assert told == f"b-0: 2 of its offers were left out, the last because of {reason}"
+    assert "lower its learning rate" in remedy
+
+
+def test_nothing_is_told_of_a_run_whose_offers_all_had_finite_values() -> None:
+    assert refusals({"left_out": {}}) == []
+
+
+def test_of_many_learners_whose_offers_were_left_out_the_first_are_told() -> None:
+    each = {"offers": 1, "reason": "x"}
+    told = refusals({"left_out": {f"a-{number}": each for number in range(9)}})
+    assert told[0] == "a-0: 1 of its offers was left out, the last because of x"
+    assert told[-2] == "5 more learners: see left_out in summary.json"
