@@ -122,7 +122,7 @@ def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curve
 ) -> None:
     out = here.folder / "killed"
     atoll = str(Path(sys.executable).with_name("atoll"))
-    slow = ("--", "--pause", "0.1")
+    slow = ("--", "--pause", "0.1", "--gate", "gate")  # it cannot end before it is killed
     command = [atoll, "run", "train.py", "--steps", "80", "--out", str(out), "--output", "lines"]
     with subprocess.Popen(
         [*command, *slow], cwd=here.folder, env=here.variables, stderr=subprocess.DEVNULL
@@ -134,6 +134,7 @@ def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curve
         assert ": Training, tick" in here.atoll("status", str(out)).stdout
         process.kill()
     assert ": Suspended, tick" in here.atoll("status", str(out)).stdout
+    (here.folder / "gate").touch()
     here.atoll("run", str(out), "--resume", "--set", "spec.steps=90", "--output", "lines")
     assert parse((out / "manifest.yaml").read_text()).spec.steps == 90
     kept: list[int] = []

@@ -16,7 +16,9 @@ def test_an_export_that_fails_is_tried_again_and_said(tmp_path: Path) -> None:
         return {each["type"]: each for each in status["conditions"]}
 
     with running(TINY, out, "--set", "spec.steps=40", *TWO_LEARNERS) as run:
-        run.until(lambda: run.commits(0), "a commit")
+        # The shards have looked at the folder, and the learners have all their steps before them.
+        run.until((out / "status.json").exists, "a status")
+        run.until(lambda: conditions()["SyncerReady"]["status"] == "True", "the shards")
         (out / "export").write_text("this is no folder")
         run.until(lambda: conditions()["Degraded"]["reason"] == "StoreTrouble", "its word")
         found = conditions()

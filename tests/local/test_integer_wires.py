@@ -20,9 +20,9 @@ from atoll_protos.layout import Layout, build_layout
 from atoll_protos.tensors import byte_view
 from atoll_worker.training.parameters import travelling
 from local.command import RUN_SECONDS_MAX, TESTS, commits, python_path, run_atoll, tapes
-from local.integer_wires_script import Model
+from local.integer_wires_script import FRAGMENTS, PERIOD, Model
 
-FRAGMENTS, SHARDS, STEPS = 2, 2, 80
+SHARDS, STEPS = 2, 80
 SLOTS = ("one-0", "two-0")
 
 
@@ -39,7 +39,7 @@ def manifest() -> str:
         "regions": [{"name": "one"}, {"name": "two"}],
         "syncer": {"shards": SHARDS},
         "sync": {
-            **{"fragments": FRAGMENTS, "period": 8, "overlap": 2, "quorum": 2},
+            **{"fragments": FRAGMENTS, "period": PERIOD, "overlap": 2, "quorum": 2},
             "wire": {"up": "int8", "down": "int4"},
             "outer": {"learningRate": "0.7", "momentum": "0.5"},
         },
@@ -78,7 +78,7 @@ def test_learners_on_integer_wires_end_with_the_f32_values_that_the_shards_have_
     specs = [place.spec for place in travelling(Model(seed=0))]
     layout = build_layout(specs, FRAGMENTS, SHARDS)
     committed = commits(out)
-    assert len(committed) >= SHARDS * FRAGMENTS * (STEPS // 8 - 3)
+    assert len(committed) >= SHARDS * FRAGMENTS * (STEPS // PERIOD - 3)
     expected = last_of(committed)
     models = [load_file(next(out.rglob(f"{slot}.safetensors"))) for slot in SLOTS]
     for model in models:

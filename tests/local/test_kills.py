@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll_operator.local.folder import read_status
 from atoll_operator.local.summary import conserve, merged_by_tape
-from local.background import running
+from local.background import SECONDS_MAX, running
 from local.command import TINY, TWO_LEARNERS, commits, json_lines, tapes
 
 
@@ -74,15 +74,18 @@ def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: P
     check_law(out)
 
 
-def test_an_interrupted_run_stops_in_seconds_and_resume_is_the_same_run(tmp_path: Path) -> None:
+def test_an_interrupted_run_stops_and_resume_is_the_same_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     steps = ("--set", "spec.steps=80")
     with running(TINY, out, *steps, *TWO_LEARNERS) as run:
         run.until(lambda: len(run.commits(0)) >= 3, "commits")
-        begun = time.monotonic()
+        rows = json.loads((out / "processes.json").read_text())
         code, stderr = run.finish(signal.SIGINT)
         assert code == 130, stderr
-        assert time.monotonic() - begun < 20
+        assert not [row["pid"] for row in rows if is_alive(row["pid"])]
+    for path in (out / "learners").glob("*.jsonl"):
+        last = json_lines(path)[-1]  # it ended by itself, and was not killed in the end
+        assert (last["event"], last["reason"]) == ("end", "terminated")
     assert "--resume" in stderr
     assert read_status(out).true_condition("Suspended") is not None
     assert json.loads((out / "summary.json").read_text())["result"] == "Interrupted"
@@ -113,7 +116,7 @@ def test_no_process_outlives_an_atoll_run_that_was_killed(tmp_path: Path) -> Non
         )
         run.process.kill()
         run.process.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS_MAX
     while left := [row["pid"] for row in rows if is_alive(row["pid"])]:
         assert time.monotonic() < deadline, f"{left} still run"
         time.sleep(0.1)

@@ -11,12 +11,15 @@ from local.command import TESTS, commits, python_path, run_atoll, tapes
 STEPS = 24
 
 
-def manifest(start_seconds: int) -> str:
-    """Two learners, of which one takes 12 s until it is there; the whole job takes a moment."""
+def manifest(start_seconds: int, late_after: str) -> str:
+    """Two learners, of which one comes after the other; the whole job takes a moment."""
     container = {
         "name": "learner",
         "command": [sys.executable, "-m", "local.late_script"],
-        "env": [{"name": "PYTHONPATH", "value": python_path(TESTS)}],
+        "env": [
+            {"name": "PYTHONPATH", "value": python_path(TESTS)},
+            {"name": "LATE_AFTER", "value": late_after},
+        ],
     }
     spec = {
         "steps": STEPS,
@@ -29,10 +32,10 @@ def manifest(start_seconds: int) -> str:
     return yaml.safe_dump({**kind, "metadata": {"name": "late"}, "spec": spec})
 
 
-def run(folder: Path, start_seconds: int) -> tuple[Path, str]:
+def run(folder: Path, start_seconds: int, late_after: str = "") -> tuple[Path, str]:
     """The run's folder, and what `atoll run` said."""
     job, out = folder / "job.yaml", folder / "out"
-    job.write_text(manifest(start_seconds))
+    job.write_text(manifest(start_seconds, late_after))
     return out, run_atoll(job, out)
 
 
@@ -48,6 +51,6 @@ def test_the_quick_one_begins_with_the_late_one(tmp_path: Path) -> None:
 
 
 def test_one_that_comes_too_late_is_named_and_stops_nobody(tmp_path: Path) -> None:
-    out, _ = run(tmp_path, start_seconds=1)
+    out, _ = run(tmp_path, start_seconds=1, late_after="start")
     assert [line["missing"] for line in tapes(out) if line["event"] == "start"] == [["late-0"]]
     assert json.loads((out / "summary.json").read_text())["result"] == "Complete"
