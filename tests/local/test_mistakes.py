@@ -214,6 +214,8 @@ def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_
                 if degraded["reason"] == "OffersRefused":
                     seen.append(degraded["message"])
                     (tmp_path / "seen").touch()
+        assert process.stderr is not None
+        said = process.stderr.read()
     assert process.returncode == 0
     assert seen, "Degraded did not name it"
     assert "b-0: its last" in seen[0]
@@ -234,7 +236,6 @@ def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_
     summary = json.loads((out / "summary.json").read_text())
     assert summary["tokens"]["late"] > 0
     assert summary["left_out"]["b-0"]["offers"] == len(late)
-    said = process.stderr.read() if process.stderr else ""
     assert f"b-0: {len(late)} of its offers" in said
 
 
