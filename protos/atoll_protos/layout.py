@@ -146,14 +146,30 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over the canonical form."""
-        form = [
-            [[t.name, t.shape, t.dtype, t.merge] for t in self.tensors],
-            self.fragments,
-            self.shards,
-            [[s.fragment, s.shard, [[p.tensor, p.start, p.stop] for p in s.pieces]]
-             for s in self.slices],
-        ]  # fmt: skip
+        """sha256 over the canonical form; where buffers are averaged, also over their number."""
+        slices = [
+            [s.fragment, s.shard, [[p.tensor, p.start, p.stop] for p in s.pieces]]
+            + ([s.form.exact] if s.form.exact else [])
+            for s in self.slices
+        ]
+        return self._digest(slices)
+
+    @cached_property
+    def former_digest(self) -> str:
+        """The digest in versions that sent averaged buffers as the other tensors (protocol 2).
+
+        They lay among the others, in the order of the names, and were rounded by the wire. Without
+        such buffers it is `digest`.
+        """
+        slices = [
+            [s.fragment, s.shard, sorted([p.tensor, p.start, p.stop] for p in s.pieces)]
+            for s in self.slices
+        ]
+        return self._digest(slices)
+
+    def _digest(self, slices: Sequence[object]) -> str:
+        table = [[t.name, t.shape, t.dtype, t.merge] for t in self.tensors]
+        form = [table, self.fragments, self.shards, slices]
         return hashlib.sha256(json.dumps(form, separators=(",", ":")).encode()).hexdigest()
 
     def to_model(self) -> pb.Model:

@@ -74,7 +74,7 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
     """Take the shard over, and serve it. Raises SupersededError and OtherJobError."""
     history = await take_turn(machine)
     if other := of_another_job(history, machine.run_file):
-        raise OtherJobError(f"the store holds another job's state: {other}")
+        raise OtherJobError(f"the store cannot be carried on: {other}")
     driver, health = make_driver(machine, history), health_aio.HealthServicer()
     add_services(machine.server, driver)
     health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)

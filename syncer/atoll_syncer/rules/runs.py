@@ -57,6 +57,10 @@ from atoll_syncer.model.state import State, layout_of
 from atoll_syncer.rules import ending, recovery, seeding
 
 HELLO_SECONDS: Final = 2.0
+OTHER_BUFFERS: Final = (
+    "a version of Atoll wrote it that stores averaged buffers (as of batch normalisation) in"
+    " another way; finish the run with the images of that version, or start a new job"
+)
 MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
 
 
@@ -109,7 +113,10 @@ def of_another_job(history: History, run_file: RunFile) -> str:
     if not history.tensors:
         return ""
     try:
-        digest = layout_of(history, run_file).digest
+        layout = layout_of(history, run_file)
+        digest = layout.digest
+        if history.layout_digest == layout.former_digest != digest:
+            return OTHER_BUFFERS
     except SpecError as error:
         digest = f"none ({error})"
     if digest == history.layout_digest:

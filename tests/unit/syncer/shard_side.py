@@ -214,17 +214,18 @@ def side(
     fresh: bool = True,
     pod: str = "pod",
     entries: tuple[Entry, ...] = (),
+    history: History | None = None,
     job: RunFile | None = None,
     expected: Expected = NOBODY,
 ) -> Side:
-    """A process that has read these entries."""
+    """A process that has read these entries, or a log with this history."""
     job = job or run_file()
     made = Shard(
         run_file=job,
         shard=shard,
         pod=pod,
         instance=f"{pod}-1",
-        history=History.of(entries),
+        history=history or History.of(entries),
         beginning=Beginning(fresh=fresh, new_run=RUN, expected=expected),
         now=100.0,
     )
