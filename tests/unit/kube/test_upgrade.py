@@ -51,7 +51,7 @@ def next_pass(live: Live, job: Job, generation: int) -> Live:
         [each for each in live.values() if each["kind"] in WORKLOADS],
         rendering.texts(each for each in live.values() if each["kind"] == "ConfigMap"),
         EVERYTHING,
-        observed=1,
+        observed=2,
     )
     made = JobChildren(
         job=job,
@@ -102,22 +102,22 @@ def test_the_two_versions_render_such_a_job_in_another_way() -> None:
 def test_no_spec_of_any_child_and_no_run_file_changes() -> None:
     live = before()
     for _ in range(2):
-        after = next_pass(live, stored(), 1)
+        after = next_pass(live, stored(), 2)
         assert specs(after) == specs(before())
         assert files(after) == files(before())
         live = after
 
 
 def test_the_length_comes_beside_the_slots_of_shards_that_do_not_read_it() -> None:
-    slots = next_pass(before(), stored(), 1)["ConfigMap", "tiny-slots"]["data"]
+    slots = next_pass(before(), stored(), 2)["ConfigMap", "tiny-slots"]["data"]
     assert slots[SLOTS_FILE] == before()["ConfigMap", "tiny-slots"]["data"][SLOTS_FILE]
     assert json.loads(slots[LENGTH_FILE]) == {"steps": 600}
 
 
 def test_more_learners_get_the_earlier_template_and_restart_nobody() -> None:
-    live = next_pass(before(), stored(), 1)
+    live = next_pass(before(), stored(), 2)
     more = stored(regions=[{"name": "us-east", "learners": 3}, {"name": "eu-west"}])
-    after = next_pass(live, more, 2)
+    after = next_pass(live, more, 3)
     assert hashes(after) == hashes(before())
     assert after["StatefulSet", "tiny-us-east"]["spec"]["replicas"] == 3
     for key in (("Deployment", "tiny-syncer-0"), ("Deployment", "tiny-evaluator")):
@@ -130,8 +130,8 @@ def test_more_learners_get_the_earlier_template_and_restart_nobody() -> None:
 def test_the_run_hash_of_the_earlier_version_is_that_of_the_same_run(edited: bool) -> None:
     """Shards and learners that the next edit renders again belong to the run that is stored."""
     spec = {"learner": {"template": {"metadata": {"labels": {"a": "b"}}}}} if edited else {}
-    live = next_pass(before(), stored(), 1)
-    after = files(next_pass(live, stored(**spec), 2 if edited else 1))
+    live = next_pass(before(), stored(), 2)
+    after = files(next_pass(live, stored(**spec), 3 if edited else 2))
     assert (after != files(before())) == edited
     for text in files(before()).values():
         earlier = RunFile.from_json(text)
@@ -140,9 +140,9 @@ def test_the_run_hash_of_the_earlier_version_is_that_of_the_same_run(edited: boo
 
 
 def test_an_edit_renders_all_workloads_again_from_this_version() -> None:
-    live = next_pass(before(), stored(), 1)
+    live = next_pass(before(), stored(), 2)
     edited = stored(learner={"template": {"metadata": {"labels": {"a": "b"}}}})
-    after = next_pass(live, edited, 2)
+    after = next_pass(live, edited, 3)
     assert not set(hashes(after).items()) & set(hashes(before()).items())
     (shard,) = after["Deployment", "tiny-syncer-0"]["spec"]["template"]["spec"]["containers"]
     assert Env.LENGTH_FILE in {each["name"] for each in shard["env"]}
