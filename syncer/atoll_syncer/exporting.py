@@ -23,6 +23,8 @@ import re
 import secrets
 import shutil
 import sys
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -61,6 +63,7 @@ from atoll_syncer.storage.store import StoreError
 ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
 LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due
 KEPT: Final = 3
+STANDARD_OUTPUT: Final = "-"
 STEP: Final = re.compile(r"step-[0-9]+")
 
 log = structlog.get_logger()
@@ -289,20 +292,35 @@ def _remove_old(folder: Path) -> None:
         shutil.rmtree(folder / f"step-{step}", ignore_errors=True)
 
 
+def _send(run_file: RunFile, endpoints: Sequence[str]) -> None:
+    """Write an export to the standard output as a tar, by way of a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="atoll-export-") as folder:
+        model = Path(folder) / "model"
+        tick = asyncio.run(take(run_file, endpoints, model))
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
+            tar.add(model, ".")
+        sys.stdout.buffer.flush()
+    sys.stderr.write(f"the model at tick {tick}\n")
+
+
 def main() -> None:
     """Take one export; the reason of a failure is one line."""
     logs.configure()
     parser = argparse.ArgumentParser(prog="atoll_syncer.exporting", description=__doc__)
     parser.add_argument("--run-file", default=os.environ.get(Env.RUN_FILE, ""))
     parser.add_argument("--endpoints", default=os.environ.get(Env.ENDPOINTS, ""))
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", required=True, help="a new folder, or -: a tar to the output")
     flags = parser.parse_args()
     out = Path(flags.out)
     try:
+        run_file = RunFile.from_json(Path(flags.run_file).read_text(encoding="utf-8"))
+        endpoints = flags.endpoints.split(",")
+        if flags.out == STANDARD_OUTPUT:
+            _send(run_file, endpoints)
+            return
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise SpecError("--out", f"{out} is not empty", "give a new folder")
-        run_file = RunFile.from_json(Path(flags.run_file).read_text(encoding="utf-8"))
-        tick = asyncio.run(take(run_file, flags.endpoints.split(","), out))
+        tick = asyncio.run(take(run_file, endpoints, out))
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(ExitCode.BAD_INPUT)

@@ -9,7 +9,6 @@ stream that ends is begun again for as long as the pod is there. The API can say
 whole seconds, so lines are asked for with their time, and those that have been seen are left out.
 """
 
-import calendar
 import json
 import os
 import queue
@@ -17,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from atoll_protos.names import Label
 
 CALL_SECONDS_MAX = 20.0
 LOOK_SECONDS = 2.0  # between two looks for new pods
+AHEAD_LINES_MAX = 1000  # that are read and not shown yet: who reads the output may be slow
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SILENT_SECONDS_MAX = 60.0  # that a follower bears without an answer of the API server
 HTTP_OK, FORBIDDEN = 200, (401, 403)
@@ -94,7 +95,7 @@ class Logs:
         return sorted((_pod(self.job, each) for each in listed.items), key=lambda pod: pod.process)
 
     def _followed(self, process: str, tail: int | None) -> Iterator[Line]:
-        arrived: queue.Queue[Line] = queue.Queue()
+        arrived: queue.Queue[Line] = queue.Queue(AHEAD_LINES_MAX)
         readers: dict[str, threading.Thread] = {}
         looked_at, heard_at = -LOOK_SECONDS, time.monotonic()
         while True:
@@ -201,9 +202,13 @@ def _pod(job: str, raw: Any) -> Pod:
 
 
 def _seconds_since(moment: str) -> int:
-    """Whole seconds from a time in RFC 3339 until now, and one more; at least 1."""
-    begun = calendar.timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S"))
-    return max(1, int(time.time() - begun) + 2)
+    """Whole seconds from a time in RFC 3339 until now, and one more; at least 1.
+
+    A time without a zone is UTC; a node may write its own.
+    """
+    begun = datetime.fromisoformat(moment)
+    begun = begun if begun.tzinfo else begun.replace(tzinfo=UTC)
+    return max(1, int(time.time() - begun.timestamp()) + 2)
 
 
 def _whole_lines(answer: Any) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Where the shards of a job in a cluster are, for `atoll export JOB`: by a person's own rights.
 
-It reads what a shard's pod was started with: the list of endpoints, and the ConfigMap that holds
-the run file.
+The addresses of shards mean something only inside the cluster, so the export is taken in a shard's
+pod and comes back through `kubectl exec`. Where there is no kubectl, such as in a pod, what a
+shard's pod was started with tells how to reach the shards: the list of endpoints, and the ConfigMap
+that holds the run file.
 """
 
 from dataclasses import dataclass
@@ -26,6 +28,13 @@ class Shards:
     endpoints: list[str]
     namespace: str
     pod: str
+    container: str
+
+    def command(self, kubectl: str, context: str) -> list[str]:
+        """The words that run a Python module in the shard's pod: append its arguments."""
+        chosen = ["--context", context] if context else []
+        where = ["-n", self.namespace, "exec", self.pod, "-c", self.container]
+        return [kubectl, *chosen, *where, "--", "python3", "-P", "-m"]
 
 
 def shards_of(job: str, namespace: str, context: str) -> Shards:
@@ -40,7 +49,7 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
             problem = f"has no shards in the namespace {logs.namespace}"
             remedy = "a job that is over has none: its status.exportURL says where the model is"
             raise SpecError(job, problem, remedy)
-        pod = min(listed.items, key=lambda each: str(each.metadata.name))
+        pod = min(listed.items, key=_order)
         name = _config_map(pod)
         found = logs.core.read_namespaced_config_map(
             name, logs.namespace, _request_timeout=CALL_SECONDS_MAX
@@ -49,12 +58,20 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
         raise SpecError(job, f"the cluster says {error.status} {error.reason}", REMEDY) from error
     except urllib3.exceptions.HTTPError as error:
         raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
+    container, endpoints = _container(pod)
     return Shards(
         run_file=found.data[RUN_FILE],
-        endpoints=_endpoints(pod),
+        endpoints=endpoints,
         namespace=logs.namespace,
         pod=pod.metadata.name,
+        container=container,
     )
+
+
+def _order(pod: Any) -> tuple[bool, str]:
+    """Pods that run come first."""
+    running = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+    return not running, str(pod.metadata.name)
 
 
 def _config_map(pod: Any) -> str:
@@ -67,11 +84,12 @@ def _config_map(pod: Any) -> str:
     )
 
 
-def _endpoints(pod: Any) -> list[str]:
+def _container(pod: Any) -> tuple[str, list[str]]:
+    """The one that runs the shard, and the endpoints of all shards."""
     for container in pod.spec.containers:
         for variable in container.env or ():
             if variable.name == Env.ENDPOINTS and variable.value:
-                return str(variable.value).split(",")
+                return str(container.name), str(variable.value).split(",")
     raise SpecError(
         pod.metadata.name, f"has no {Env.ENDPOINTS}", "use the atoll of the operator's version"
     )

@@ -163,6 +163,38 @@ def test_without_a_cluster_it_is_said_that_there_is_no_folder_either(
     assert "tiny: is no run folder, and no cluster can be asked" in str(found.exception)
 
 
+@pytest.mark.parametrize(
+    ("moment", "seconds"),
+    [
+        ("2026-01-01T00:00:09.5", 32),
+        ("2026-01-01T00:00:09.123456789", 32),
+        ("2026-01-01T02:00:09.5+02:00", 32),
+        ("2026-01-01T00:00:45", 1),
+    ],
+)
+def test_lines_are_asked_for_since_the_last_one_whatever_the_zone_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, moment: str, seconds: int
+) -> None:
+    now = 1_767_225_640.0  # 2026-01-01T00:00:40Z
+    monkeypatch.setattr("time.time", lambda: now)
+    assert logs._seconds_since(moment) == seconds
+
+
+def test_who_reads_slowly_stops_the_readers_and_fills_no_memory(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "AHEAD_LINES_MAX", 5)
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.05)
+    written = [f"line {number}" for number in range(40)]
+    cluster.add("tiny-us-east-0", "learner", *written)
+    source = logs.connect("tiny", "", "")
+    following = source.lines("us-east-0", tail=None, follow=True)
+    assert next(following)[1] == "line 0"
+    threading.Event().wait(0.2)  # in which all could be read
+    assert source.seen["uid-tiny-us-east-0"] < cluster.logs["tiny-us-east-0"][20]
+    assert [next(following)[1] for _ in written[1:]] == written[1:]
+
+
 def test_a_follower_is_told_once_that_it_may_not_read_logs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

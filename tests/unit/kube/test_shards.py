@@ -1,6 +1,8 @@
 """`atoll export JOB`: where the shards are, from what a shard's pod was started with."""
 
+import os
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace as Of
 from typing import Any
 
@@ -14,14 +16,22 @@ from atoll_operator.kube.plan.pods import RUN_VOLUME
 from atoll_protos.errors import SpecError
 
 
-def pod(name: str, *, run_volume: str = RUN_VOLUME, endpoints: str = "s-0:7000,s-1:7000") -> Of:
+def pod(
+    name: str,
+    *,
+    run_volume: str = RUN_VOLUME,
+    endpoints: str = "s-0:7000,s-1:7000",
+    phase: str = "Running",
+) -> Of:
     variables = [Of(name="OTHER", value=None), Of(name="ATOLL_ENDPOINTS", value=endpoints)]
     volumes = [
         Of(name="data", config_map=None),
         Of(name=run_volume, config_map=Of(name="tiny-run-1")),
     ]
-    spec = Of(volumes=volumes, containers=[Of(env=variables)])
-    return Of(metadata=Of(name=name), spec=spec)
+    containers = [Of(name="proxy", env=None), Of(name="shard", env=variables)]
+    spec = Of(volumes=volumes, containers=containers)
+    metadata = Of(name=name, deletion_timestamp=None)
+    return Of(metadata=metadata, spec=spec, status=Of(phase=phase))
 
 
 class Core:
@@ -51,8 +61,17 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Core:
 
 def test_endpoints_and_run_file_are_those_of_a_shards_pod(core: Core) -> None:
     assert shards.shards_of("tiny", "", "") == shards.Shards(
-        run_file="{}", endpoints=["s-0:7000", "s-1:7000"], namespace="team", pod="tiny-shard-0-0"
+        run_file="{}",
+        endpoints=["s-0:7000", "s-1:7000"],
+        namespace="team",
+        pod="tiny-shard-0-0",
+        container="shard",
     )
+
+
+def test_the_pod_is_one_that_runs(core: Core) -> None:
+    core.pods = (pod("tiny-shard-0-0", phase="Pending"), pod("tiny-shard-1-0"))
+    assert shards.shards_of("tiny", "", "").pod == "tiny-shard-1-0"
 
 
 def test_a_job_without_shards_says_where_its_model_is(core: Core) -> None:
@@ -74,8 +93,80 @@ def test_a_pod_of_another_version_is_named(core: Core, strange: Of) -> None:
         shards.shards_of("tiny", "", "")
 
 
+def kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Path:
+    """A kubectl that notes its words and runs this shell; returns the file with the words."""
+    program, words = folder / "bin" / "kubectl", folder / "words"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {words}\n{body}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return words
+
+
+def model_in(folder: Path) -> Path:
+    (folder / "model").mkdir()
+    (folder / "model/model.safetensors").write_bytes(b"x" * 100_000)
+    (folder / "model/model.safetensors.index.json").write_text("{}")
+    return folder / "model"
+
+
 @pytest.mark.usefixtures("core")
-def test_shards_that_cannot_be_reached_from_here_are_told_with_what_to_do(
+def test_the_model_comes_from_a_shards_pod_through_kubectl(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = kubectl(tmp_path, monkeypatch, f"tar -c -C {model_in(tmp_path)} .")
+    out = tmp_path / "here" / "model"
+    arguments = ["export", "tiny", "--context", "east", "--out", str(out)]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert {each.name for each in out.iterdir()} == {
+        "model.safetensors", "model.safetensors.index.json",
+    }  # fmt: skip
+    assert (out / "model.safetensors").stat().st_size == 100_000
+    assert words.read_text().strip() == (
+        "--context east -n team exec tiny-shard-0-0 -c shard -- python3 -P -m"
+        " atoll_syncer.exporting --out -"
+    )
+    assert [each.name for each in out.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("exit 75", 75, "ended with 75"),
+        ("tar -c -C {} . | head -c 20000", 75, "sent no whole export"),
+        ("tar -c -C {} model.safetensors", 75, "without its index"),
+        ("tar -c -C {} .; exit 1", 1, "ended with 1"),
+    ],
+)
+def test_a_model_that_came_in_part_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, code: int, said: str
+) -> None:
+    kubectl(tmp_path, monkeypatch, body.format(model_in(tmp_path)))
+    out = tmp_path / "here" / "model"
+    done = CliRunner().invoke(cli.app, ["export", "tiny", "--out", str(out)])
+    assert done.exit_code == code
+    assert said in done.output
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.usefixtures("core")
+def test_a_name_with_a_namespace_is_a_jobs_even_where_a_folder_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kubectl(tmp_path, monkeypatch, f"tar -c -C {model_in(tmp_path)} .")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    assert isinstance(
+        CliRunner().invoke(cli.app, ["export", "tiny", "--out", "got"]).exception, SpecError
+    )
+    done = CliRunner().invoke(cli.app, ["export", "tiny", "-n", "team", "--out", "got"])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.usefixtures("core")
+def test_without_kubectl_shards_that_cannot_be_reached_are_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     asked: list[list[str]] = []
@@ -85,10 +176,12 @@ def test_shards_that_cannot_be_reached_from_here_are_told_with_what_to_do(
         return Of(returncode=75)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     done = CliRunner().invoke(cli.app, ["export", "tiny", "--out", str(tmp_path / "model")])
     assert done.exit_code == 75
     assert asked[0][asked[0].index("--endpoints") + 1] == "s-0:7000,s-1:7000"
-    assert "kubectl exec -n team tiny-shard-0-0 -- python -m atoll_syncer.exporting" in done.output
+    there = "kubectl -n team exec tiny-shard-0-0 -c shard -- python3 -P -m atoll_syncer.exporting"
+    assert f"{there} --out - | tar -x -C FOLDER" in done.output
     assert "spec.export.everySteps" in done.output
     assert list(tmp_path.iterdir()) == [], "the copy of the run file is removed"
 

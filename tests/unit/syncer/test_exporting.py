@@ -1,5 +1,10 @@
 """An export of a job that trains: the files that come of what shards publish."""
 
+import io
+import os
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +14,7 @@ from safetensors.torch import load_file
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
 from atoll_protos.frames import Whole
+from atoll_protos.run import Region, RunFile
 from atoll_syncer.exporting import Target
 from unit.syncer.values_side import LAYOUT
 
@@ -35,3 +41,41 @@ def test_slices_come_as_bases_and_those_that_are_final_already_in_f32(tmp_path: 
     for name, tensor in found.items():
         assert tensor.dtype is torch.float32
         assert torch.equal(tensor.flatten(), given[name]), name
+
+
+TAKEN = """
+import asyncio, sys
+from pathlib import Path
+from atoll_syncer import exporting
+
+async def take(run_file, endpoints, out):
+    out.mkdir()
+    (out / "model.safetensors").write_bytes(b"values of " + endpoints[1].encode())
+    print("a line of a library's", file=sys.stderr)
+    return 7
+
+exporting.take = take
+exporting.main()
+"""
+
+
+def test_an_export_may_go_to_the_standard_output_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """So `kubectl exec` brings the model of a job to who asks for it."""
+    file = tmp_path / "run.json"
+    file.write_text(
+        RunFile(job="tiny", regions=(Region(name="a", learners=1),), steps=9, shards=2).to_json()
+    )
+    words = ["--run-file", str(file), "--endpoints", "s-0:1,s-1:1", "--out", "-"]
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN, *words],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+        tar.extractall(tmp_path / "out", filter="data")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == b"values of s-1:1"
+    assert b"the model at tick 7" in done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
