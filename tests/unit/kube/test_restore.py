@@ -27,7 +27,7 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import RunStarted
 from atoll_syncer.rules.runs import of_another_job
 from unit.kube.cluster_values import MANIFEST, children
-from unit.kube.test_reconcile import World
+from unit.kube.world import World
 
 VOLUMES = {"shards": 2, "storage": {"type": "PersistentVolumeClaim"}}
 NEW = Status()

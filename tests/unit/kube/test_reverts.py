@@ -16,7 +16,7 @@ from atoll_operator.kube.plan.drift import drift
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, POLL_SECONDS
 from atoll_protos.names import Label
 from unit.kube.cluster_values import SETTINGS
-from unit.kube.test_reconcile import KEY, World
+from unit.kube.world import KEY, World
 
 SCALED = path("StatefulSet", "demo", "tiny-us-east")
 

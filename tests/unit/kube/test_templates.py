@@ -9,7 +9,7 @@ from atoll_operator.kube.edges.api import ApiError, ConflictError, path
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS
 from atoll_operator.kube.trial import pod_of
 from unit.kube.cluster_values import children
-from unit.kube.test_reconcile import KEY, World
+from unit.kube.world import KEY, World
 
 WRONG = {"imagee": ".spec.template.spec.containers[0].imagee: field not declared in schema"}
 TYPO = {"template": {"spec": {"containers": [{"name": "x", "imagee": "y"}]}}}

@@ -25,7 +25,7 @@ from atoll_protos.environment import Env
 from atoll_protos.names import Label
 from atoll_protos.run import Fragments, RunFile
 from unit.kube.cluster_values import EVERYTHING, OWNER, SETTINGS
-from unit.kube.test_reconcile import World
+from unit.kube.world import World
 
 EARLIER = json.loads((Path(__file__).parent / "earlier_children.json").read_text())
 WORKLOADS = ("StatefulSet", "Deployment")

@@ -1,0 +1,227 @@
+"""A world of one job in memory: an API server, shards, nodes, and the passes of the operator."""
+
+import asyncio
+import copy
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.spec import KIND
+from atoll_operator.kube.cache import Cache, Sight
+from atoll_operator.kube.edges.api import (
+    KINDS,
+    LEASES,
+    NODES,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    path,
+)
+from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.memory import Memory
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.serve import reconciler
+from atoll_protos.names import Label
+from unit.kube.cluster_values import MANIFEST, SETTINGS
+
+KEY = ("demo", "tiny")
+
+
+class Server:
+    """Objects by path; notes every write."""
+
+    def __init__(self, job: dict[str, Any] | None) -> None:
+        self.job, self.children = job, {}  # type: ignore[var-annotated]
+        self.log: list[str] = []
+        self.refuses: dict[str, str] = {}  # message by name of a child
+        self.wrong: dict[str, str] = {}  # message by a text in a workload
+        self.wrong_pods: dict[str, str] = {}  # the same, found only in its pods
+        self.cache, self.version = Cache(), 0
+
+    def show(self) -> None:
+        """The watches show everything as it is now."""
+        self.version += 1
+        shown = {where: copy.deepcopy(each) for where, each in self.children.items()}
+        for kind in KINDS:
+            items = []
+            for where, each in shown.items():
+                if where.rpartition("/")[0] == path(kind, "demo"):
+                    each["metadata"] = {"namespace": "demo", **each["metadata"]}
+                    labels = {Label.JOB: "tiny", **each["metadata"].get("labels", {})}
+                    each["metadata"] |= {"resourceVersion": str(self.version), "labels": labels}
+                    items.append({**each, "kind": kind, "apiVersion": KINDS[kind][0]})
+            self.cache.listed(kind, "", items, self.version)
+        job = copy.deepcopy(self.job)
+        if job is not None:
+            job["metadata"]["resourceVersion"] = str(self.version)
+        self.cache.listed(KIND, "", [job] if job else [], self.version)
+
+    async def get(self, where: str) -> Any:
+        if where.endswith("decoupledtrainingjobs/tiny"):
+            return copy.deepcopy(self.job)
+        return copy.deepcopy(self.children.get(where))
+
+    async def apply(self, child: Mapping[str, Any]) -> Any:
+        name = child["metadata"]["name"]
+        self.log.append(f"apply {child['kind']} {name}")
+        if name in self.refuses:
+            raise ApiError(403, self.refuses[name])
+        self.look_for_mistakes(child)
+        where = path(child["kind"], "demo", name)
+        uid = child["metadata"].get("uid")
+        if uid is not None and self.children.get(where, {}).get("metadata", {}).get("uid") != uid:
+            raise ConflictError(409, "the UID in the precondition does not match")
+        live: Any = copy.deepcopy(child)
+        live["metadata"] |= {"uid": f"uid-{name}", "generation": 1}
+        live["status"] = {"observedGeneration": 1}
+        self.children[where] = live
+        return copy.deepcopy(live)
+
+    async def dry_run(self, child: Mapping[str, Any]) -> None:
+        self.look_for_mistakes(child)
+
+    def look_for_mistakes(self, child: Mapping[str, Any]) -> None:
+        for text, message in self.wrong.items():
+            if text in str(child.get("spec", {}).get("template", "")):
+                raise ApiError(500, message)
+
+    async def dry_run_pod(self, pod: Mapping[str, Any]) -> None:
+        account = pod["spec"].get("serviceAccountName", "")
+        if account.startswith("tiny-") and path("ServiceAccount", "demo", account) not in (
+            self.children
+        ):
+            missing = f'service account demo/{account}: serviceaccount "{account}" not found'
+            raise ApiError(403, f'pods "x" is forbidden: error looking up {missing}')
+        for text, message in self.wrong_pods.items():
+            if text in str(pod):
+                raise ApiError(403, message)
+
+    async def apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> None:
+        if self.job is None:
+            raise NotFoundError(404, "gone")
+        if self.job["metadata"]["uid"] != uid:
+            raise ConflictError(409, "another UID")
+        self.log.append("status")
+        self.job["status"] = copy.deepcopy(status)
+
+    async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
+        self.log.append(f"delete {where.rpartition('/')[2]}{' at once' if at_once else ''}")
+        self.children.pop(where, None)
+        return True
+
+    async def apply_event(self, event: Mapping[str, Any]) -> None:
+        self.log.append(f"event {event['reason']}")
+
+    def add_pod(self, name: str, role: str, node: str, **labels: str) -> None:
+        owner = self.children.get(path("StatefulSet", "demo", name.rpartition("-")[0]))
+        made_from = owner["spec"]["template"]["metadata"]["annotations"] if owner else {}
+        self.children[path("Pod", "demo", name)] = {
+            "metadata": {
+                "name": name,
+                "uid": f"uid-{name}",
+                "labels": {Label.ROLE: role, **labels},
+                "annotations": made_from,
+            },
+            "spec": {"nodeName": node},
+            "status": {"phase": "Running", "podIP": f"ip-{name}"},
+        }
+
+
+class Shards:
+    """Answers of shards; notes every word."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.replies: list[pb.StatusReply | None] = [None]
+        self.log = log
+        self.asked = True
+        self.followed: dict[Any, Any] = {}
+
+    async def follow(self, key: Any, memory: Memory, addresses: Mapping[int, str]) -> bool:
+        """As `Polls` does, with answers that are there at once."""
+        if any(addresses.values()):
+            memory.take(self.replies[: len(addresses)], time.monotonic(), rfc3339(time.time()))
+        else:
+            memory.answered_at.clear()
+        self.followed = {key: dict(addresses)}
+        return self.asked
+
+    async def forget(self, key: Any) -> None:
+        self.followed.pop(key, None)
+
+    async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int:
+        self.log.append(f"owner {slot} {uid or 'none'} {word}")
+        return word + 1
+
+
+class World:
+    def __init__(self, *changes: tuple[str, Any]) -> None:
+        job = yaml.safe_load(MANIFEST)
+        job["metadata"] |= {"namespace": "demo", "uid": "job-uid", "generation": 1}
+        job["spec"] |= {"syncer": {"shards": 1}} | dict(changes)
+        self.server, self.spec = Server(job), copy.deepcopy(job["spec"])
+        self.shards = Shards(self.server.log)
+        self.nodes = Nodes(region_label="region")
+        for where in (NODES, LEASES):
+            self.nodes.sights[where] = Sight(tried_at=0.0, listed=True)
+        api: Any = self.server
+        shards: Any = self.shards
+        self.metrics = Metrics()
+        self.reconciler = reconciler(api, shards, shards, self.nodes, SETTINGS, self.metrics)
+
+    def run(self) -> list[str]:
+        """One pass; what it wrote."""
+        before = len(self.server.log)
+        self._count_edits()
+        self.server.show()
+        self.nodes.last_look = None  # what tests change by hand
+        asyncio.run(self._pass())
+        return self.server.log[before:]
+
+    def _count_edits(self) -> None:
+        """Count the job's generation up for an edit of its spec, as the API server does."""
+        job = self.server.job
+        if job is not None and job["spec"] != self.spec:
+            job["metadata"]["generation"] += 1
+            self.spec = copy.deepcopy(job["spec"])
+
+    async def _pass(self) -> None:
+        self.again = await self.reconciler.reconcile(KEY)
+
+    def cannot_watch(self, problem: str) -> None:
+        self.server.cache.sights["pods"] = sight = Sight(tried_at=0.0, listed=True)
+        sight.fails(problem, 0.0)
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name)
+
+    def said(self, kind: str) -> dict[str, Any]:
+        assert self.server.job is not None
+        return next(c for c in self.server.job["status"]["conditions"] if c["type"] == kind)
+
+    def condition(self, kind: str) -> str:
+        assert self.server.job is not None
+        found = {each["type"]: each["status"] for each in self.server.job["status"]["conditions"]}
+        return str(found[kind])
+
+
+def lost_learner() -> World:
+    world = World()
+    world.run()
+    world.server.add_pod("tiny-syncer-0-x", "shard", "n2", **{Label.SHARD: "0"})
+    index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "0"}
+    world.server.add_pod("tiny-us-east-0", "learner", "n1", **index)
+    for name, ready in (("n1", "False"), ("n2", "True"), ("n3", "True")):
+        conditions = [{"type": "Ready", "status": ready}]
+        raw = {"metadata": {"name": name}, "status": {"conditions": conditions}}
+        world.nodes.take(NODES, "ADDED", raw)
+    slot = pb.SlotStatus(slot="us-east-0", state=pb.SLOT_LOST, uid="uid-tiny-us-east-0")
+    world.shards.replies = [
+        pb.StatusReply(run="r", state=pb.SHARD_SERVING, steps=600, slots=[slot])
+    ]
+    return world
