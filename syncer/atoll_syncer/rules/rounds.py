@@ -204,9 +204,7 @@ def completed(
     _note_transfer(state, now - sender.asked_at)
     state.rounds.refused.pop(part.slot, None)
     fits = offers.is_on_the_head(state, offer)
-    begins = state.sync.lockstep and offer.slice not in state.rounds.open and fits
-    if begins and not _is_final(state, offer.slice):
-        _begin(state, offer.slice, offer.t_m, now)
+    handed_over(state, offer, now)
     each = state.rounds.open.get(offer.slice)
     if each is None or each.closed_at is not None or each.base != offer.base or not fits:
         return late(state, offer.slice, part)
@@ -224,6 +222,13 @@ def completed(
     each.add(part, quorum, standing.grace_seconds, now, data_state)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *look(state, offer.slice, standing, now)]
+
+
+def handed_over(state: State, offer: pb.Offer, now: float) -> None:
+    """In lock-step the first hand-over on the head begins the round, also one that is refused."""
+    begins = state.sync.lockstep and offer.slice not in state.rounds.open
+    if begins and offers.is_on_the_head(state, offer) and not _is_final(state, offer.slice):
+        _begin(state, offer.slice, offer.t_m, now)
 
 
 def _is_final(state: State, fragment: int) -> bool:

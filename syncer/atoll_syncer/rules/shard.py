@@ -317,7 +317,7 @@ class Shard:
 
         `final`: the bytes are as they were sent, and their values are wrong.
         """
-        ends = transfers.rejected(self.state, session, reason, final=final)
+        ends = transfers.rejected(self.state, session, reason, now, final=final)
         return [*self._without_ended(ends), *self._move(now)]
 
     # ------------------------------------------------------------ inputs: values

@@ -97,7 +97,9 @@ def verified(
     return seeding.arrived(state, session, transfer.seed)
 
 
-def rejected(state: State, session: int, reason: str, *, final: bool = False) -> list[Effect]:
+def rejected(
+    state: State, session: int, reason: str, now: float, *, final: bool = False
+) -> list[Effect]:
     """Truncated, corrupt, another digest, a seed that is not finite: that session ends.
 
     `final`: it came as it was sent, so that the same offer would be rejected again. Such an offer
@@ -106,6 +108,8 @@ def rejected(state: State, session: int, reason: str, *, final: bool = False) ->
     sender = _sender(state, session)
     if sender is not None and sender.receiving is not None and sender.receiving.HasField("offer"):
         offer = sender.receiving.offer
+        if final:
+            rounds.handed_over(state, offer, now)
         rounds.refused(state, sender.slot, offer.slice, reason, final=final)
         if final:
             sender.receiving = None

@@ -351,3 +351,20 @@ def test_in_lock_step_nobody_waits_for_a_learner_whose_offer_is_not_finite() -> 
     (merge,) = one.take(Merge)
     assert [part.slot for part in merge.participants] == ["a-0", "b-0"]
     assert one.state.clock.tick == 4
+
+
+def test_in_lock_step_nobody_waits_for_one_that_was_the_first_and_is_not_finite() -> None:
+    """It waits in step() for the version that the others make, and hands over no second time."""
+    one, sessions = lockstep("a-0", "a-1", "b-0")
+    refuse(one, sessions[1], 4, t_m=4)
+    one.offer(sessions[0], 1, 4, t_m=4)
+    assert one.take(Merge) == []
+    one.offer(sessions[2], 1, 4, t_m=4)
+    (merge,) = one.take(Merge)
+    assert [part.slot for part in merge.participants] == ["a-0", "b-0"]
+
+
+def test_in_lock_step_an_offer_that_is_not_finite_begins_no_round_on_another_base() -> None:
+    one, sessions = lockstep("a-0", "a-1")
+    refuse(one, sessions[1], 4, t_m=4, base_digest="of another value")
+    assert one.state.rounds.open == {}
