@@ -212,6 +212,20 @@ def test_a_checkpoint_gives_neither_rates_nor_an_end(
     )
 
 
+@pytest.mark.parametrize("every", [{"every_n_epochs": 1}, {"every_n_train_steps": 5}])
+def test_a_checkpoint_gives_no_place_in_the_data(
+    every: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 14 steps each, in epochs of 3; the job's cursor is at the beginning both times."""
+    alone(monkeypatch, 14)
+    first, second = Module(), Module()
+    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True, save_top_k=-1, **every)
+    fit(first, tmp_path, saver, enable_checkpointing=True, shuffle=True)
+    fit(second, tmp_path, checkpoint=tmp_path / "last.ckpt", shuffle=True)
+    assert second.cursor == 0
+    assert second.net.seen == first.net.seen
+
+
 class ByHand(Module):
     """Two optimizers that step in every second batch, one after the other."""
 

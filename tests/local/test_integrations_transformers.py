@@ -180,14 +180,15 @@ def test_a_users_own_optimizer_and_schedule_follow_the_tick(
     assert watch.rates == [(tick, 0.5**tick) for tick in range(8)]
 
 
-def test_a_checkpoint_gives_neither_rates_nor_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("saved", [5, 6])  # within an epoch of 3 steps, and at its end
+def test_a_checkpoint_gives_neither_rates_nor_an_end_nor_a_place_in_the_data(
+    saved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone(monkeypatch, 8)
-    first, _ = trainer_of(tmp_path, save_strategy="steps", save_steps=6)
+    first, _ = trainer_of(tmp_path, save_strategy="steps", save_steps=saved)
     first.train()
     second, watch = trainer_of(tmp_path)
-    second.train(resume_from_checkpoint=str(tmp_path / "output" / "checkpoint-6"))
+    second.train(resume_from_checkpoint=str(tmp_path / "output" / f"checkpoint-{saved}"))
     assert [tick for tick, _ in watch.rates] == list(range(8))
     assert [rate for _, rate in watch.rates] == pytest.approx(
         [RATE * (1 - n / 8) for n in range(8)]

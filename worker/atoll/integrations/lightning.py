@@ -108,6 +108,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Go to the slot's place in the data, and let the schedules follow the tick."""
         assert self.learner is not None
+        begin_an_epoch(trainer.fit_loop)
         self._continue_data(trainer)
         for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
             config.scheduler.restore_rates()
@@ -235,6 +236,18 @@ class AtollCallback(Callback):  # type: ignore[misc]
                 iter(fetcher)
             else:
                 skip -= 1
+
+
+def begin_an_epoch(loop: Any) -> None:
+    """Forget where in an epoch, and in which one, a checkpoint was: the job says it.
+
+    The trainer's count of steps is kept.
+    """
+    loop.restarting = False
+    for part in (loop, loop.epoch_loop):
+        if hasattr(part, "reset_restart_stage"):  # since Lightning 2.5.1
+            part.reset_restart_stage()
+    loop.epoch_progress.current.reset()
 
 
 def steps_of_an_epoch(trainer: Any) -> int | None:
