@@ -234,13 +234,18 @@ class RunFile:
         return build_layout(table, fragments, self.shards)
 
     @property
-    def hash(self) -> str:
-        """sha256 of what must be equal everywhere: not the length, not who takes part."""
+    def must_equal(self) -> str:
+        """What must be equal everywhere, as canonical JSON: not the length, not who takes part."""
         sync = dataclasses.asdict(self.sync)
         if self.sync.quorum is Quorum.ALL:
             del sync["quorum"]
         equal = {"job": self.job, "seed": self.seed, "shards": self.shards, "sync": sync}
-        return hashlib.sha256(_canonical(equal)).hexdigest()
+        return _canonical(equal).decode()
+
+    @property
+    def hash(self) -> str:
+        """sha256 of what must be equal everywhere."""
+        return hash_of(self.must_equal)
 
     def accepts(self, run_hash: str) -> bool:
         """Whether a process, or a log, with this run hash belongs to the same run as this file.
@@ -260,6 +265,47 @@ class RunFile:
         """Parse the file; raises SpecError that names the field and the remedy."""
         value: RunFile = parse(cls, text, "run file")
         return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A field of the run file that two processes hold in two ways; None where it is absent."""
+
+    field: str  # such as "seed" or "sync.period"
+    mine: Any
+    theirs: Any
+
+
+def hash_of(must_equal: str) -> str:
+    """The run hash of a process whose `RunFile.must_equal` is this text."""
+    return hashlib.sha256(must_equal.encode()).hexdigest()
+
+
+def first_difference(file: RunFile, theirs: str) -> Difference | None:
+    """What of another process's `must_equal` is not this file's; None: they may work together.
+
+    `theirs` may be of another version of Atoll. Raises ValueError for what is no such text.
+    """
+    if file.accepts(hash_of(theirs)):
+        return None
+    mine, other = (_flat(json.loads(text)) for text in (file.must_equal, theirs))
+    for name in [*mine, *(each for each in other if each not in mine)]:
+        if mine.get(name) != other.get(name):
+            return Difference(field=name, mine=mine.get(name), theirs=other.get(name))
+    return None
+
+
+def _flat(document: Any) -> dict[str, Any]:
+    """A mapping of mappings as one, with paths for names."""
+    if not isinstance(document, dict):
+        raise ValueError(f"{_short(document)} is not a mapping")
+    found = {}
+    for name, value in document.items():
+        if isinstance(value, dict):
+            found.update({f"{name}.{inner}": each for inner, each in value.items()})
+        else:
+            found[name] = value
+    return found
 
 
 def parse(kind: Any, text: str, name: str) -> Any:

@@ -115,6 +115,7 @@ class SyncerService(rpc.SyncerServicer):
         self.sessions = 0  # so far: the number of the newest
         self.open = 0  # Session streams
         self.observers = 0
+        self.said = pb.StatusRequest()  # the operator's last word on the job
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
         """One instance's control stream, from its Join to the session's end."""
@@ -176,8 +177,15 @@ class SyncerService(rpc.SyncerServicer):
             log.info("session ended", session=number, slot=join.slot)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
-        """The shard's state; what is tried again at the store is its reason, if it has no other."""
+        """The shard's state; what is tried again at the store is its reason, if it has no other.
+
+        What the operator says with its question is told to whoever asks next.
+        """
+        if request.intent:
+            self.said = request
         reply = status(self.driver.shard.state, self.driver.now())
+        reply.intent, reply.why = self.said.intent, self.said.why
+        reply.must_equal = self.driver.shard.state.run_file.must_equal
         reply.bytes_received = self.driver.bytes_received
         reply.bytes_sent = self.driver.bytes_sent
         reply.reason = reply.reason or "; ".join(sorted(set(self.driver.background.troubles)))

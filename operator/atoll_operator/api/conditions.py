@@ -50,7 +50,16 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from atoll_operator.api.facts import SERVING, Facts, Kind, Phase, some_of
+from atoll_operator.api.facts import (
+    OTHER_MANIFEST,
+    SERVING,
+    SUSPENDED_ELSEWHERE,
+    SYNCER_LOST,
+    Facts,
+    Kind,
+    Phase,
+    some_of,
+)
 from atoll_operator.api.reasons import (
     FALSE,
     STALLED_SECONDS,
@@ -66,7 +75,7 @@ MESSAGE_CHARACTERS_MAX: Final = 2000
 BEGUN: Final = frozenset(  # status and reason of Ready, of a job that has trained
     {(TRUE, "Training"), (TRUE, "Degraded"), (TRUE, "Exporting"), (TRUE, "Evaluating")}
     | {(TRUE, "LearnersFinished")}
-    | {(FALSE, "Waiting"), (FALSE, "Stalled"), (UNKNOWN, "SyncerSilent")}
+    | {(FALSE, "Waiting"), (FALSE, "Stalled"), (UNKNOWN, "SyncerSilent"), (FALSE, SYNCER_LOST)}
 )
 OF_WHAT_RUNS: Final = frozenset({"SyncerReady", "LearnersAvailable", "Progressing", "Degraded"})
 # As metav1.Condition has them.
@@ -180,6 +189,8 @@ def _accepted(facts: Facts) -> Condition:
     if facts.refused:
         reason = "TemplateRefused" if facts.template_refused else "ChildrenRefused"
         return _of("Accepted", reason, "; ".join(facts.refused))
+    if not facts.served:
+        return _of("Accepted", "NotServed", "this install serves none of the job's regions")
     return _of("Accepted", "Valid")
 
 
@@ -234,6 +245,8 @@ def _progressing(facts: Facts) -> Condition:
         return idle
     if facts.phase.kind is Kind.FINISHING:
         return _of(kind, facts.phase.reason)
+    if facts.hold is not None and facts.hold.reason == SYNCER_LOST:
+        return _of(kind, SYNCER_LOST)
     if facts.ended:
         return _of(kind, "Exporting", "; ".join(facts.troubles))
     if facts.live is None:
@@ -253,6 +266,8 @@ def _degraded(facts: Facts) -> Condition:
     idle = _idle(facts, kind)
     if idle is not None:
         return idle
+    if facts.hold is not None:
+        return _of(kind, facts.hold.reason, facts.hold.message)
     if facts.exited:
         every = (*facts.exited, *facts.shard_problems, *facts.losses)
         return _of(kind, "PodsExited", "; ".join(every))
@@ -278,6 +293,8 @@ def _held(facts: Facts) -> Condition:
 
 
 def _drift(facts: Facts) -> Condition:
+    if facts.hold is not None and facts.hold.reason == OTHER_MANIFEST:
+        return _of("SpecDrift", OTHER_MANIFEST, facts.hold.message)
     return _of("SpecDrift", "Differs" if facts.drift else "InStep", "; ".join(facts.drift))
 
 
@@ -285,6 +302,8 @@ def _suspended(facts: Facts) -> Condition:
     kind = "Suspended"
     if facts.phase.kind is not Kind.SUSPENDED:
         return _of(kind, "NotSuspended")
+    if facts.phase.reason == SUSPENDED_ELSEWHERE:
+        return _of(kind, SUSPENDED_ELSEWHERE, facts.phase.message)
     if facts.pods_left:
         return _of(kind, "Suspending", f"{facts.pods_left} pods have not ended yet")
     note = "shards that hold a run keep running, because their storage is Ephemeral"
@@ -309,6 +328,8 @@ def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
         return _of(kind, str(phase.kind), phase.message)
     if facts.unread:
         return _of(kind, "NotRead", facts.unread)
+    if facts.hold is not None and facts.hold.reason == SYNCER_LOST:
+        return _of(kind, SYNCER_LOST, facts.hold.message)
     accepted, progressing, degraded = (
         by_type[each] for each in ("Accepted", "Progressing", "Degraded")
     )

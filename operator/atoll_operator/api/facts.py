@@ -42,6 +42,21 @@ class Phase:
     message: str
 
 
+SUSPENDED_ELSEWHERE: Final = "SuspendedElsewhere"  # by the cluster where the syncer runs
+# Why the learners of a cluster without the syncer wait while the job runs.
+SYNCER_LOST: Final = "SyncerLost"
+OTHER_MANIFEST: Final = "OtherManifest"
+HOME_FAILED: Final = "HomeFailed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Why this cluster's learners wait, with the message of the condition Degraded."""
+
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the conditions are made from. `live` is None when the registrar cannot be asked."""
@@ -68,6 +83,8 @@ class Facts:
     refused_offers: tuple[str, ...] = ()  # of learners that train, why nothing of them is merged
     unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
     begun: bool = False  # the job has trained since it was started or resumed
+    hold: Hold | None = None  # the learners of this cluster wait
+    served: bool = True  # this install makes something of the job
 
     @property
     def ended(self) -> bool:

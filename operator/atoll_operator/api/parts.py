@@ -138,6 +138,36 @@ class StorageSpec(Model):
     )
 
 
+class ServiceType(StrEnum):
+    """How a shard's Service can be reached."""
+
+    CLUSTER_IP = "ClusterIP"
+    NODE_PORT = "NodePort"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+class Expose(Model):
+    """How other clusters reach the shards."""
+
+    type: ServiceType = Field(
+        default=ServiceType.CLUSTER_IP,
+        strict=False,
+        description=(
+            "Type of each shard's Service. NodePort and LoadBalancer make addresses that other"
+            " clusters can reach: status.syncer.endpoints shows them, to be copied into"
+            " syncer.endpoints. ClusterIP: the Services are for this cluster alone."
+        ),
+    )
+    annotations: dict[str, ShortText] = Field(
+        default={},
+        max_length=64,
+        description=(
+            "Annotations of these Services, such as those by which a cloud's load balancer is told"
+            " to have an internal address."
+        ),
+    )
+
+
 class Syncer(Model):
     """The shards."""
 
@@ -172,8 +202,17 @@ class Syncer(Model):
         default=[],
         max_length=SHARDS_MAX,
         description=(
-            "host:port of every shard as learners reach it, in the shards' order. Left out, the"
-            " shards' Services in this cluster. `atoll run` ignores it."
+            "host:port of every shard as other clusters reach it, in the shards' order: needed"
+            " where the learners of a region run in another cluster than the syncer, and used only"
+            " there. In the syncer's own cluster the shards' Services are used. `atoll run`"
+            " ignores it."
+        ),
+    )
+    expose: Expose = Field(
+        default=Expose(),
+        description=(
+            "How other clusters reach the shards, where the job has regions in several clusters."
+            " `atoll run` ignores it."
         ),
     )
     template: Template = Field(
@@ -231,13 +270,13 @@ class Failure(Model):
             " first time."
         ),
     )
-    syncer_lost_seconds: int | None = Field(
-        default=None,
+    syncer_lost_seconds: int = Field(
+        default=3600,
         ge=1,
         le=SECONDS_MAX,
         description=(
-            "Not supported yet, leave it out. Seconds after which learners in other clusters stop"
-            " when the syncer has disappeared."
+            "Seconds after which the learners of a cluster that cannot reach the syncer in another"
+            " one are scaled to 0. They come back by themselves when it answers again."
         ),
     )
 

@@ -43,6 +43,13 @@ _NOT_READ = (
     "the operator cannot read the job's objects from the API server; what runs goes on",
     "see the message, and the permissions of the operator",
 )
+_LOST = (
+    "SyncerLost",
+    "in a cluster without the syncer: no shard has answered for failure.syncerLostSeconds, and the"
+    " learners here are scaled to 0; they come back by themselves when one answers",
+    "see the job in the cluster where the syncer runs, spec.syncer.endpoints and the way there; if"
+    " the job is gone there, delete it here",
+)
 _LAST = (  # of Progressing and of Ready
     ("Exporting", "the training is over and the model is being written", ""),
     ("Evaluating", "the model is written and the last evaluation runs", ""),
@@ -54,7 +61,17 @@ _LAST = (  # of Progressing and of Ready
     ),
 )
 REASONS: Final[tuple[Reason, ...]] = (
-    *_reasons("Accepted", TRUE, ("Valid", "the manifest is right and supported", "")),
+    *_reasons(
+        "Accepted",
+        TRUE,
+        ("Valid", "the manifest is right and supported", ""),
+        (
+            "NotServed",
+            "the manifest is right, and this install serves none of its regions: nothing is made",
+            "nothing, if the job's regions are in other clusters; else compare spec.regions with"
+            " the chart's value regions",
+        ),
+    ),
     *_reasons(
         "Accepted",
         FALSE,
@@ -73,6 +90,13 @@ REASONS: Final[tuple[Reason, ...]] = (
             "the state that spec.restore names cannot be taken up",
             "do what the message says; it is tried again every few seconds. Where this job's own"
             " manifest is wrong, delete the job, which has made nothing, and apply it again",
+        ),
+        (
+            "EndpointsMissing",
+            "the syncer runs in another cluster, and spec.syncer.endpoints does not say where its"
+            " shards are",
+            "give spec.syncer.expose a type in that cluster, and copy its status.syncer.endpoints"
+            " into spec.syncer.endpoints here",
         ),
         (
             "TemplateRefused",
@@ -150,6 +174,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             f"the step has not moved for {STALLED_SECONDS:.0f} s",
             "see the learners' logs",
         ),
+        _LOST,
     ),
     *_reasons("Progressing", UNKNOWN, _SILENT, _NOT_READ),
     *_reasons(
@@ -167,6 +192,19 @@ REASONS: Final[tuple[Reason, ...]] = (
             "PodsMissing",
             "a pod waits, its node is lost, or its process ended and has not come back",
             "nothing while replacements come; else give the region more capacity",
+        ),
+        _LOST,
+        (
+            "OtherManifest",
+            "the manifest here differs from that of the syncer's cluster in what must be equal; the"
+            " learners here do not start, the other regions train on",
+            "see SpecDrift",
+        ),
+        (
+            "HomeFailed",
+            "the job has failed in the cluster where the syncer runs; the learners here are scaled"
+            " to 0",
+            "see Failed in that cluster; when it tries again the learners here come back",
         ),
         (
             "StoreTrouble",
@@ -207,6 +245,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "wait: shards read it within about a minute, without a restart; if it stays, see"
             " SyncerReady",
         ),
+        (
+            "OtherManifest",
+            "a field that must be equal in all clusters differs, or the endpoints lead to other"
+            " shards; the message names both values",
+            "delete the job in this cluster and apply the manifest of the syncer's cluster",
+        ),
     ),
     *_reasons(
         "SpecDrift", FALSE, ("InStep", "every shard that answers knows the present spec.steps", "")
@@ -215,6 +259,11 @@ REASONS: Final[tuple[Reason, ...]] = (
         "Suspended",
         TRUE,
         ("Suspended", "nothing runs, the run is kept", _RESUME),
+        (
+            "SuspendedElsewhere",
+            "the job is suspended in the cluster where the syncer runs",
+            "resume it there; the learners here come back",
+        ),
     ),
     *_reasons(
         "Suspended",
@@ -282,6 +331,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "the API server refuses objects that the job needs; what runs goes on",
             "see Accepted",
         ),
+        _LOST,
         ("Suspended", "the job is suspended", _RESUME),
         (
             "Rejected",

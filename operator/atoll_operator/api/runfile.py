@@ -29,6 +29,27 @@ def _regions(job: Job) -> tuple[Region, ...]:
     return tuple(Region(name=r.name, learners=r.learners) for r in job.spec.regions)
 
 
+_FIELDS = {  # of the run file, that a manifest calls otherwise
+    "job": "metadata.name",
+    "seed": "spec.seed",
+    "shards": "spec.syncer.shards",
+    "sync.lockstep": "spec.sync.preset",
+    "sync.grace": "spec.sync.grace.enabled",
+    "sync.grace_safety": "spec.sync.grace.safetyPercent",
+    "sync.blend": "spec.sync.adopt",
+    "sync.outer_learning_rate": "spec.sync.outer.learningRate",
+    "sync.outer_momentum": "spec.sync.outer.momentum",
+    "sync.wire_up": "spec.sync.wire.up",
+    "sync.wire_down": "spec.sync.wire.down",
+    "sync.mean_patterns": "spec.sync.meanPatterns",
+}
+
+
+def field_of(name: str) -> str:
+    """The field of a manifest that a field of the run file comes from: seed -> spec.seed."""
+    return _FIELDS.get(name, f"spec.{name}")
+
+
 def run_file(job: Job) -> RunFile:
     """The run file of a job; raises SpecError for what only the run file's own checks find."""
     spec, sync = job.spec, job.spec.sync

@@ -176,6 +176,11 @@ class Spec(Model):
     )
 
     @property
+    def syncer_region(self) -> str:
+        """The region where the shards live: as given, else the first region."""
+        return self.syncer.region or self.regions[0].name
+
+    @property
     def export_url(self) -> str:
         """Where the final model goes; empty: it stays on the volume of the only shard."""
         return self.export.url if self.export else ""

@@ -96,6 +96,14 @@ class SyncerStatus(Shown):
             " null while the shard is silent."
         )
     )
+    endpoints: list[str | None] | None = Field(
+        default=None,
+        description=(
+            "host:port of each shard for other clusters, as spec.syncer.expose has made them, ready"
+            " to be copied into spec.syncer.endpoints; null while an address is not known yet. Only"
+            " where the syncer runs."
+        ),
+    )
 
 
 class Metric(Shown):
@@ -225,6 +233,7 @@ class View:
     asked_at: str  # RFC 3339, when the replies came
     ready: Mapping[str, int] = field(default_factory=dict)  # pods, by region that is served here
     replaced: Mapping[str, int] = field(default_factory=dict)  # pods, by region
+    endpoints: Sequence[str | None] | None = None  # of shards that are exposed
     idle: bool = False  # nothing runs, and nothing should run
 
 
@@ -280,6 +289,7 @@ def of(view: View) -> Status:
             shards=shards,
             ready=ready,
             epochs=[reply.epoch if reply else None for reply in view.replies],
+            endpoints=None if view.endpoints is None else list(view.endpoints),
         ),
         run=runs[0] if runs else None,
         learners_live=None if live is None else len(live),

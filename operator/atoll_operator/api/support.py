@@ -10,7 +10,6 @@ from atoll_protos.errors import SpecError
 
 OF_EVERY_POD = {"name", "image", "imagePullPolicy", "resources", "ports", "volumeMounts"}
 BUILT_IN = "bytegpt"  # in the commands of the built-in model
-FORMER_DEFAULT_SECONDS = 3600  # an earlier CRD stored it in objects that never named the field
 
 
 def nowhere(job: Job) -> SpecError | None:
@@ -18,9 +17,6 @@ def nowhere(job: Job) -> SpecError | None:
     spec = job.spec
     if spec.checkpoint is not None:
         return _not_yet("spec.checkpoint", "remove it: this version writes no checkpoints")
-    if spec.failure.syncer_lost_seconds not in (None, FORMER_DEFAULT_SECONDS):
-        remedy = "remove it: this version runs a job's learners and syncer in one cluster"
-        return _not_yet("spec.failure.syncerLostSeconds", remedy)
     if spec.syncer.storage.url:
         return _not_yet("spec.syncer.storage.url", "remove it: there are no object stores yet")
     return None
@@ -101,6 +97,7 @@ def without_effect_here(job: Job) -> list[str]:
         "spec.managedBy": spec.managed_by is not None,
         "spec.syncer.storage": "storage" in spec.syncer.model_fields_set,
         "spec.syncer.endpoints": bool(spec.syncer.endpoints),
+        "spec.syncer.expose": "expose" in spec.syncer.model_fields_set,
         "spec.syncer.template": "template" in spec.syncer.model_fields_set,
         "spec.failure": "failure" in spec.model_fields_set,
         "spec.export.url": bool(spec.export_url),

@@ -288,5 +288,5 @@ def slim_node(raw: Object) -> Object:
     return {
         "metadata": {name: metadata[name] for name in KEPT_METADATA if name in metadata},
         "spec": {name: spec[name] for name in KEPT_SPEC if name in spec},
-        "status": {"conditions": status.get("conditions") or []},
+        "status": {name: status.get(name) or [] for name in ("conditions", "addresses")},
     }

@@ -10,6 +10,7 @@ fields; `reconcile`, `apply` and `report` note what they have done. The plan nev
 object, only what `read` returns.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -77,6 +78,8 @@ class Memory:
     tick: int = -1  # the lowest of all shards
     tick_at: float = 0.0  # when it last moved
     final_at: float | None = None  # when the registrar first said Complete
+    intent: pb.StatusRequest = field(default_factory=pb.StatusRequest)  # that shards are told
+    suspended_at: float | None = None  # when this operator first saw the job suspended
 
     # what was done
     acted_at: float = LONG_AGO  # when the last effect of a pass was under way
@@ -94,6 +97,25 @@ class Memory:
     settled: dict[tuple[str, str], tuple[str, frozenset[tuple[str, str]]]] = field(
         default_factory=dict
     )  # by kind and name: hash of what was applied, and what the API server writes in its own way
+
+    @property
+    def run_name(self) -> str:
+        """The job's name in the run files of its shards; empty: no shard has told it."""
+        told = (each.message.must_equal for each in self.replies.values())
+        text = next((each for each in told if each), "")
+        try:
+            found = json.loads(text or "{}")
+        except ValueError:
+            return ""
+        return str(found.get("job", "")) if isinstance(found, dict) else ""
+
+    def note_intent(self, intent: pb.StatusRequest, now: float) -> None:
+        """Note what the shards are to be told from now on."""
+        self.intent = intent
+        if intent.intent != pb.INTENT_SUSPEND:
+            self.suspended_at = None
+        elif self.suspended_at is None:
+            self.suspended_at = now
 
     def note_write(self, now: float) -> None:
         """Note a write of the status."""
@@ -168,6 +190,7 @@ class Memory:
             stalled_seconds={uid: now - since for uid, since in self.stalled_since.items()},
             storm_seconds={region: now - at for region, at in self.stormed_at.items()},
             final_seconds=None if self.final_at is None else now - self.final_at,
+            suspended_seconds=0.0 if self.suspended_at is None else now - self.suspended_at,
             still_seconds=now - (self.tick_at or now),
             unwritten_seconds=now - max(self.written_at, default=LONG_AGO),
             writes_a_minute=sum(now - at < MINUTE_SECONDS for at in self.written_at),

@@ -8,7 +8,7 @@ annotations. Nothing in this file decides anything.
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 
 from atoll_operator.kube.cache import FailedCreate
@@ -146,10 +146,20 @@ def node(raw: Raw, region_label: str) -> Node:
     return Node(
         name=raw["metadata"]["name"],
         region=(raw["metadata"].get("labels") or {}).get(region_label, ""),
+        address=_outer_address(raw.get("status", {}).get("addresses") or []),
         ready=ready,
         never_ready=not ready and _as_made(state, raw["metadata"]),
         out_of_service=any(each.get("key") == OUT_OF_SERVICE_TAINT for each in taints),
     )
+
+
+def _outer_address(addresses: Sequence[Raw]) -> str:
+    """The address of a node for those outside of its cluster: an external one, if it has one."""
+    for kind in ("ExternalIP", "ExternalDNS", "InternalIP"):
+        for each in addresses:
+            if each.get("type") == kind and each.get("address"):
+                return str(each["address"])
+    return ""
 
 
 def _as_made(condition: Raw, metadata: Raw) -> bool:

@@ -88,6 +88,7 @@ class Node:
 
     name: str
     region: str = ""
+    address: str = ""  # where other clusters reach it, as far as its status says
     ready: bool = True
     never_ready: bool = False  # it has not been Ready since it was made: it is booting
     not_ready_seconds: float = 0.0  # since this process first saw it not Ready
@@ -189,6 +190,7 @@ class Remembered:
     stalled_seconds: Mapping[str, float] = field(default_factory=dict)  # by UID of the slot's pod
     storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
     final_seconds: float | None = None  # since the registrar first said Complete
+    suspended_seconds: float = 0.0  # since this operator first saw the job suspended
     still_seconds: float = 0.0  # since the job's tick last moved
     unwritten_seconds: float = float("inf")  # since the last write of the status
     writes_a_minute: int = 0  # of the status, within the last one

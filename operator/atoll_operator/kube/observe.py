@@ -68,7 +68,7 @@ class Observer:
             await self.polls.forget(key)
             return Observation(at=at, raw=raw)
         children = self._children(key, raw)
-        found = accepted.read(raw, children, self._former(key, raw))
+        found = self._read(key, raw, children, memory)
         job = found.job
         if job is None:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
@@ -115,7 +115,7 @@ class Observer:
             return None
         if not is_managed_here(raw):
             return None
-        found = accepted.read(raw, self._children(key, raw), self._former(key, raw))
+        found = self._read(key, raw, self._children(key, raw), memory)
         job = found.job
         if job is None:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
@@ -131,6 +131,13 @@ class Observer:
             unread=problem,
             remembered=remembered,
         )
+
+    def _read(
+        self, key: Key, raw: Object, children: Sequence[Object], memory: Memory
+    ) -> accepted.Reading:
+        """The manifest to act on."""
+        former, serves = self._former(key, raw), self.settings.serves
+        return accepted.read(raw, children, former, serves, memory.run_name)
 
     def _former(self, key: Key, raw: Object) -> Former:
         """What is there of the job whose state this one takes up."""

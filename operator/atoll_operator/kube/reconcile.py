@@ -95,6 +95,7 @@ class Reconciler:
                 self.writer.recorder.forget(gone.uid)
             return None
         decided = plan(seen, self.settings, time.time())
+        self.memories[key].note_intent(decided.intent, seen.at)
         outcome = Outcome()
         try:
             outcome = await self.applier.apply(decided, self.memories[key])

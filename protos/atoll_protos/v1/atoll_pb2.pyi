@@ -32,6 +32,13 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OTHER_RUN: _ClassVar[Code]
     OTHER_FROZEN: _ClassVar[Code]
 
+class Intent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INTENT_UNSPECIFIED: _ClassVar[Intent]
+    INTENT_RUN: _ClassVar[Intent]
+    INTENT_SUSPEND: _ClassVar[Intent]
+    INTENT_FAIL: _ClassVar[Intent]
+
 class ShardState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SHARD_STATE_UNSPECIFIED: _ClassVar[ShardState]
@@ -71,6 +78,10 @@ STORE_LOST: Code
 REPLACED: Code
 OTHER_RUN: Code
 OTHER_FROZEN: Code
+INTENT_UNSPECIFIED: Intent
+INTENT_RUN: Intent
+INTENT_SUSPEND: Intent
+INTENT_FAIL: Intent
 SHARD_STATE_UNSPECIFIED: ShardState
 SHARD_STARTING: ShardState
 SHARD_SEEDING: ShardState
@@ -482,11 +493,15 @@ class Trailer(_message.Message):
     def __init__(self, byte_count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("intent", "why")
+    INTENT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    intent: Intent
+    why: str
+    def __init__(self, intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "late", "refused_zombies", "recovered")
+    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "late", "refused_zombies", "recovered", "intent", "why", "must_equal")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -507,6 +522,9 @@ class StatusReply(_message.Message):
     LATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_ZOMBIES_FIELD_NUMBER: _ClassVar[int]
     RECOVERED_FIELD_NUMBER: _ClassVar[int]
+    INTENT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    MUST_EQUAL_FIELD_NUMBER: _ClassVar[int]
     run: str
     shard: int
     epoch: int
@@ -527,7 +545,10 @@ class StatusReply(_message.Message):
     late: int
     refused_zombies: int
     recovered: int
-    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ...) -> None: ...
+    intent: Intent
+    why: str
+    must_equal: str
+    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ..., intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ..., must_equal: _Optional[str] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
     __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "seconds_since_report", "seconds_since_adoption", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished")

@@ -87,7 +87,6 @@ def test_a_file_that_holds_no_job_is_refused(text: str, message: str) -> None:
     ("change", "field"),
     [
         ("spec.checkpoint={everySteps: 5}", "spec.checkpoint"),
-        ("spec.failure.syncerLostSeconds=5", "spec.failure.syncerLostSeconds"),
         ("spec.syncer.storage.url='s3://x'", "spec.syncer.storage.url"),
     ],
 )
@@ -97,10 +96,6 @@ def test_a_field_without_an_effect_is_refused_when_it_is_set(change: str, field:
         assert refused is not None
         assert str(refused).startswith(f"{field}: is not supported yet; remove it")
     assert support.nowhere(parse(MANIFEST)) is None
-
-
-def test_a_value_that_an_earlier_crd_filled_in_refuses_no_job() -> None:
-    assert support.nowhere(parse(MANIFEST, ("spec.failure.syncerLostSeconds=3600",))) is None
 
 
 def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:

@@ -11,7 +11,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import crd
 from atoll_operator.api.conditions import decide, has_begun, merged, rejected, transitions
-from atoll_operator.api.facts import Facts, Kind, Phase
+from atoll_operator.api.facts import Facts, Hold, Kind, Phase
 from atoll_operator.api.reasons import REASONS, SUMMARIES
 
 NOW = "2026-01-01T00:00:00Z"
@@ -19,6 +19,7 @@ KUBERNETES_MD = Path(__file__).resolve().parents[3] / "docs/kubernetes.md"
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
 FAILED = Phase(kind=Kind.FAILED, reason="BadInput", message="no such file")
 TRAINS = Facts(phase=RUNNING, shard_states=(pb.SHARD_SERVING,), desired=2, live=2, quorum=2)
+LOST = Hold(reason="SyncerLost", message="no shard at lb:7700 has answered")
 SILENT = replace(TRAINS, shard_states=(None,), live=None)
 
 
@@ -35,6 +36,7 @@ CASES = [
     ("Degraded", replace(TRAINS, losses=("x-0 is on n1, which is silent",)), "Current", "Healthy"),
     ("Waiting", replace(TRAINS, live=1, begun=True), "InProgress", "Progressing"),
     ("SyncerSilent", replace(SILENT, begun=True), "InProgress", "Progressing"),
+    ("SyncerLost", replace(SILENT, hold=LOST), "InProgress", "Progressing"),
     ("NotRead", replace(TRAINS, unread="503"), "InProgress", "Progressing"),
     ("Stalled", replace(TRAINS, stalled_seconds=500.0), "InProgress", "Progressing"),
     ("Refused", replace(TRAINS, refused=("Service x: no",)), "InProgress", "Degraded"),

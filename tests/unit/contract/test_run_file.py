@@ -12,7 +12,17 @@ from atoll_protos.codecs import Wire
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import TensorSpec
 from atoll_protos.names import REGION_PATTERN
-from atoll_protos.run import Fragments, Merge, Quorum, Region, RunFile, Sync
+from atoll_protos.run import (
+    Difference,
+    Fragments,
+    Merge,
+    Quorum,
+    Region,
+    RunFile,
+    Sync,
+    first_difference,
+    hash_of,
+)
 
 NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
 SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -282,3 +292,47 @@ def test_fields_that_earlier_versions_wrote_are_passed_over() -> None:
         "syncer_region": "us", "storage": {"type": "Ephemeral", "url": ""}, "export_url": "",
     }  # fmt: skip
     assert RunFile.from_json(json.dumps(old)) == minimal()
+
+
+# ---------------------------------------------------------------- what must be equal
+
+
+def test_the_text_of_what_must_be_equal_has_the_run_hash() -> None:
+    assert hash_of(minimal().must_equal) == minimal().hash
+
+
+@pytest.mark.parametrize(
+    ("theirs", "difference"),
+    [
+        (minimal(), None),
+        (minimal(steps=7), None),
+        (minimal(seed=7), Difference(field="seed", mine=0, theirs=7)),
+        (minimal(shards=2), Difference(field="shards", mine=1, theirs=2)),
+        (minimal(sync=Sync(period=30)), Difference(field="sync.period", mine=24, theirs=30)),
+        (
+            minimal(sync=Sync(wire_up=Wire.INT8)),
+            Difference(field="sync.wire_up", mine="bf16", theirs="int8"),
+        ),
+    ],
+)
+def test_the_first_difference_is_named_with_both_values(
+    theirs: RunFile, difference: Difference | None
+) -> None:
+    assert first_difference(minimal(), theirs.must_equal) == difference
+
+
+def test_a_word_in_place_of_what_an_earlier_version_wrote_is_no_difference() -> None:
+    assert first_difference(minimal(), minimal(sync=Sync(fragments=24)).must_equal) is None
+
+
+def test_a_field_that_only_one_of_two_versions_knows_is_a_difference() -> None:
+    newer = json.loads(minimal().must_equal)
+    newer["sync"]["novelty"] = 1
+    found = first_difference(minimal(), json.dumps(newer))
+    assert found == Difference(field="sync.novelty", mine=None, theirs=1)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7"])
+def test_what_says_nothing_of_what_must_be_equal_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|is not a mapping"):
+        first_difference(minimal(), text)

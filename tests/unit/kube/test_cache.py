@@ -136,7 +136,11 @@ def test_of_a_node_its_conditions_and_taints_are_kept_and_not_its_images() -> No
                 "creationTimestamp": "then",
             },
             "spec": {"taints": [{"key": "k"}], "podCIDR": "10.0.0.0/24"},
-            "status": {"conditions": [{"type": "Ready"}], "images": [{"names": ["x"]}]},
+            "status": {
+                "conditions": [{"type": "Ready"}],
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "images": [{"names": ["x"]}],
+            },
         }
     )
     assert kept == {
@@ -147,7 +151,10 @@ def test_of_a_node_its_conditions_and_taints_are_kept_and_not_its_images() -> No
             "creationTimestamp": "then",
         },
         "spec": {"taints": [{"key": "k"}]},
-        "status": {"conditions": [{"type": "Ready"}]},
+        "status": {
+            "conditions": [{"type": "Ready"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+        },
     }
 
 

@@ -28,8 +28,12 @@ class Shards:
         self.answers: dict[str, pb.StatusReply] = {}
         self.calls: list[list[str]] = []
         self.open: set[str] = set()
+        self.requests: list[pb.StatusRequest] = []
 
-    async def status(self, addresses: Sequence[str]) -> list[pb.StatusReply | None]:
+    async def status(
+        self, addresses: Sequence[str], request: pb.StatusRequest
+    ) -> list[pb.StatusReply | None]:
+        self.requests.append(request)
         self.calls.append(list(addresses))
         self.open |= set(addresses)
         if not set(addresses) <= self.answers.keys():
@@ -84,6 +88,34 @@ def test_the_first_answers_bring_a_pass_and_then_only_those_that_ask_for_an_acti
     asyncio.run(scenario())
 
 
+def test_each_question_tells_the_shards_what_the_last_pass_has_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with world(monkeypatch) as one:
+            one.memory.note_intent(pb.StatusRequest(intent=pb.INTENT_SUSPEND), now=5.0)
+            await one.follow("a")
+            await one.polled()
+            assert one.shards.requests[0].intent == pb.INTENT_SUSPEND
+            one.memory.note_intent(pb.StatusRequest(intent=pb.INTENT_RUN), now=6.0)
+            await until(lambda: one.shards.requests[-1].intent == pb.INTENT_RUN)
+
+    asyncio.run(scenario())
+
+
+def test_a_word_of_the_operator_that_others_hear_brings_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with world(monkeypatch) as one:
+            await one.follow("a")
+            await one.polled()
+            one.shards.answers["a"].intent = pb.INTENT_SUSPEND
+            await one.polled()
+
+    asyncio.run(scenario())
+
+
 def test_after_an_effect_older_answers_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with world(monkeypatch, seconds=1000.0) as one:
@@ -107,8 +139,10 @@ def test_a_poll_that_had_begun_before_the_effect_does_not_count(
             gate = asyncio.Event()
             whole = one.shards.status
 
-            async def slow(addresses: Sequence[str]) -> list[pb.StatusReply | None]:
-                found = await whole(addresses)
+            async def slow(
+                addresses: Sequence[str], request: pb.StatusRequest
+            ) -> list[pb.StatusReply | None]:
+                found = await whole(addresses, request)
                 await gate.wait()
                 return found
 

@@ -186,8 +186,9 @@ def test_another_hash_of_the_same_generation_is_no_edit(monkeypatch: pytest.Monk
     before = next_pass(begun(), MORE, generation=2)
     whole = rendering.inputs
 
-    def otherwise(of: Job) -> dict[str, str]:
-        return {name: f"{found}, in another way" for name, found in whole(of).items()}
+    def otherwise(of: Job, *, home: bool = True) -> dict[str, str]:
+        found = whole(of, home=home)
+        return {name: f"{each}, in another way" for name, each in found.items()}
 
     monkeypatch.setattr(rendering, "inputs", otherwise)
     after = next_pass(before, MORE, generation=2, settings=NEW)
@@ -195,6 +196,15 @@ def test_another_hash_of_the_same_generation_is_no_edit(monkeypatch: pytest.Monk
     assert after != before  # the note has the new hash
     later = next_pass(after, generation=3, settings=NEW)
     assert images(later) == images(before)
+
+
+def test_the_ways_for_other_clusters_are_no_edit_for_the_pods_of_the_syncers_cluster() -> None:
+    ways = ("spec.syncer.endpoints=['a:1', 'b:2']", "spec.syncer.expose={type: NodePort}")
+    assert rendering.inputs(job(*ways)) == rendering.inputs(job())
+    elsewhere = rendering.inputs(job(*ways), home=False)
+    assert elsewhere != rendering.inputs(job(), home=False)
+    (_, exposed) = ways
+    assert rendering.inputs(job(exposed), home=False) == rendering.inputs(job(), home=False)
 
 
 def test_a_lost_node_is_excluded_from_a_kept_template_and_comes_back() -> None:

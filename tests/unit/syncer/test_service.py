@@ -12,8 +12,10 @@ import structlog.testing
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
 from atoll_protos.frames import Kind, decode_frame, transfer_frames
+from atoll_protos.run import first_difference, hash_of
 from atoll_syncer.numbers.values import Payload
 from atoll_syncer.service import SessionPort, SyncerService
+from unit.syncer.shard_side import begun
 
 
 class BugError(Exception):
@@ -313,3 +315,39 @@ def test_an_end_is_the_last_word_of_a_session_rule_5() -> None:
     port.send(pb.ToLearner(tick=pb.Tick(tick=1)))
     asyncio.run(ended_in_time(port))
     assert [each.WhichOneof("kind") for each in port.control] == ["tick"]
+
+
+# ------------------------------------------------------------ what the operator says
+
+
+def test_the_operators_last_word_on_the_job_is_told_to_whoever_asks_next() -> None:
+    one, _ = begun("a-0")
+    background = SimpleNamespace(troubles=[])
+    driver: Any = SimpleNamespace(
+        shard=one.shard,
+        now=lambda: one.now,
+        bytes_received=0,
+        bytes_sent=0,
+        background=background,
+    )
+    service = SyncerService(driver)
+
+    def ask(**said: Any) -> pb.StatusReply:
+        return asyncio.run(service.Status(pb.StatusRequest(**said), None))
+
+    assert ask().intent == pb.INTENT_UNSPECIFIED
+    assert ask(intent=pb.INTENT_FAIL, why="too late").intent == pb.INTENT_FAIL
+    assert (ask().intent, ask().why) == (pb.INTENT_FAIL, "too late")
+    ask(intent=pb.INTENT_RUN)
+    assert (ask().intent, ask().why) == (pb.INTENT_RUN, "")
+
+
+def test_a_status_tells_what_of_the_run_file_must_be_equal() -> None:
+    one, _ = begun("a-0")
+    driver: Any = SimpleNamespace(
+        shard=one.shard, now=lambda: one.now, bytes_received=0, bytes_sent=0,
+        background=SimpleNamespace(troubles=[]),
+    )  # fmt: skip
+    reply = asyncio.run(SyncerService(driver).Status(pb.StatusRequest(), None))
+    assert first_difference(one.state.run_file, reply.must_equal) is None
+    assert hash_of(reply.must_equal) == one.state.run_file.hash

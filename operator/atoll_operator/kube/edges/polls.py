@@ -93,7 +93,8 @@ class Polls:
         while True:
             began, wall = time.monotonic(), rfc3339(time.time())
             poll.hurry.clear()
-            replies = await self.syncers.status([poll.addresses[n] for n in sorted(poll.addresses)])
+            addresses = [poll.addresses[n] for n in sorted(poll.addresses)]
+            replies = await self.syncers.status(addresses, poll.memory.intent)
             poll.memory.take(replies, time.monotonic(), wall)
             said, poll.begun_at = said_by(replies), began
             judged = began > poll.memory.acted_at
@@ -113,6 +114,7 @@ def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
         else (
             reply.state,
             reply.run,
+            reply.intent,
             tuple((each.slot, each.state, each.uid, each.owner_word) for each in reply.slots),
         )
         for reply in replies

@@ -40,16 +40,22 @@ class Syncers:
             if channel is not None:
                 await channel.close()
 
-    async def status(self, addresses: Sequence[str]) -> list[pb.StatusReply | None]:
-        """Ask every address for its Status at the same time; None where no answer came."""
-        return list(await asyncio.gather(*(self._status(each) for each in addresses)))
+    async def status(
+        self, addresses: Sequence[str], request: pb.StatusRequest | None = None
+    ) -> list[pb.StatusReply | None]:
+        """Ask every address for its Status at the same time; None where no answer came.
 
-    async def _status(self, address: str) -> pb.StatusReply | None:
+        `request`: what the shards are told with the question (`plan.elsewhere`).
+        """
+        asked = request or pb.StatusRequest()
+        return list(await asyncio.gather(*(self._status(each, asked) for each in addresses)))
+
+    async def _status(self, address: str, request: pb.StatusRequest) -> pb.StatusReply | None:
         if not address:
             return None
         stub: Any = SyncerStub(self._channel(address))
         try:
-            reply: pb.StatusReply = await stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX)
+            reply: pb.StatusReply = await stub.Status(request, timeout=CALL_SECONDS_MAX)
         except grpc.aio.AioRpcError:
             return None
         return reply

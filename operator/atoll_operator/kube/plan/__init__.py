@@ -12,6 +12,8 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     status       what the status says, and whether it is worth a write
     situation    phase and placement of a job, on which all else rests
     rollout      how a new template reaches running pods
+    elsewhere    a job whose syncer lives in another cluster, and what the others are told
+    exposure     how other clusters reach the shards
     sessions     whose session is dead, and who owns a slot (SetOwner)
     children     the objects that a job owns
     budgets      how many pods a drain may evict at a time

@@ -13,13 +13,13 @@ does not know are ignored (`api.manifest.from_object`).
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll_operator.api import support
 from atoll_operator.api.manifest import from_object
-from atoll_operator.api.spec import Job
+from atoll_operator.api.spec import Job, Restored
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import accepted_name
 from atoll_operator.kube.objects import key_of
@@ -30,6 +30,7 @@ from atoll_operator.kube.plan.restore import Former
 from atoll_protos.errors import SpecError
 
 INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
+ENDPOINTS_MISSING = "EndpointsMissing"  # likewise, when the syncer elsewhere cannot be found
 RESTORE_REFUSED = "RestoreRefused"  # likewise, when what it restores is not there or does not fit
 NOBODY = Former()
 SPEC = "spec.json"  # key in the ConfigMap
@@ -45,39 +46,84 @@ class Reading:
     error: str = ""
 
 
-def read(raw: Object, children: Iterable[Object], former: Former = NOBODY) -> Reading:
+def read(
+    raw: Object,
+    children: Iterable[Object],
+    former: Former = NOBODY,
+    serves: Callable[[str], bool] = lambda region: True,
+    run_name: str = "",
+) -> Reading:
     """The manifest to act on; `children` are the job's objects, which hold the last accepted.
 
-    `former` is the job that `restore.named` names.
+    `former` is the job that `restore.named` names, `serves` says whether this install runs a
+    region, and `run_name` is the job's name in the run files of shards in another cluster, as far
+    as it is known.
     """
+    restoring = Restoring(raw=raw, former=former, serves=serves, run_name=run_name)
     present = None
     try:
         present = from_object(raw, stored=True)
     except SpecError as wrong:
         reason, error = INVALID, str(wrong)
     else:
-        refused = support.on_a_cluster(present)
-        if refused is None:
-            return _restored(present, raw, raw["spec"], former)
+        refused, unreachable = support.on_a_cluster(present), _unreachable(present, serves)
+        if refused is None and unreachable is None:
+            return restoring.read(present, raw["spec"])
         reason, error = NOT_SUPPORTED, str(refused)
-    last = _last(raw, children)
+        if refused is None:
+            reason, error, present = ENDPOINTS_MISSING, str(unreachable), None
+    last = _last(raw, children, serves)
     if last is None:
         return Reading(job=present, reason=reason, error=error)
     spec, job = last
-    found = _restored(job, raw, spec, former)
+    found = restoring.read(job, spec)
     return found if found.error else replace(found, reason=reason, error=error)
 
 
-def _restored(job: Job, raw: Object, spec: Mapping[str, Any], former: Former) -> Reading:
-    """The job with the state that it takes up. Where it cannot, nothing is made or changed."""
-    try:
-        job = restore.restored(job, Status.read(raw.get("status")), former)
-    except SpecError as wrong:
-        return Reading(job=None, reason=RESTORE_REFUSED, error=str(wrong))
-    return Reading(job=job, spec=spec)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """What a job may take up."""
+
+    raw: Object
+    former: Former
+    serves: Callable[[str], bool]
+    run_name: str
+
+    def read(self, job: Job, spec: Mapping[str, Any]) -> Reading:
+        """The job with the state that it takes up. Where it cannot, nothing is made or changed.
+
+        The volumes are in the syncer's cluster; elsewhere only the name of the run matters.
+        """
+        if job.spec.restore is not None and not self.serves(job.spec.syncer_region):
+            name = job.spec.restore.from_job.name
+            found = Restored(folder="", run_name=self.run_name or name, claims_of=name)
+            return Reading(job=job.model_copy(update={"restored": found}), spec=spec)
+        try:
+            job = restore.restored(job, Status.read(self.raw.get("status")), self.former)
+        except SpecError as wrong:
+            return Reading(job=None, reason=RESTORE_REFUSED, error=str(wrong))
+        return Reading(job=job, spec=spec)
 
 
-def _last(raw: Object, children: Iterable[Object]) -> tuple[Mapping[str, Any], Job] | None:
+def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
+    """That learners here could not find the shards, which are in another cluster."""
+    home = job.spec.syncer_region
+    if serves(home) or job.spec.syncer.endpoints:
+        return None
+    if not any(serves(each.name) for each in job.spec.regions):
+        return None  # nobody here asks for them
+    return SpecError(
+        "spec.syncer.endpoints",
+        f"is missing: the syncer runs in the region {home}, which this install does not serve",
+        "in the cluster of that region give spec.syncer.expose.type NodePort or LoadBalancer, and"
+        f" copy what `kubectl get dtj {job.name} -o jsonpath={{.status.syncer.endpoints}}` prints"
+        " there; if that region is to be served here, see the chart's value regions",
+    )
+
+
+def _last(
+    raw: Object, children: Iterable[Object], serves: Callable[[str], bool]
+) -> tuple[Mapping[str, Any], Job] | None:
     """The manifest that was accepted last, if there is one that this version can honour."""
     name = accepted_name(raw["metadata"]["name"])
     for each in children:
@@ -92,7 +138,8 @@ def _last(raw: Object, children: Iterable[Object]) -> tuple[Mapping[str, Any], J
             job = from_object({"metadata": raw["metadata"], "spec": spec}, stored=True)
         except SpecError:
             return None
-        return (spec, job) if support.on_a_cluster(job) is None else None
+        refused = support.on_a_cluster(job) or _unreachable(job, serves)
+        return (spec, job) if refused is None else None
     return None
 
 

@@ -5,8 +5,9 @@ all that is needed to do it, the reason for the log included, so that the effect
 nothing up and decides nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observation import Object, Pod
 from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.status import StatusWrite
@@ -65,6 +66,8 @@ class Plan:
     namespace: str
     job: str
     registrar_address: str = ""
+    intent: pb.StatusRequest = field(default_factory=pb.StatusRequest)
+    """What the shards are told with each question; empty: nothing."""
     storms: tuple[str, ...] = ()  # regions, to be remembered
     held: bool = False  # NodeLossHeld
 

@@ -22,11 +22,10 @@ from typing import Any
 
 from atoll_operator.api.facts import Kind
 from atoll_operator.api.parts import StorageType
-from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.objects import controller, is_of, key_of, rfc3339
 from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refusal, workload_name
-from atoll_operator.kube.plan import events, rendering, restarts, restore
+from atoll_operator.kube.plan import elsewhere, events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren
@@ -138,7 +137,12 @@ def _builder(case: Situation) -> JobChildren:
         for live in seen.workloads.values()
         if live.kind == "Deployment" and live.replicas and not live.job_uid
     )
-    running = phases.running(case.phase, case.before, keeps_shards=_keeps_shards(seen, job))
+    running = phases.running(
+        case.phase,
+        case.before,
+        keeps_shards=_keeps_shards(case),
+        holds_learners=case.hold is not None,
+    )
     own = [each for each in seen.children if is_of(each, job.name, seen.uid)]
     return JobChildren(
         job=job,
@@ -153,6 +157,7 @@ def _builder(case: Situation) -> JobChildren:
             rendering.texts(each for each in own if each["kind"] == "ConfigMap"),
             running,
             observed=seen.status.observed_generation or 0,
+            home=case.home,
         ),
         exclusions=exclusions(
             job.name,
@@ -270,19 +275,31 @@ def _origin(workload: Object) -> str:
     return f"spec.{'syncer' if role == SHARD_ROLE else 'evaluator'}.template"
 
 
-def _keeps_shards(seen: Observation, job: Job) -> bool:
-    """Whether the shards of a suspended job stay.
+def _keeps_shards(case: Situation) -> bool:
+    """Whether the shards of a job that is suspended or over stay.
 
-    They wait for the learners' last reports. Those that hold a run in Ephemeral storage stay for
-    as long as the job is suspended, because their pods are the run's only copy.
+    Those of a suspended one wait for the learners' last reports. Those that hold a run in Ephemeral
+    storage stay for as long as the job is suspended, because their pods are the run's only copy.
+    Those of a job that is over tell the operators of other clusters so, if there are some.
     """
+    seen, job, settings = case.seen, case.job, case.settings
     exist = any(
         live.kind == "Deployment" and live.replicas and "-syncer-" in name
         for name, live in seen.workloads.items()
     )
-    learners_left = any(pod.role == LEARNER_ROLE for pod in seen.pods)
+    if not exist:
+        return False
+    if case.phase.kind.over:
+        has_others = elsewhere.has_other_clusters(job, settings)
+        return has_others and elsewhere.lingers(seen.status, case.now)
+    if case.phase.kind is not Kind.SUSPENDED:
+        return False
+    if any(pod.role == LEARNER_ROLE for pod in seen.pods):
+        return True
     ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
-    return exist and (learners_left or (ephemeral and restarts.has_run(seen)))
+    return (ephemeral and restarts.has_run(seen)) or elsewhere.awaits_others(
+        seen.registrar, settings, seen.remembered.suspended_seconds
+    )
 
 
 def _applied(child: Object) -> str | None:

@@ -50,6 +50,7 @@ from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan import budgets, configs, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
+from atoll_operator.kube.plan.exposure import exposed
 from atoll_operator.kube.plan.owner import INSTANCE, Owner
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.plan.rendering import (
@@ -85,7 +86,7 @@ class JobChildren:
         """All children, in the order in which they are applied: what pods refer to comes first."""
         job, owner, serves = self.job, self.owner, self.settings.serves
         regions = [region for region in job.spec.regions if serves(region.name)]
-        home = serves(syncer_region(job))
+        home = serves(job.spec.syncer_region)
         found = [configs.accepted_map(owner, self.manifest)] if self.manifest else []
         found += [configs.account(owner, LEARNER_ROLE)] if regions else []
         if regions:
@@ -140,6 +141,7 @@ class JobChildren:
             f"{shard_name(job.name, number)}.{self.owner.namespace}.svc:{SHARD_PORT}"
             for number in range(job.spec.syncer.shards)
         ]
+        home = self.settings.serves(job.spec.syncer_region)
         labels = {**more.pop("labels")}
         if child in self.unlabelled:
             del labels[Label.JOB_UID]  # to add it would restart a pod that is well
@@ -150,7 +152,7 @@ class JobChildren:
             run_config=configs.config_name(self.owner.name, file),
             run_hash=file.hash,
             settings=self.renderings.settings(self.settings),
-            endpoints=",".join(job.spec.syncer.endpoints or hosts),
+            endpoints=",".join(hosts if home else job.spec.syncer.endpoints or hosts),
             any_node=any(
                 each.name == region and each.nodes is RegionNodes.ANY for each in job.spec.regions
             ),
@@ -223,7 +225,7 @@ class JobChildren:
         match = self.owner.selector(SHARD_ROLE, name in self.unmarked, **shard)
         fixed = self._fixed(name, SHARD_ROLE, **shard)
         context = self._context(
-            SHARD_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
+            SHARD_ROLE, job.spec.syncer_region, self._shards_file(), name, labels=labels
         )
         folder = job.restored.folder if job.restored else self.owner.uid
         claim = shard_name(job.claims_of, number)
@@ -233,11 +235,8 @@ class JobChildren:
         # HTTP/2 in plain text, in the word that Kubernetes defines for it: gateways and meshes
         # would take the port for HTTP/1 or opaque bytes.
         ports = [{**port, "appProtocol": "kubernetes.io/h2c"}]
-        found = [
-            self.owner.child(
-                "Service", "v1", name, labels, spec={"selector": match, "ports": ports}
-            )
-        ]
+        spec = {"selector": match, "ports": ports}
+        found = [exposed(self.owner.child("Service", "v1", name, labels, spec=spec), job)]
         storage = job.spec.syncer.storage
         if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM and claim == name:
             found.append(self._claim(name, labels))
@@ -271,7 +270,7 @@ class JobChildren:
         job, name = self.job, evaluator_name(self.owner.name)
         labels = self.owner.labels(EVALUATOR_ROLE)
         context = self._context(
-            EVALUATOR_ROLE, syncer_region(job), self._shards_file(), name, labels=labels
+            EVALUATOR_ROLE, job.spec.syncer_region, self._shards_file(), name, labels=labels
         )
         template = self._template(name, context, _bare(context), partial(pods.evaluator, job))
         fixed = self._fixed(name, EVALUATOR_ROLE)
@@ -319,7 +318,8 @@ class JobChildren:
 
     def _note(self, name: str, template: Object, region: str = "") -> dict[str, str]:
         """The annotation with what a workload was rendered from."""
-        hashed = self.renderings.inputs.get(name) or inputs(self.job)[region]
+        home = self.settings.serves(self.job.spec.syncer_region)
+        hashed = self.renderings.inputs.get(name) or inputs(self.job, home=home)[region]
         note = self.renderings.note(name, template, hashed, self.settings)
         return {Annotation.RENDERED: note.to_text()}
 
@@ -332,11 +332,6 @@ def _bare(context: pods.RoleContext, **more: Any) -> pods.RoleContext:
     """The context without what restarts no pod when it changes: the job's UID, and `more`."""
     labels = {key: value for key, value in context.labels.items() if key != Label.JOB_UID}
     return replace(context, labels=labels, **more)
-
-
-def syncer_region(job: Job) -> str:
-    """The region where the shards live: as given, else the first region."""
-    return job.spec.syncer.region or job.spec.regions[0].name
 
 
 def with_applied_hash(child: Object) -> Object:

@@ -133,9 +133,9 @@ def decide(
     """
     refused = support.on_a_cluster(job)
     if before.complete is not None:
-        return _kept(Kind.COMPLETE, before.complete)
+        return kept(Kind.COMPLETE, before.complete)
     if before.failed is not None:
-        return _kept(Kind.FAILED, before.failed)
+        return kept(Kind.FAILED, before.failed)
     if refused is not None:
         return Phase(kind=Kind.REJECTED, reason=NOT_SUPPORTED, message=str(refused))
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
@@ -160,26 +160,29 @@ class Running:
     evaluator: bool
 
 
-def running(phase: Phase, before: Before, *, keeps_shards: bool) -> Running:
+def running(
+    phase: Phase, before: Before, *, keeps_shards: bool, holds_learners: bool = False
+) -> Running:
     """Which roles run in a phase.
 
-    Learners run only while the job does. Shards outlive them: `keeps_shards` says whether those of
-    a suspended job stay, and when a job ends they stay until Complete or Failed is written,
-    because until then the registrar is the only place that knows. The evaluator has one more
-    measurement to make while the job finishes.
+    Learners run only while the job does, and nothing holds them. Shards outlive them:
+    `keeps_shards` says whether those of a suspended job, or of one that is over, stay; and when a
+    job ends they stay until Complete or Failed is written, because until then the registrar is the
+    only place that knows. The evaluator has one more measurement to make while the job finishes.
     """
     kind = phase.kind
     if kind.over and not before.over:
         return Running(learners=False, shards=True, evaluator=False)
     runs = kind in (Kind.RUNNING, Kind.FINISHING)
     return Running(
-        learners=kind is Kind.RUNNING,
-        shards=runs or (kind is Kind.SUSPENDED and keeps_shards),
+        learners=kind is Kind.RUNNING and not holds_learners,
+        shards=runs or keeps_shards,
         evaluator=runs,
     )
 
 
-def _kept(kind: Kind, condition: Condition) -> Phase:
+def kept(kind: Kind, condition: Condition) -> Phase:
+    """The phase of a job that is over, as it was written."""
     return Phase(kind=kind, reason=condition.reason, message=condition.message)
 
 
@@ -191,8 +194,13 @@ def _all_finished(job: Job, pods: Sequence[Pod]) -> bool:
     """
     learners = [pod for pod in pods if pod.role == LEARNER_ROLE]
     return len({pod.slot for pod in learners}) >= job.spec.learners_needed and all(
-        pod.exit_code == ExitCode.FINAL and FINISHED in pod.exit_message for pod in learners
+        has_finished(pod) for pod in learners
     )
+
+
+def has_finished(pod: Pod) -> bool:
+    """Whether a learner has ended with the final values."""
+    return pod.exit_code == ExitCode.FINAL and FINISHED in pod.exit_message
 
 
 def _complete(
@@ -222,9 +230,7 @@ def _failure(
 ) -> Phase | None:
     fatal = [pod for pod in exited if pod.role == SHARD_ROLE] or _no_quorum(job, exited)
     if fatal:
-        row = EXITS[fatal[0].exit_code or 0]
-        message = "; ".join(last_words(pod) for pod in fatal)
-        return _failed(job, row.reason, message)
+        return _of_exits(job, fatal)
     if registrar is not None and registrar.state == pb.SHARD_FAILED:
         return _failed(job, STORE_LOST, registrar.reason)
     deadline = job.spec.active_deadline_seconds
@@ -232,6 +238,17 @@ def _failure(
         message = f"spec.activeDeadlineSeconds of {deadline} have passed"
         return _failed(job, DEADLINE_EXCEEDED, message)
     return None
+
+
+def no_quorum_left(job: Job, exited: Sequence[Pod]) -> Phase | None:
+    """Failed, where the learners that have not ended for good cannot make a quorum."""
+    fatal = _no_quorum(job, exited)
+    return _of_exits(job, fatal) if fatal else None
+
+
+def _of_exits(job: Job, fatal: Sequence[Pod]) -> Phase:
+    row = EXITS[fatal[0].exit_code or 0]
+    return _failed(job, row.reason, "; ".join(last_words(pod) for pod in fatal))
 
 
 def _failed(job: Job, reason: str, message: str) -> Phase:

@@ -25,15 +25,21 @@ of `Observation`, its result as a field of `Plan`, a line in `apply` that does i
 tests/unit/kube/test_planner.py.
 """
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status as statuses
 from atoll_operator.api.facts import Kind
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
 from atoll_operator.kube.objects import rfc3339, seconds_of
 from atoll_operator.kube.observation import Object, Observation, place_of, workload_name
-from atoll_operator.kube.plan import changes, events, restarts, sessions, status
+from atoll_operator.kube.plan import changes, elsewhere, events, restarts, sessions, status
 from atoll_operator.kube.plan.accepted import RESTORE_REFUSED
-from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.actions import (
+    Deletion,
+    OwnerWord,
+    Plan,
+    PodReplacement,
+)
 from atoll_operator.kube.plan.exclusions import is_excluded
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.situation import Situation, situation_of
@@ -89,6 +95,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         namespace=seen.namespace,
         job=job.name,
         registrar_address=seen.remembered.registrar_address,
+        intent=elsewhere.intent(case.phase) if case.home else pb.StatusRequest(),
         storms=placement.storms,
         held=bool(placement.held),
         check=children.check,

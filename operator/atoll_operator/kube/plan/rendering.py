@@ -23,10 +23,10 @@ without its template cannot; it is written in the same call as the template. The
 substitute: somebody may have changed it, and then the note says what it has to be (`drift`).
 
 What is an edit. `inputs` leaves out what restarts nobody: the numbers of learners, which regions
-there are, the length, suspend, deadlines, and what to do about lost nodes. It is compared only when
-the job's generation has changed, which the API server counts up for an edit and for nothing else.
-With the same generation another hash means another way of hashing, or defaults of another CRD: the
-note then gets the new hash and the template stays.
+there are, the length, suspend, deadlines, what to do about lost nodes, and how other clusters reach
+the shards. It is compared only when the job's generation has changed, which the API server counts
+up for an edit and for nothing else. With the same generation another hash means another way of
+hashing, or defaults of another CRD: the note then gets the new hash and the template stays.
 
 All or nothing. An edit of anything renders all workloads of the job again, so that no run is made
 of parts of two versions. Workloads get their templates one after the other; `rendered` says which
@@ -148,16 +148,17 @@ class Renderings:
 
 def decide(
     job: Job, generation: int, workloads: Iterable[Raw], configs: Mapping[str, str],
-    running: Running, *, observed: int,
+    running: Running, *, observed: int, home: bool = True,
 ) -> Renderings:  # fmt: skip
     """What to keep. `workloads` are the job's live ones, raw, `configs` texts of run files by name.
 
-    `observed`: the generation that the job's status was last written for.
+    `observed`: the generation that the job's status was last written for. `home`: the syncer runs
+    in this cluster.
     """
     live = {each["metadata"]["name"]: each for each in workloads}
     regions = {learner_set(job.name, region.name): region.name for region in job.spec.regions}
     shards = [shard_name(job.name, number) for number in range(job.spec.syncer.shards)]
-    of_regions = inputs(job)
+    of_regions = inputs(job, home=home)
     hashes = {name: of_regions[region] for name, region in regions.items()}
     hashes |= dict.fromkeys([*shards, evaluator_name(job.name)], of_regions[""])
     fresh = Renderings(generation=generation, rendered=generation, inputs=hashes)
@@ -202,13 +203,18 @@ def decide(
     )
 
 
-def inputs(job: Job) -> dict[str, str]:
+def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
     """Hash of what the user wrote that templates depend on: of learners by region.
 
     Under an empty name: of shards and evaluator. A field that has its default is as good as absent:
-    the CRD of another version may have stored it, and the next patch takes it away.
+    the CRD of another version may have stored it, and the next patch takes it away. How other
+    clusters reach the shards is nothing to the pods of their `home`.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    outside = {"expose", "endpoints"} if home else {"expose"}
+    syncer = spec.pop("syncer", {})
+    if inside := {name: value for name, value in syncer.items() if name not in outside}:
+        spec["syncer"] = inside
     shared = digest({name: value for name, value in spec.items() if name not in RESTARTS_NOBODY})
     found = {"": shared[:16]}
     for each in spec["regions"]:

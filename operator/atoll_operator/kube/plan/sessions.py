@@ -38,7 +38,6 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
 from atoll_operator.kube.observation import Pod
-from atoll_operator.kube.plan.children import syncer_region
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that has trained
@@ -179,7 +178,7 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
     install runs a region.
     """
     shards = range(job.spec.syncer.shards)
-    if not serves(syncer_region(job)):
+    if not serves(job.spec.syncer_region):
         endpoints = job.spec.syncer.endpoints
         return {n: endpoints[n] if endpoints else "" for n in shards}
     found = dict.fromkeys(shards, "")

@@ -7,13 +7,12 @@ same two. So the status, the children and the deletions of one pass cannot contr
 from dataclasses import dataclass, replace
 
 from atoll_operator.api import status as statuses
-from atoll_operator.api.facts import Kind, Phase
+from atoll_operator.api.facts import Hold, Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation
 from atoll_operator.kube.observation import Observation, Pod, with_region
+from atoll_operator.kube.plan import elsewhere, replacements, sessions, suspects
 from atoll_operator.kube.plan import phase as phases
-from atoll_operator.kube.plan import replacements, sessions, suspects
-from atoll_operator.kube.plan.children import syncer_region
 from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.settings import Settings
@@ -30,6 +29,8 @@ class Situation:
     before: Before  # what earlier passes have written
     phase: Phase
     placement: Placement
+    home: bool = True  # the syncer's region is served here
+    hold: Hold | None = None  # why the learners wait, where it is not
     exited: tuple[Pod, ...] = ()  # pods that have ended for good
     joined: frozenset[str] | None = None  # UIDs of pods with a session; None: not known
 
@@ -44,9 +45,16 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
     )
     joined = sessions.joined(seen.registrar)
     exited = phases.exited_for_good(job, seen.pods, joined, seen.workloads)
-    phase = phases.decide(
-        job, before, seen.pods, seen.registrar, seen.remembered.final_seconds, exited
-    )
+    home, hold = settings.serves(job.spec.syncer_region), None
+    if home:
+        phase = phases.decide(
+            job, before, seen.pods, seen.registrar, seen.remembered.final_seconds, exited
+        )
+    else:
+        scene = _scene(seen, job, settings, before, exited)
+        phase = elsewhere.decide(scene)
+        served = phase.kind is Kind.RUNNING and scene.regions
+        hold = elsewhere.hold(scene) if served and not seen.unread else None
     return Situation(
         seen=seen,
         job=job,
@@ -55,8 +63,27 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         before=before,
         phase=phase,
         placement=_place(seen, job, phase, settings, now),
+        home=home,
+        hold=hold,
         exited=exited,
         joined=joined,
+    )
+
+
+def _scene(
+    seen: Observation, job: Job, settings: Settings, before: Before, exited: tuple[Pod, ...]
+) -> elsewhere.Scene:
+    return elsewhere.Scene(
+        job=job,
+        before=before,
+        status=seen.status,
+        generation=seen.raw["metadata"]["generation"],
+        pods=seen.pods,
+        exited=exited,
+        regions=[each.name for each in job.spec.regions if settings.serves(each.name)],
+        replies=seen.replies,
+        silent_seconds=seen.remembered.silent_seconds,
+        final_seconds=seen.remembered.final_seconds,
     )
 
 
@@ -74,7 +101,7 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
     judged = sessions.judge(
         seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
     )
-    home = syncer_region(job)
+    home = job.spec.syncer_region
     of_regions = replacements.region_nodes(
         [region.name for region in job.spec.regions],
         seen.nodes,

@@ -29,7 +29,7 @@ from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.facts import ENDED, Facts, Kind, refused_offers, troubles
-from atoll_operator.api.parts import StorageType
+from atoll_operator.api.parts import RegionNodes, StorageType
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
@@ -42,7 +42,7 @@ from atoll_operator.kube.observation import (
     Workload,
     texts_of,
 )
-from atoll_operator.kube.plan import events
+from atoll_operator.kube.plan import events, exposure
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
@@ -107,8 +107,9 @@ def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | No
     else:
         status = statuses.of(_view(case))
         status = status.model_copy(update={"run": status.run or _run(case), **_lasts(case)})
-    if case.phase.kind is Kind.COMPLETE and export_url(case.job):
-        status = status.model_copy(update={"export_url": export_url(case.job)})
+    place = export_url(case.job) if case.home else case.job.spec.export_url
+    if case.phase.kind is Kind.COMPLETE and place:
+        status = status.model_copy(update={"export_url": place})
     return _write(case.seen, found, status, case.now)
 
 
@@ -122,7 +123,22 @@ def _view(case: Situation) -> statuses.View:
         asked_at=seen.remembered.asked_at or rfc3339(case.now),
         ready=ready_by_region(seen.pods, served),
         replaced=replaced_by_region(job, seen.workloads),
+        endpoints=_endpoints(case) if case.home else None,
         idle=case.phase.kind is not Kind.RUNNING and not seen.pods,
+    )
+
+
+def _endpoints(case: Situation) -> list[str | None] | None:
+    """The shards' addresses for other clusters."""
+    job, syncer = case.job, case.seen.status.syncer
+    home = job.spec.syncer_region
+    any_node = any(r.name == home and r.nodes is RegionNodes.ANY for r in job.spec.regions)
+    return exposure.endpoints(
+        job,
+        case.seen.children,
+        case.seen.nodes,
+        home if case.settings.spans_regions and not any_node else "",
+        (syncer.endpoints if syncer else None) or (),
     )
 
 
@@ -185,12 +201,16 @@ def _facts(case: Situation) -> Facts:
         refused_offers=refused_offers(seen.replies),
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
+        hold=case.hold,
+        served=any(case.settings.serves(each.name) for each in job.spec.regions),
     )
 
 
 def _unreachable(case: Situation) -> tuple[str, ...]:
     """What to do about silent shards whose own kubelet finds them ready: the way is blocked."""
     seen = case.seen
+    if not case.home:
+        return _unreachable_endpoints(case)
     ready = {pod.shard for pod in seen.pods if pod.role == SHARD_ROLE and pod.ready}
     silent = [
         str(number)
@@ -205,6 +225,24 @@ def _unreachable(case: Situation) -> tuple[str, ...]:
         f"the pod of shard {', '.join(silent)} is Ready, but the operator gets no answer from it:"
         f" let the operator's namespace reach port {SHARD_PORT} through NetworkPolicies and the"
         " service mesh",
+    )
+
+
+def _unreachable_endpoints(case: Situation) -> tuple[str, ...]:
+    """What to do about shards in another cluster that do not answer."""
+    seen, endpoints = case.seen, case.job.spec.syncer.endpoints
+    silent = [
+        endpoints[number]
+        for number, reply in enumerate(seen.replies)
+        if reply is None
+        and endpoints
+        and seen.remembered.silent_seconds.get(number, 0.0) >= UNREACHABLE_SECONDS
+    ]
+    if not silent:
+        return ()
+    return (
+        f"nothing answers at {', '.join(silent)}: compare spec.syncer.endpoints with"
+        " status.syncer.endpoints in the syncer's cluster, and let this cluster reach them",
     )
 
 

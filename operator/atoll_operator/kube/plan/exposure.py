@@ -1,0 +1,85 @@
+"""How other clusters reach the shards: their Services, and the addresses to be copied.
+
+    spec.syncer.expose.type   the address of a shard in status.syncer.endpoints
+    ClusterIP                 none
+    NodePort                  a Ready node of this cluster, and the port that its Service got
+    LoadBalancer              the address that the load balancer got, and the shards' port
+
+Every node forwards a NodePort to the shard's pod, wherever that runs. So all shards show the same
+node, and it stays the one that was shown before, as long as it is Ready: what a person has copied
+stays right. A node is chosen from the syncer's region where the cluster spans several.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from atoll_operator.api.parts import ServiceType
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import SHARD_PORT, shard_name
+from atoll_operator.kube.observation import Node, Object, Raw
+
+
+def exposed(service: Object, job: Job) -> Object:
+    """A shard's Service as `spec.syncer.expose` asks for it."""
+    expose = job.spec.syncer.expose
+    metadata, spec = service["metadata"], service["spec"]
+    if expose.annotations:
+        metadata = {**metadata, "annotations": {**metadata["annotations"], **expose.annotations}}
+    if expose.type is not ServiceType.CLUSTER_IP:
+        spec = {**spec, "type": str(expose.type)}
+    return {**service, "metadata": metadata, "spec": spec}
+
+
+def endpoints(
+    job: Job,
+    children: Iterable[Raw],
+    nodes: Mapping[str, Node] | None,
+    region: str,
+    shown: Sequence[str | None],
+) -> list[str | None] | None:
+    """host:port by shard for other clusters, None where it is not known yet; None: there are none.
+
+    `region` is that of the nodes, empty: any. `shown` is what was shown before.
+    """
+    kind = job.spec.syncer.expose.type
+    if kind is ServiceType.CLUSTER_IP:
+        return None
+    services = {each["metadata"]["name"]: each for each in children if each["kind"] == "Service"}
+    own = [services.get(shard_name(job.name, n)) for n in range(job.spec.syncer.shards)]
+    if kind is ServiceType.LOAD_BALANCER:
+        return [_of_load_balancer(each) if each else None for each in own]
+    if nodes is None:
+        return list(shown) or [None] * len(own)
+    host = _host(nodes, region, shown)
+    return [_of_node(each, host) if each and host else None for each in own]
+
+
+def _of_load_balancer(service: Raw) -> str | None:
+    status = service.get("status") or {}
+    for each in (status.get("loadBalancer") or {}).get("ingress") or []:
+        host = each.get("hostname") or each.get("ip")
+        if host:
+            return joined(str(host), SHARD_PORT)
+    return None
+
+
+def _of_node(service: Raw, host: str) -> str | None:
+    for each in (service.get("spec") or {}).get("ports") or []:
+        if each.get("port") == SHARD_PORT and each.get("nodePort"):
+            return joined(host, int(each["nodePort"]))
+    return None
+
+
+def _host(nodes: Mapping[str, Node], region: str, shown: Sequence[str | None]) -> str:
+    """The node's address to show; empty: no node is Ready."""
+    fit = [
+        nodes[name].address
+        for name in sorted(nodes)
+        if nodes[name].ready and nodes[name].address and region in ("", nodes[name].region)
+    ]
+    before = {each.rpartition(":")[0].strip("[]") for each in shown if each}
+    return next((each for each in fit if each in before), fit[0] if fit else "")
+
+
+def joined(host: str, port: int) -> str:
+    """host:port, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

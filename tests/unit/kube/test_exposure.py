@@ -1,0 +1,95 @@
+"""How other clusters reach the shards: Services, and addresses to be copied."""
+
+from typing import Any
+
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.objects import node as node_of
+from atoll_operator.kube.observation import Node, Object
+from atoll_operator.kube.plan.exposure import endpoints
+from unit.kube.cluster_values import SETTINGS, children, job
+
+NODE_PORT = "spec.syncer.expose={type: NodePort}"
+LOAD_BALANCER = "spec.syncer.expose={type: LoadBalancer, annotations: {internal: 'true'}}"
+NODES = {
+    "n1": Node(name="n1", region="eu-west", address="10.0.0.1"),
+    "n2": Node(name="n2", region="us-east", address="10.0.0.2"),
+    "n3": Node(name="n3", region="us-east", address="10.0.0.3"),
+}
+
+
+def services(*changes: str, **more: Any) -> list[Object]:
+    """The shards' Services."""
+    return [
+        each | more
+        for each in children(*changes).objects()
+        if each["kind"] == "Service" and "-syncer-" in each["metadata"]["name"]
+    ]
+
+
+def with_node_ports() -> list[Object]:
+    found = services(NODE_PORT)
+    for number, each in enumerate(found):
+        each["spec"]["ports"][0]["nodePort"] = 30_000 + number
+    return found
+
+
+def test_a_service_has_the_type_and_the_annotations_that_the_manifest_asks_for() -> None:
+    for each in services(LOAD_BALANCER):
+        assert each["spec"]["type"] == "LoadBalancer"
+        assert each["metadata"]["annotations"]["internal"] == "true"
+        assert Annotation.APPLIED in each["metadata"]["annotations"]
+    for each in services():  # as before: the API server fills in the type
+        assert "type" not in each["spec"]
+
+
+def test_a_service_for_its_own_cluster_shows_no_address() -> None:
+    assert endpoints(job(), services(), NODES, "", ()) is None
+
+
+def test_a_node_port_is_reached_at_a_ready_node_of_the_region() -> None:
+    found = endpoints(job(NODE_PORT), with_node_ports(), NODES, "us-east", ())
+    assert found == ["10.0.0.2:30000", "10.0.0.2:30001"]
+    assert endpoints(job(NODE_PORT), with_node_ports(), NODES, "", ()) == [
+        "10.0.0.1:30000",
+        "10.0.0.1:30001",
+    ]
+
+
+def test_the_node_that_was_shown_stays_as_long_as_it_is_ready() -> None:
+    shown = ("10.0.0.3:30000", "10.0.0.3:30001")
+    same = endpoints(job(NODE_PORT), with_node_ports(), NODES, "us-east", shown)
+    assert same == [*shown]
+    lost = NODES | {"n3": Node(name="n3", region="us-east", address="10.0.0.3", ready=False)}
+    other = endpoints(job(NODE_PORT), with_node_ports(), lost, "us-east", shown)
+    assert other == ["10.0.0.2:30000", "10.0.0.2:30001"]
+    assert endpoints(job(NODE_PORT), with_node_ports(), None, "us-east", shown) == [*shown]
+
+
+def test_an_address_that_is_not_known_yet_is_null() -> None:
+    assert endpoints(job(NODE_PORT), services(NODE_PORT), NODES, "", ()) == [None, None]
+    assert endpoints(job(NODE_PORT), [], NODES, "", ()) == [None, None]
+    assert endpoints(job(NODE_PORT), with_node_ports(), {}, "", ()) == [None, None]
+    assert endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER), NODES, "", ()) == [None, None]
+
+
+def test_a_load_balancer_is_reached_at_the_address_that_it_got() -> None:
+    got = {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}
+    found = endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER, status=got), NODES, "", ())
+    assert found == ["203.0.113.9:7700"] * 2
+    got = {"loadBalancer": {"ingress": [{"hostname": "lb.example"}]}}
+    found = endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER, status=got), NODES, "", ())
+    assert found == ["lb.example:7700"] * 2
+    got = {"loadBalancer": {"ingress": [{"ip": "2001:db8::9"}]}}
+    found = endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER, status=got), NODES, "", ())
+    assert found == ["[2001:db8::9]:7700"] * 2
+
+
+def test_of_a_nodes_addresses_the_external_one_is_shown_to_others() -> None:
+    both = [
+        {"type": "Hostname", "address": "n"},
+        {"type": "InternalIP", "address": "10.0.0.1"},
+        {"type": "ExternalIP", "address": "203.0.113.1"},
+    ]
+    for addresses, shown in ((both, "203.0.113.1"), (both[:2], "10.0.0.1"), (both[:1], "")):
+        raw = {"metadata": {"name": "n"}, "status": {"addresses": addresses}}
+        assert node_of(raw, SETTINGS.region_label).address == shown
