@@ -127,6 +127,42 @@ def test_a_rate_that_another_schedule_writes_is_put_right_before_the_next_step()
     assert used == [1.0, 0.5, 0.25, 0.125]
 
 
+def test_a_momentum_that_the_script_sets_by_hand_is_its_own() -> None:
+    """As scripts with Muon do, whose momentum rises in the first steps."""
+    model = tiny_model()
+    optimizer = SGD(model.parameters(), lr=1.0, momentum=0.85)
+    schedules = followed(rates.LambdaLR(optimizer, lambda tick: 0.5**tick))
+    used: list[tuple[float, float]] = []
+    optimizer.register_step_pre_hook(
+        lambda *_: used.append((rate(optimizer), optimizer.param_groups[0]["momentum"]))
+    )
+    for tick in range(3):
+        move(schedules, tick)
+        optimizer.param_groups[0]["momentum"] = 0.85 + tick / 100
+        learn(model, optimizer)
+    assert used == [(1.0, 0.85), (0.5, 0.86), (0.25, 0.87)]
+
+
+def test_a_momentum_that_a_schedule_moves_is_put_right_before_the_next_step() -> None:
+    found: list[list[float]] = []
+    for by_hand in (None, 0.5):
+        model = tiny_model()
+        optimizer = SGD(model.parameters(), lr=1.0, momentum=0.9)
+        schedules = followed(rates.OneCycleLR(optimizer, 1.0, total_steps=TICKS))
+        used: list[float] = []
+        optimizer.register_step_pre_hook(
+            lambda stepped, *_, used=used: used.append(stepped.param_groups[0]["momentum"])
+        )
+        for tick in range(1, 5):
+            move(schedules, tick)
+            if by_hand is not None:
+                optimizer.param_groups[0]["momentum"] = by_hand
+            learn(model, optimizer)
+        found.append(used)
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 4
+
+
 def test_two_schedulers_of_one_optimizer_go_together() -> None:
     optimizer = optimizer_of()
     schedules = followed(rates.ExponentialLR(optimizer, 0.5))

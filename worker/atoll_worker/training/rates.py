@@ -14,7 +14,8 @@ A schedule is a torch scheduler or a function of the progress:
 - `ProgressSchedule` calls a function fn(progress from 0.0 to 1.0) -> factor of the initial rate.
 
 Both put the rate into the optimizer's groups again right before each of its steps, since a trainer
-may also have a schedule of its own, and that writes into the groups too.
+may also have a schedule of its own, and that writes into the groups too. A momentum is put there
+again only if one of our schedules moves it (OneCycleLR does): otherwise it is the script's own.
 """
 
 import inspect
@@ -32,7 +33,8 @@ from torch.utils.hooks import RemovableHandle
 from atoll_protos.errors import SpecError
 from atoll_worker.training.optimizers import unwrapped
 
-MOVED = ("lr", "momentum", "betas")  # what torch's schedulers write into a group
+RATE = "lr"
+MOVABLE = (RATE, "momentum", "betas")  # what torch's schedulers may write into a group
 
 Factor: TypeAlias = Callable[[float], float]
 Group: TypeAlias = dict[str, Any]
@@ -51,6 +53,7 @@ class Rates:
 
     optimizer: Optimizer
     values: list[Group] = field(default_factory=list)
+    moved: set[str] = field(default_factory=lambda: {RATE})
     hook: RemovableHandle = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,14 +64,27 @@ class Rates:
         """The groups as they are now are right."""
         groups = self.optimizer.param_groups
         self.values = [
-            {key: _copy(group[key]) for key in MOVED if key in group} for group in groups
+            {key: _copy(group[key]) for key in MOVABLE if key in group} for group in groups
         ]
+
+    def begin_move(self) -> None:
+        """Schedules are about to write."""
+        self.restore()
+        self.note()
+
+    def end_move(self) -> None:
+        """Schedules have written; what differs now is theirs from now on."""
+        before = self.values
+        self.note()
+        for old, new in zip(before, self.values, strict=True):
+            self.moved.update(key for key in old if key != RATE and old[key] != new[key])
 
     def restore(self, *_: object) -> None:
         """Put the noted values back; groups that were added since are left as they are."""
         for group, values in zip(self.optimizer.param_groups, self.values, strict=False):
             for key, value in values.items():
-                _put(group, key, value)
+                if key in self.moved:
+                    _put(group, key, value)
 
 
 class TickSchedule:
@@ -171,13 +187,13 @@ class Schedules:
             return
         self.tick = tick
         for each in self.rates:
-            each.restore()
+            each.begin_move()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*scheduler\.step\(\)` before", UserWarning)
             for item in self.items:
                 item.move_to(tick, progress)
         for each in self.rates:
-            each.note()
+            each.end_move()
 
     def close(self) -> None:
         """Leave schedulers and optimizers to others again."""
