@@ -59,6 +59,7 @@ class Env:
     OPERATOR_NAMESPACES: Final = "ATOLL_OPERATOR_NAMESPACES"
     OPERATOR_API_REQUESTS: Final = "ATOLL_OPERATOR_API_REQUESTS_PER_SECOND"
     OPERATOR_API_BURST: Final = "ATOLL_OPERATOR_API_BURST"
+    OPERATOR_LEASE: Final = "ATOLL_OPERATOR_LEASE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +258,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         roles=(Role.OPERATOR,),
         set_by=CHART,
         default="100",
+    ),
+    Variable(
+        name=Env.OPERATOR_LEASE,
+        meaning="NAMESPACE/NAME of the Lease that says which replica leads",
+        roles=(Role.OPERATOR,),
+        set_by=CHART,
+        default="default/atoll-operator",
     ),
 )
 BY_NAME: Final[Mapping[str, Variable]] = {variable.name: variable for variable in VARIABLES}

@@ -16,6 +16,7 @@ from unit.kube.cluster_values import children
 
 CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
+LEASE = "atoll-operator-lease"  # of the release's namespace
 Rendered = list[dict[str, Any]]
 
 
@@ -135,6 +136,7 @@ def test_the_operators_priority_is_a_value(helm: str) -> None:
         ("images.pullPolicy=Sometimes", "pullPolicy"),
         ("images.worker=", "worker"),
         ("namespaces={a_b}", "namespaces"),
+        ("replicas=two", "replicas"),
     ],
 )
 def test_bad_values_are_refused_by_name(helm: str, values: str, named: str) -> None:
@@ -156,6 +158,8 @@ def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -
     assert rights(wide) == {("", "nodes"): {"list", "watch"}}
     roles = {each["metadata"]["namespace"]: each for each in named(found, "Role", OPERATOR)}
     assert roles.keys() == {"one", "two", "kube-node-lease"}
+    (lease,) = named(found, "Role", LEASE)
+    assert lease["metadata"]["namespace"] == "atoll-system"
     (everywhere,) = named(template(helm), "ClusterRole", OPERATOR)
     for name in ("one", "two"):
         assert rights(roles[name]) == {
@@ -200,20 +204,56 @@ def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -
     assert not keys[0] & keys[1]
 
 
+def test_two_replicas_share_one_lease_which_alone_they_may_write(rendered: Rendered) -> None:
+    (deployment,) = of_kind(rendered, "Deployment")
+    spec = deployment["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["type"] == "RollingUpdate"
+    env = spec["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "ATOLL_OPERATOR_LEASE", "value": "atoll-system/atoll-operator"} in env
+    (role,) = named(rendered, "Role", LEASE)
+    named_one, any_one = role["rules"]
+    assert named_one["resourceNames"] == ["atoll-operator"]
+    assert set(named_one["verbs"]) == {"get", "patch"}
+    assert any_one["verbs"] == ["create"]
+    (binding,) = named(rendered, "RoleBinding", LEASE)
+    assert binding["metadata"]["namespace"] == "atoll-system"
+    (account,) = of_kind(rendered, "ServiceAccount")
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+
+
+def test_a_drain_evicts_one_replica_and_no_two_of_them_share_a_node(rendered: Rendered) -> None:
+    (budget,) = of_kind(rendered, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1  # of one replica too: a drain is never blocked
+    (deployment,) = of_kind(rendered, "Deployment")
+    pod = deployment["spec"]["template"]
+    anti = pod["spec"]["affinity"]["podAntiAffinity"]
+    (term,) = anti["preferredDuringSchedulingIgnoredDuringExecution"]
+    wanted = term["podAffinityTerm"]
+    assert wanted["topologyKey"] == "kubernetes.io/hostname"
+    for selector in (wanted["labelSelector"], budget["spec"]["selector"]):
+        assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_users_affinity_takes_the_place_of_the_charts(helm: str) -> None:
+    found = template(helm, "affinity.nodeAffinity.a=b", "replicas=1")
+    (deployment,) = of_kind(found, "Deployment")
+    assert deployment["spec"]["template"]["spec"]["affinity"] == {"nodeAffinity": {"a": "b"}}
+    assert deployment["spec"]["replicas"] == 1
+
+
 def test_the_extras_are_off_and_select_the_operators_pod_when_on(helm: str) -> None:
-    extras = {"PodDisruptionBudget", "NetworkPolicy", "Service", "PodMonitor"}
+    extras = {"NetworkPolicy", "Service", "PodMonitor"}
     assert not extras & {each["kind"] for each in template(helm)}
-    switches = ("podDisruptionBudget", "networkPolicy", "metrics.service", "metrics.podMonitor")
+    switches = ("networkPolicy", "metrics.service", "metrics.podMonitor")
     found = template(helm, *(f"{each}.enabled=true" for each in switches), "extraEnv[0].name=X")
     (deployment,) = of_kind(found, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-    (budget,) = of_kind(found, "PodDisruptionBudget")
-    assert budget["spec"]["maxUnavailable"] == 1  # one replica: a drain is never blocked
     (policy,) = of_kind(found, "NetworkPolicy")
     (service,) = of_kind(found, "Service")
     operator, shards = of_kind(found, "PodMonitor")
     for selector in (
-        budget["spec"]["selector"]["matchLabels"], policy["spec"]["podSelector"]["matchLabels"],
+        policy["spec"]["podSelector"]["matchLabels"],
         service["spec"]["selector"], operator["spec"]["selector"]["matchLabels"],
     ):  # fmt: skip
         assert selector.items() <= labels

@@ -1,17 +1,25 @@
-"""The chart on a cluster, as `helm install` leaves it."""
+"""The chart on a cluster, as `helm install` leaves it: two replicas, one of which leads."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, until
 
 CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 NAMESPACE = "atoll-system"
 RELEASE = "atoll"
 DEPLOYMENT = "deploy/atoll-operator"
+REPLICAS = 2
+SELECTOR = "app.kubernetes.io/name=atoll-operator"
+LEASE = "atoll-operator"
+LEADS_SECONDS_MAX = 90.0  # what is promised is 20 s; no test depends on how fast the machine is
 FORCE = "--force-conflicts"  # a test may have applied the CRD with kubectl
 OPERATOR_NODE = "c1-us-east-2"  # which no test cuts
 
@@ -46,18 +54,94 @@ class Installed:
         return done.stdout
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
-        where = f"/api/v1/namespaces/{NAMESPACE}/pods/{self.pod()}:8080/proxy/metrics"
+        """The sum of a metric over its labels and over all replicas."""
+        return sum(self._metric(pod, name) for pod in self.pods())
+
+    def _metric(self, pod: str, name: str) -> float:
+        where = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
         lines = self.kube("get", "--raw", where).splitlines()
         found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
-    def pod(self) -> str:
-        pods = json.loads(self.kube("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
-        return str(pods[0]["metadata"]["name"])
+    # ------------------------------------------------------------ replicas
 
-    def logs(self) -> str:
-        return self.kube("-n", NAMESPACE, "logs", DEPLOYMENT, "--tail=40")
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The replicas' pods by name, without those that are being deleted."""
+        found = self.kube.get("-n", NAMESPACE, "pods", "-l", SELECTOR)["items"]
+        return {
+            each["metadata"]["name"]: each
+            for each in found
+            if "deletionTimestamp" not in each["metadata"]
+        }
+
+    def ready(self) -> list[str]:
+        """Names of the pods that are Ready."""
+        return [name for name, each in self.pods().items() if _container(each).get("ready")]
+
+    def restarts(self) -> dict[str, int]:
+        """How often the container of each pod has been started again."""
+        return {name: _container(each).get("restartCount", 0) for name, each in self.pods().items()}
+
+    def lease(self) -> dict[str, Any]:
+        """The spec of the Lease; empty before the first leader."""
+        done = self.kube.attempt("-n", NAMESPACE, "get", "lease", LEASE, "-o", "json")
+        return dict(json.loads(done.stdout)["spec"]) if done.returncode == 0 else {}
+
+    def holder(self) -> str:
+        """The name of the process that leads: its pod's, and what tells it from a former one."""
+        return str(self.lease().get("holderIdentity") or "")
+
+    def leader(self) -> str:
+        """The pod that leads; waits until there is one."""
+        until("somebody leads", lambda: self._leads(self.holder()), LEADS_SECONDS_MAX)
+        return self.holder().rpartition("_")[0]
+
+    def _leads(self, holder: str) -> bool:
+        pod = holder.rpartition("_")[0]
+        if pod not in self.pods():
+            return False
+        where = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/readyz"
+        done = self.kube.attempt("get", "--raw", where)
+        if done.returncode:
+            return False
+        body = json.loads(done.stdout)
+        return bool(body["role"] == "leader" and body["leader"] == holder)
+
+    def another_leads(self, former: str) -> str:
+        """The holder that follows on a former one, once it leads."""
+
+        def follows() -> bool:
+            holder = self.holder()
+            return holder not in ("", former) and self._leads(holder)
+
+        until("another leads", follows, LEADS_SECONDS_MAX)
+        return self.holder()
+
+    def fresh(self) -> None:
+        """Replace all replicas: the kubelet starts a container again at once the first time."""
+        old = set(self.pods())
+        self.kube("-n", NAMESPACE, "delete", "pod", "--grace-period=0", "--force", *old)
+        until("other replicas", lambda: len(set(self.ready()) - old) == REPLICAS, 90)
+        self.leader()
+
+    def kill(self, pod: str) -> None:
+        """End the operator's process in a pod with SIGKILL."""
+        os.kill(self.process(pod), signal.SIGKILL)
+
+    def process(self, pod: str) -> int:
+        """The operator in a pod, as this machine sees it."""
+        uid = self.pods()[pod]["metadata"]["uid"]
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):  # it is no process, or has ended meanwhile
+                program = (entry / "cmdline").read_bytes()
+                if b"atoll-operator" in program and f"pod{uid}" in (entry / "cgroup").read_text():
+                    return int(entry.name)
+        raise AssertionError(f"no process of pod {pod}")
+
+
+def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    statuses = pod["status"].get("containerStatuses") or [{}]
+    return dict(statuses[0])
 
 
 def _settings(values: Mapping[str, str]) -> list[str]:

@@ -1,19 +1,16 @@
-"""The operator is killed with -9 in the middle of every kind of change, and all comes right."""
+"""The leader is killed with -9 in the middle of every kind of change, and all comes right."""
 
 import contextlib
 import json
-import os
 import select
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
 from cluster.conftest import LabCommand
-from cluster.installed import NAMESPACE, Installed
+from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job, manifest, pace
 
@@ -25,51 +22,21 @@ Killed = Callable[[str], AbstractContextManager[None]]
 
 @pytest.fixture
 def killed(lab: LabCommand, atoll: Installed, kube: Kubectl, namespace: str) -> Killed:
-    """Kill the operator's process as soon as something of a kind changes within the `with`."""
+    """Kill the leader's process as soon as something of a kind changes within the `with`."""
+    del lab
 
     @contextlib.contextmanager
     def upon(kind: str) -> Iterator[None]:
-        uid = _fresh_operator(atoll, kube)
+        atoll.fresh()
+        pod, holder = atoll.leader(), atoll.holder()
         with _first_change(kube, namespace, kind) as changed:
             yield
             changed()
-            os.kill(_process(uid), signal.SIGKILL)
-        until("the operator is back", lambda: _operator(kube)[1] == 1, 60)
+            atoll.kill(pod)
+        until("it is started again", lambda: atoll.restarts()[pod] == 1, 60)
+        atoll.another_leads(holder)
 
     return upon
-
-
-def _operator(kube: Kubectl) -> tuple[str, int, bool]:
-    """UID of the one operator's pod, its container's restarts, and whether it is Ready."""
-    pods = kube.get("-n", NAMESPACE, "pods")["items"]
-    found = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-    if len(found) != 1 or not found[0]["status"].get("containerStatuses"):
-        return "", -1, False
-    (container,) = found[0]["status"]["containerStatuses"]
-    return found[0]["metadata"]["uid"], container["restartCount"], container["ready"]
-
-
-def _fresh_operator(atoll: Installed, kube: Kubectl) -> str:
-    """A pod that has not died yet: the kubelet starts its container again without waiting."""
-    old, _, _ = _operator(kube)
-    kube("-n", NAMESPACE, "delete", "pod", atoll.pod(), "--grace-period=0", "--force")
-
-    def ready() -> bool:
-        uid, _, is_ready = _operator(kube)
-        return is_ready and uid != old
-
-    until("another operator", ready, 60)
-    return _operator(kube)[0]
-
-
-def _process(uid: str) -> int:
-    """The operator in the pod with this UID, as this machine sees it."""
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):  # it is no process, or has ended meanwhile
-            program = (entry / "cmdline").read_bytes()
-            if b"atoll-operator" in program and f"pod{uid}" in (entry / "cgroup").read_text():
-                return int(entry.name)
-    raise AssertionError(f"no process of pod {uid}")
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ What belongs here is everything that needs a cluster. What a manifest means belo
 `atoll_operator.api`, processes of one machine in `atoll_operator.local`; this package imports the
 former and never the latter. Read `reconcile` first, then `plan.planner`.
 
-    serve        the whole operator: watches, passes, probes
+    serve        the whole operator: watches, election, passes, probes
+    term         what a replica has while it leads
     reconcile    one pass: observe, plan, apply, report
     observe      phase 1: what the watches and the shards show becomes an Observation
     plan/        phase 2: every decision, pure
@@ -14,6 +15,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     report       phase 4: status and Events
     recorder     Events: one object for what happens again and again
     edges/       one module per outside world: kopf, API server, watches, shards, HTTP, clock
+    election     who leads: what the Lease means, pure
     cache        the API server's objects, as the watches show them
     memory       what is remembered of a job between two passes
     health       what the probes answer
@@ -25,7 +27,8 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
-Imports go downwards in this order: shards; serve, logs; reconcile; observe, apply, report; repair,
-trial; recorder; edges; memory, plan; objects; health, observation; cache; metrics, settings, names.
+Imports go downwards in this order: shards; serve, logs; term; reconcile; observe, apply, report;
+repair, trial; recorder; edges; memory, plan; objects; health, observation; cache, election;
+metrics, settings, names.
 `plan` imports no time, network or cluster (import-linter checks all of this).
 """

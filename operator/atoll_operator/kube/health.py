@@ -6,12 +6,15 @@ done nothing for WATCH_SECONDS_MAX, neither failed nor seen a sign of life. An A
 away, or that refuses, is nothing that a restart heals: the watches try again with back-off, so they
 do not hang, and the operator is not killed for it, however long it lasts.
 
-The readiness probe says whether the operator does its work: every collection has been listed, and
-none has been out of sight for BROKEN_SECONDS_MAX. Nothing is routed by it, so a failure does no
-harm: it is for `kubectl get pods`, `helm --wait` and alerts. An operator without jobs, in a cluster
-where nothing happens, is ready: bookmarks come each minute.
+The readiness probe says whether the operator does its work, or could take it over: every collection
+has been listed, and none has been out of sight for BROKEN_SECONDS_MAX of an API server that
+answers. Whether it answers is known from the election, which asks it every two seconds; where it
+does not, no replica is better than another, and nothing is wrong with this one. Nothing is routed
+by readiness: it is for `kubectl get pods`, `helm --wait`, budgets and alerts. A standby is ready,
+and so is an operator without jobs in a cluster where nothing happens: bookmarks come each minute.
 
-The body of both has every age: of the last pass, and by watch of its last sign of life.
+The body of both says whether this replica leads, which one does, and every age: of the last pass,
+of the last look at the Lease, and by watch of its last sign of life.
 """
 
 from collections.abc import Mapping
@@ -22,15 +25,27 @@ from atoll_operator.kube.cache import Sight
 PASS_SECONDS_MAX = 120.0
 WATCH_SECONDS_MAX = 180.0  # longer than silence, back-off and the deadline of a call together
 BROKEN_SECONDS_MAX = 60.0
+ELECTION_SECONDS_MAX = 60.0  # longer than a look at the Lease with the deadlines of its calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
     """How long ago what happened, in seconds; None: never yet."""
 
+    election: "ElectionAge"
     last_pass: float | None = None  # that succeeded
     passes: Mapping[str, float] = field(default_factory=dict)  # that run now: since when, by job
     watches: Mapping[str, "WatchAge"] = field(default_factory=dict)  # by path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionAge:
+    """This replica in the election, in seconds."""
+
+    leads: bool
+    holder: str  # who leads, as far as this replica knows; empty: nobody
+    tried: float  # since it last looked at the Lease, or tried to
+    answering: float | None  # for how long the API server has answered each look; None: it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,9 @@ class Health:
         return {
             "ok": self.ok,
             "problems": list(self.problems),
+            "role": "leader" if self.ages.election.leads else "standby",
+            "leader": self.ages.election.holder,
+            "leaseSeconds": round(self.ages.election.tried, 1),
             "lastPassSeconds": _rounded({"": self.ages.last_pass})[""],
             "runningPassSeconds": _rounded(self.ages.passes),
             "watchSeconds": _rounded(watches),
@@ -87,17 +105,19 @@ def live(ages: Ages) -> Health:
         for path, each in ages.watches.items()
         if each.tried > WATCH_SECONDS_MAX
     ]
+    if ages.election.tried > ELECTION_SECONDS_MAX:
+        hanging.append("the election hangs")
     return Health(problems=tuple(hanging), ages=ages)
 
 
 def ready(ages: Ages) -> Health:
     """Fails until everything is listed, and while something has been out of sight for long."""
-    problems = []
+    problems, answering = [], ages.election.answering or 0.0
     for path, each in ages.watches.items():
         why = f": {each.problem}" if each.problem else ""
         if not each.listed:
             problems.append(f"{path} is not listed yet{why}")
-        elif each.broken is not None and each.broken > BROKEN_SECONDS_MAX:
+        elif each.broken is not None and min(each.broken, answering) > BROKEN_SECONDS_MAX:
             problems.append(f"{path} cannot be watched{why}")
     return Health(problems=tuple(problems), ages=ages)
 

@@ -8,6 +8,8 @@
     atoll_operator_node_replacement_seconds         how soon its successor works
     atoll_operator_jobs_held                        above 0: a person has to decide (NodeLossHeld)
     atoll_operator_owner_words_total                SetOwner calls to registrars
+    atoll_operator_leader                           the sum over all replicas is 1, or nobody leads
+    atoll_operator_api_requests_total{verb,status}  429 and 5xx: the API server has too much to do
 
 Progress and health of a job are metrics of its shards, not of the operator.
 """
@@ -46,3 +48,14 @@ class Metrics:
         )  # fmt: skip
         self.held = Gauge(f"{name}_jobs_held", "Jobs with NodeLossHeld", registry=registry)
         self.owners = Counter(f"{name}_owner_words", "SetOwner calls made", registry=registry)
+        self.leader = Gauge(
+            f"{name}_leader", "1 while this replica leads, else 0", registry=registry
+        )
+        self.requests = Counter(
+            f"{name}_api_requests", "Requests to the API server; status 0: no answer came",
+            ["verb", "status"], registry=registry,
+        )  # fmt: skip
+
+    def request(self, verb: str, status: int) -> None:
+        """Count one request to the API server."""
+        self.requests.labels(verb, str(status)).inc()

@@ -26,6 +26,10 @@ tried again after 1 to 60 s, doubling with each failure and spread at random, so
 API server does not get all jobs at once. "Not found" and "conflict" are no failures: a delete
 carries a UID and means "be gone", and both answers say that it is.
 
+Where this replica of the operator no longer leads, each write is refused before it is sent
+(NotLeaderError, `edges.fence`). That is no failure of the pass: it ends where it is, and whoever
+leads then runs its own.
+
 What a pass remembers (`memory`) is a cache and the beginnings of silences. Losing it, as every
 restart does, delays an action and changes none. Objects are not remembered but cached, for all
 jobs together, and the answer to each write is in the cache when the next pass begins (`cache`).
@@ -43,8 +47,11 @@ or a taint. A job whose `spec.managedBy` names another controller is not touched
 import time
 from dataclasses import dataclass, field
 
+import structlog
+
 from atoll_operator.kube.apply import Applier, Outcome
 from atoll_operator.kube.cache import Key, manifest
+from atoll_operator.kube.edges.fence import NotLeaderError
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observation import Object
@@ -54,7 +61,10 @@ from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
 
 UNSEEN_SECONDS = 1.0  # between two passes while a watch is broken
+NOT_LEADER_SECONDS = 1.0  # for a leader that renews in time again; another one's queue ends
 UNASKED_SECONDS = 3.0  # the shards' answers come earlier, and bring a pass
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,10 +83,17 @@ class Reconciler:
         """One pass. Returns the seconds until the next one, None when only an event brings it."""
         try:
             with self.metrics.pass_seconds.time(), self.metrics.failures.count_exceptions():
-                again = await self._pass(key)
+                again = await self._pass_of_leader(key)
         finally:
             self.metrics.held.set(sum(memory.held for memory in self.memories.values()))
         return again
+
+    async def _pass_of_leader(self, key: Key) -> float | None:
+        try:
+            return await self._pass(key)
+        except NotLeaderError as error:
+            log.info("pass ended", namespace=key[0], job=key[1], reason=str(error))
+            return NOT_LEADER_SECONDS
 
     async def _pass(self, key: Key) -> float | None:
         try:

@@ -30,6 +30,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()  # empty: all
     api_requests_per_second: float = float(default(Env.OPERATOR_API_REQUESTS))
     api_burst: int = int(default(Env.OPERATOR_API_BURST))
+    lease: tuple[str, str] = ("default", "atoll-operator")  # namespace and name, of the election
 
     @property
     def spans_regions(self) -> bool:
@@ -56,6 +57,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         namespaces=_words(value(environment, Env.OPERATOR_NAMESPACES)),
         api_requests_per_second=_above_zero(environment, Env.OPERATOR_API_REQUESTS),
         api_burst=int(_above_zero(environment, Env.OPERATOR_API_BURST)),
+        lease=_namespace_and_name(environment, Env.OPERATOR_LEASE),
     )
 
 
@@ -68,6 +70,14 @@ def _above_zero(environment: Mapping[str, str], name: str) -> float:
     if not 0 < found < float("inf"):
         raise SpecError(name, f"is {text!r}", "give a number above 0")
     return found
+
+
+def _namespace_and_name(environment: Mapping[str, str], variable: str) -> tuple[str, str]:
+    text = value(environment, variable)
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise SpecError(variable, f"is {text!r}", "give NAMESPACE/NAME")
+    return namespace, name
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -122,18 +122,40 @@ class ApiServer:
     def _place(self, path: str) -> tuple[str, str, bool]:
         """The collection of the whole cluster, the name, and whether the path is of a status."""
         root, _, rest = path.partition("/namespaces/demo")
-        plural, name, *status = rest.strip("/").split("/")
+        plural, name, status = f"{rest.strip('/')}//".split("/")[:3]
         return f"{root}/{plural}", name, bool(status)
 
     async def _write(self, request: web.Request, path: str) -> web.Response:
         """Apply an object, or the status of one, to the collection of the whole cluster."""
         where, name, status = self._place(path)
         raw = await request.json()
+        name = name or raw["metadata"]["name"]
+        if refused := self._conditions(request, where, name, raw):
+            return refused
         if status:
             known = next(each for each in self.items[where] if each["metadata"]["name"] == name)
             raw = {**known, "status": raw["status"]}
         del raw["kind"]
         return web.json_response(self.put(where, name, **raw))
+
+    def _conditions(
+        self, request: web.Request, where: str, name: str, raw: dict[str, Any]
+    ) -> web.Response | None:
+        """Answer as a real one where an object is there already, is not, or is another version."""
+        known = [each for each in self.items[where] if each["metadata"]["name"] == name]
+        problem = 0
+        if request.method == "POST" and known:
+            problem = 409
+        if request.content_type == "application/merge-patch+json":
+            version = raw["metadata"].get("resourceVersion")
+            if not known:
+                problem = 404
+            elif version not in (None, known[0]["metadata"]["resourceVersion"]):
+                problem = 409
+        if not problem:
+            return None
+        body = {"kind": "Status", "code": problem, "message": name}
+        return web.json_response(body, status=problem)
 
     def _page(self, request: web.Request, path: str) -> web.Response:
         first = int(request.query.get("continue", "0"))

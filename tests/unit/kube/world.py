@@ -24,7 +24,7 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.serve import reconciler
+from atoll_operator.kube.term import reconciler
 from atoll_protos.names import Label
 from unit.kube.cluster_values import MANIFEST, SETTINGS
 

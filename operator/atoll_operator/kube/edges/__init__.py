@@ -5,6 +5,8 @@
     reflector  one collection, followed for ever by list and watch
     watches    which collections are followed, and who is told of a change
     syncers    shards: Status and SetOwner over gRPC
+    lease      the Lease: which replica leads
+    fence      the clock that stands before every write
     limiter    the operator's own limit on requests to the API server
     polls      the clock of the shards: who is asked when
     http       probes and Prometheus
@@ -12,5 +14,6 @@
 
 kopf is imported in `jobs` alone, `kubernetes` in `api`, grpc in `syncers`, aiohttp's server in
 `http`. Modules here may import `memory`, `plan` and what lies below them, and not each other's
-worlds, except that `jobs`, `reflector` and `watches` use `api`, and `polls` uses `syncers`.
+worlds, except that `jobs`, `reflector`, `watches` and `lease` use `api`, `polls` uses `syncers`,
+and `api`, `syncers` and `lease` use `fence`.
 """

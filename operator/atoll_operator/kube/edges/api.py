@@ -11,6 +11,9 @@ is judged next is never older than what was just written. The two reads of singl
 ask the API server past the cache: they are for the last look before a step that cannot be taken
 back, and a quiet job costs none.
 
+While this replica of the operator does not lead, every request but a read raises NotLeaderError
+before it is sent (`fence`). The Lease of the election itself is read and written by `lease` alone.
+
 Errors of the API server become `ApiError` with its HTTP status; NotFound and Conflict have classes
 of their own, because callers treat them as answers. Errors of the network (aiohttp's, timeouts)
 pass through: they end the pass, which is tried again. Nothing is retried here; an answer that says
@@ -18,7 +21,7 @@ when to come again (429, 503) carries it in `ApiError.retry_after_seconds`.
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +32,7 @@ from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.cache import Cache, Object
+from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import (
     CHILDREN_MANAGER,
@@ -42,6 +46,7 @@ from atoll_operator.kube.names import (
 
 CALL_SECONDS_MAX = 20.0  # of any call but a watch
 APPLY = "application/apply-patch+yaml"
+JSON, MERGE = "application/json", "application/merge-patch+json"
 KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
@@ -59,6 +64,7 @@ TOO_MANY_REQUESTS, INTERNAL_ERROR = 429, 500
 BEGUN = "BEGUN"  # type of the first event that `watch` yields: the API server has taken it
 
 Query = Sequence[tuple[str, str]]
+Count = Callable[[str, int], None]
 
 log = structlog.get_logger()
 
@@ -106,6 +112,11 @@ def events_path(namespace: str, name: str = "") -> str:
     return _path(("api", "v1"), namespace, ("events", name))
 
 
+def lease_path(namespace: str, name: str = "") -> str:
+    """The URL path of one Lease, or of all of a namespace."""
+    return _path(("apis", "coordination.k8s.io", "v1"), namespace, ("leases", name))
+
+
 def _path(root: Sequence[str], namespace: str, rest: Sequence[str]) -> str:
     words = (*root, *(("namespaces", namespace) if namespace else ()), *rest)
     return "/" + "/".join(word for word in words if word)
@@ -121,11 +132,16 @@ class Page:
 
 @dataclass(slots=True, kw_only=True)
 class Api:
-    """One connection pool, and the cache that the answers to its writes go into."""
+    """One connection pool, and the cache that the answers to its writes go into.
+
+    Without a fence everything may be written: for a person's commands, and for tests.
+    """
 
     client: Any
     dynamic: Any
     limiter: Limiter
+    fence: Fence | None = None
+    counts: Count = lambda verb, status: None  # told of each answer; status 0: there was none
     cache: Cache = field(default_factory=Cache)
 
     async def close(self) -> None:
@@ -139,7 +155,7 @@ class Api:
         *,
         body: Mapping[str, Any] | None = None,
         query: Query = (),
-        content_type: str = "application/json",
+        content_type: str = JSON,
         seconds: float = CALL_SECONDS_MAX,
     ) -> Object:
         """Send one request, when its turn has come, and read its JSON answer; raises ApiError."""
@@ -156,9 +172,15 @@ class Api:
         query: Query,
         content_type: str,
         seconds: float,
+        *,
+        fenced: bool = True,
     ) -> Any:
+        if fenced and method != "get" and self.fence is not None:
+            seconds = min(seconds, self.fence.check())
+        verb = "watch" if ("watch", "true") in query else method
+        status = 0
         try:
-            return await self.dynamic.request(
+            response = await self.dynamic.request(
                 method,
                 where,
                 body=body,
@@ -167,9 +189,31 @@ class Api:
                 serialize=False,
                 _request_timeout=seconds,
             )
+            status = response.status
         except DynamicApiError as error:
+            status = error.status
             kind = {404: NotFoundError, 409: ConflictError}.get(error.status, ApiError)
             raise kind(error.status, _message(error), _retry_after(error)) from error
+        finally:
+            self.counts(verb, status)
+        return response
+
+    async def lease(
+        self, method: str, where: str, *, body: Mapping[str, Any] | None = None, seconds: float
+    ) -> Object | None:
+        """Read (None: there is none) or write the Lease of the election, out of turn.
+
+        A merge patch that names a resource version is a write of that version, else ConflictError.
+        """
+        kind = MERGE if method == "patch" else JSON
+        try:
+            response = await self._send(method, where, body, (), kind, seconds, fenced=False)
+        except NotFoundError:
+            if method == "get":
+                return None
+            raise
+        found: Object = json.loads(await response.read())
+        return found
 
     async def get(self, where: str) -> Object | None:
         """The object at a path, None when it does not exist."""
@@ -223,7 +267,7 @@ class Api:
         """Let the API server check a pod as its controller would create it; raises ApiError."""
         where = path("Pod", pod["metadata"]["namespace"])
         query = [("dryRun", "All")]
-        response = await self._send("post", where, pod, query, "application/json", CALL_SECONDS_MAX)
+        response = await self._send("post", where, pod, query, JSON, CALL_SECONDS_MAX)
         await response.read()
 
     async def apply_status(
@@ -294,7 +338,7 @@ class Api:
             ("timeoutSeconds", str(seconds)),
         ]
         query += which
-        response = await self._send("get", where, None, query, "application/json", seconds + 30.0)
+        response = await self._send("get", where, None, query, JSON, seconds + 30.0)
         rest = b""
         try:
             yield {"type": BEGUN, "object": {}}
@@ -334,7 +378,13 @@ def _is_left(answer: Mapping[str, Any]) -> bool:
     )
 
 
-async def connect(limiter: Limiter, kubeconfig: str | None = None) -> Api:
+async def connect(
+    limiter: Limiter,
+    kubeconfig: str | None = None,
+    *,
+    fence: Fence | None = None,
+    counts: Count = lambda verb, status: None,
+) -> Api:
     """Connect with the pod's service account; outside of a cluster with this file or KUBECONFIG."""
     settings = client.Configuration()
     try:
@@ -344,4 +394,10 @@ async def connect(limiter: Limiter, kubeconfig: str | None = None) -> Api:
     settings.connection_pool_maxsize = 0  # no limit: each watch holds a connection
     connection = client.ApiClient(settings)
     connection.user_agent = COMPONENT  # in the API server's audit log and metrics
-    return Api(client=connection, dynamic=DynamicClient(connection), limiter=limiter)
+    return Api(
+        client=connection,
+        dynamic=DynamicClient(connection),
+        limiter=limiter,
+        fence=fence,
+        counts=counts,
+    )

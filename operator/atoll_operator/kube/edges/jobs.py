@@ -86,7 +86,7 @@ class Jobs:
         while True:
             begun_at = time.monotonic()
             try:
-                await self._list()
+                await self.list_now()
                 await self._watch()
             except (KopfEndedError, *ERRORS) as error:
                 text = str(error) or type(error).__name__
@@ -113,7 +113,13 @@ class Jobs:
                 each.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
 
-    async def _list(self) -> None:
+    @property
+    def is_broken(self) -> bool:
+        """Whether the jobs cannot be seen now, or were never listed."""
+        return any(each.broken_at is not None or not each.listed for each in self.sights.values())
+
+    async def list_now(self) -> None:
+        """List beside kopf's watch, which goes on."""
         for namespace in self.namespaces or [""]:
             where, items, version = jobs_path(namespace), [], ""
             async for page in self.api.pages(where, (), PAGE_OBJECTS):
@@ -132,7 +138,7 @@ class Jobs:
                     await self.wants_list.wait()
             await asyncio.sleep(SETTLING_SECONDS)
             self.wants_list.clear()
-            await self._list()
+            await self.list_now()
 
     def _take(self, kind: str | None, raw: Object) -> None:
         """Take in an event of kopf's; no kind: kopf has listed."""

@@ -78,7 +78,7 @@ class Queue:
         self.failures.pop(key, None)
 
     async def run(self) -> None:
-        """Run passes until cancelled."""
+        """Run passes until cancelled; then those that run are cancelled too, and awaited."""
         tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -95,6 +95,7 @@ class Queue:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ready(self, now: float) -> list[Key]:
         ready = [k for k, at in self.due.items() if at <= now and k not in self.running]

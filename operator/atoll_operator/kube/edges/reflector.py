@@ -6,7 +6,7 @@ API server ends each watch after some minutes and the next begins where it ended
 What may go wrong, and what is done:
 
     a watch cannot be begun, or breaks (network, 5xx, 429)     watch again from the last version
-    the API server does not take a watch in that time          the same: the connection is dead
+    the API server does not take one in BEGIN_SECONDS_MAX      the same: the connection is dead
     a watch is silent for longer than its collection may be    the next one begins at once, on a
                                                                connection of its own
     its version is too old (410), 403, 404, any other refusal  list again: objects may have been
@@ -46,6 +46,7 @@ from atoll_operator.kube.edges.api import BEGUN, Api, ApiError, Query
 WATCH_SECONDS = (240, 360)  # after which the API server ends a watch; spread at random
 SILENT_SECONDS_MAX = 75.0  # bookmarks come each minute
 LEASE_SILENT_SECONDS_MAX = 25.0
+BEGIN_SECONDS_MAX = 20.0  # in which the API server takes a watch
 RETRY_SECONDS = (1.0, 30.0)  # first, and at most
 PAGE_OBJECTS = 200
 ERRORS = (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError)
@@ -94,7 +95,13 @@ class Reflector:
             except ERRORS as error:
                 await self._failed(error)
 
-    async def _list(self) -> None:
+    @property
+    def is_broken(self) -> bool:
+        """Whether the collection cannot be seen now, or was never listed."""
+        return self.sight.broken_at is not None or not self.sight.listed
+
+    async def list_now(self) -> str:
+        """List beside the watch, which goes on; the version of the list."""
         found: list[Any] = []
         version = ""
         async for page in self.api.pages(self.source.path, self.source.query, PAGE_OBJECTS):
@@ -102,7 +109,11 @@ class Reflector:
             version = page.version
             self.sight.tried_at = time.monotonic()
         self.source.listed(found, int(version))
-        self.sight.listed, self.version, self.failures = True, version, 0
+        return version
+
+    async def _list(self) -> None:
+        self.version, self.failures = await self.list_now(), 0
+        self.sight.listed = True
         self.listed.set()
         self._works()
 
@@ -115,7 +126,9 @@ class Reflector:
         async with contextlib.aclosing(events):
             while True:
                 try:
-                    async with asyncio.timeout(source.silent_seconds_max()):
+                    silence = source.silent_seconds_max()
+                    patience = silence if begun else min(silence, BEGIN_SECONDS_MAX)
+                    async with asyncio.timeout(patience):
                         event = await anext(events, None)
                 except TimeoutError:
                     if not begun:

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.edges.fence import Fence
 from atoll_protos.channels import control_options
 from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
 
@@ -25,6 +26,7 @@ CALL_SECONDS_MAX = 2.0
 class Syncers:
     """One channel per address."""
 
+    fence: Fence | None = None  # before every word; None: for tests
     channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     async def close(self) -> None:
@@ -65,8 +67,10 @@ class Syncers:
 
         `word` is the number of the slot's last word (see `plan.sessions`). Returns the slot's last
         word afterwards: word + 1 if this one was taken, another number if it was refused, None
-        when the registrar does not answer.
+        when the registrar does not answer. Raises NotLeaderError.
         """
+        if self.fence is not None:
+            self.fence.check()
         stub: Any = RegistrarStub(self._channel(address))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)
         try:

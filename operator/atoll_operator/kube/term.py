@@ -1,0 +1,148 @@
+"""What a replica has only while it leads: passes, and the shards' answers.
+
+    election: leads ──> Term: fresh lists, then the queue ──> election: leads no more, or the end
+                              │                                        │
+                              passes, words, polls                     cancelled and awaited
+
+A term has memories, channels and a queue of its own, and they end with it. What a former term has
+seen begin, a silence or a refusal, may have ended while another replica led; to forget it only
+delays an action (`memory`). What the watches keep is not the term's: a standby has it too.
+
+The watches of a standby may be behind by an event, or by a minute if their connection has died
+without a word. What the former leader has just done must not be judged as if it had not happened: a
+pod that it has replaced is not to be replaced again. So a term begins with a list of the jobs and
+of everything that they are made of. Nodes and Leases are not listed again: nobody here writes them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from atoll_operator.kube.apply import Applier
+from atoll_operator.kube.cache import Key
+from atoll_operator.kube.edges import api
+from atoll_operator.kube.edges.jobs import Jobs
+from atoll_operator.kube.edges.lease import Election
+from atoll_operator.kube.edges.polls import Polls
+from atoll_operator.kube.edges.queue import Queue
+from atoll_operator.kube.edges.reflector import ERRORS, Reflector
+from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observe import Observer
+from atoll_operator.kube.reconcile import Reconciler
+from atoll_operator.kube.recorder import Recorder
+from atoll_operator.kube.repair import Repair
+from atoll_operator.kube.report import StatusWriter
+from atoll_operator.kube.settings import Settings
+
+FIRST_LISTS_SECONDS_MAX = 10.0
+LIST_AGAIN_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+Followed = Sequence[Reflector | Jobs]
+
+
+def reconciler(
+    server: api.Api,
+    syncers: Syncers,
+    polls: Polls,
+    nodes: Nodes,
+    settings: Settings,
+    metrics: Metrics,
+) -> Reconciler:
+    """The phases of a pass, put together."""
+    recorder = Recorder(api=server, metrics=metrics)
+    repair = Repair(api=server, syncers=syncers, metrics=metrics, recorder=recorder)
+    return Reconciler(
+        settings=settings,
+        metrics=metrics,
+        observer=Observer(cache=server.cache, polls=polls, nodes=nodes, settings=settings),
+        applier=Applier(api=server, metrics=metrics, repair=repair),
+        writer=StatusWriter(api=server, metrics=metrics, recorder=recorder),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Term:
+    """One time of leading."""
+
+    queue: Queue
+    passes: Reconciler
+    polls: Polls
+    syncers: Syncers
+
+    async def run(self, follow: Followed, made_of: Followed) -> None:
+        """Until cancelled, and until all passes have ended.
+
+        It begins when everything has been listed once, or after FIRST_LISTS_SECONDS_MAX: then a
+        job whose objects cannot be listed at least says so.
+        """
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LISTS_SECONDS_MAX):
+                    for each in follow:
+                        await each.listed.wait()
+            await asyncio.gather(*(fresh(each) for each in made_of))
+            for raw in self.passes.observer.cache.jobs(""):
+                self.queue.add((raw["metadata"]["namespace"], raw["metadata"]["name"]))
+            await self.queue.run()
+        finally:
+            await self.polls.close()
+            await self.syncers.close()
+            self.passes.metrics.held.set(0)
+
+
+async def fresh(each: Reflector | Jobs) -> None:
+    """List a collection now; without it where its watch is broken, because then no pass judges."""
+    while not each.is_broken:
+        try:
+            await each.list_now()
+        except ERRORS as error:
+            log.warning("list failed", error=str(error) or type(error).__name__)
+            await asyncio.sleep(LIST_AGAIN_SECONDS)
+        else:
+            return
+
+
+@dataclass(slots=True, kw_only=True)
+class Terms:
+    """A term after the other, as the election says; between two of them nothing is done."""
+
+    election: Election
+    begin: Callable[[], Term]
+    now: Term | None = None
+
+    def ask(self, key: Key) -> None:
+        """Ask for a pass; a standby forgets it, because a term begins with all jobs."""
+        if self.now is not None:
+            self.now.queue.add(key)
+
+    def edited(self, key: Key) -> None:
+        """Note that a job was edited: what failed before may be fixed."""
+        if self.now is not None:
+            self.now.queue.lift(key)
+
+    async def run(self, follow: Followed, made_of: Followed) -> None:
+        """Until cancelled; raises what ends a term but for the election."""
+        while True:
+            await self.election.leads.wait()
+            self.now = self.begin()
+            parts = [
+                asyncio.create_task(self.now.run(follow, made_of)),
+                asyncio.create_task(self.election.stands_by.wait()),
+            ]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                if parts[0].done():
+                    parts[0].result()
+                    raise RuntimeError("the passes have ended by themselves")
+            finally:
+                self.now = None
+                for each in parts:
+                    each.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)

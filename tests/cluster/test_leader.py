@@ -1,0 +1,143 @@
+"""Two replicas of the operator: one leads at a time, and jobs see nothing of a change of leader."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster.conftest import LabCommand
+from cluster.installed import DEPLOYMENT, NAMESPACE, REPLICAS, Installed
+from cluster.kubectl import Kubectl, until
+from cluster.training import Job, pass_seconds
+
+pytestmark = pytest.mark.timeout(900)
+
+LEASE_SECONDS = 15
+ACTS_SECONDS_MAX = 90.0
+REPLACED_SECONDS_MAX = 150.0
+REGIONS = {"us-east": 1, "eu-west": 1}
+
+Train = Callable[..., Job]
+
+
+@pytest.fixture
+def replicas(atoll: Installed, lab: LabCommand) -> Iterator[Installed]:
+    """Two that have never been started again, so that the kubelet does not let them wait."""
+    del lab
+    atoll.fresh()
+    yield atoll
+    until("both are ready", lambda: len(atoll.ready()) == REPLICAS, ACTS_SECONDS_MAX)
+
+
+def _acts(job: Job) -> None:
+    """Whoever leads makes what the job asks for: another learner, and takes it back."""
+    job.patch(regions=[{"name": "us-east", "learners": 1}, {"name": "eu-west", "learners": 2}])
+    until("a new learner", lambda: len(job.pods("learner")) == len(REGIONS) + 1, ACTS_SECONDS_MAX)
+    job.patch(regions=[{"name": name, "learners": 1} for name in REGIONS])
+    until("it has left", lambda: len(job.pods("learner")) == len(REGIONS), ACTS_SECONDS_MAX)
+
+
+def _lives(job: Job) -> dict[str, tuple[str, int]]:
+    """Every pod's UID, and how often its containers have been started again."""
+    return {
+        name: (
+            pod["metadata"]["uid"],
+            sum(each["restartCount"] for each in pod["status"].get("containerStatuses", [])),
+        )
+        for name, pod in job.pods().items()
+    }
+
+
+def test_a_leader_that_is_killed_is_followed_and_jobs_see_nothing(
+    replicas: Installed, train: Train
+) -> None:
+    job = train("killed", REGIONS)
+    before, lives = replicas.lease(), _lives(job)
+    killed, holder = replicas.leader(), replicas.holder()
+    assert before["leaseDurationSeconds"] == LEASE_SECONDS
+    replicas.kill(killed)
+    follower = replicas.another_leads(holder)
+    after = replicas.lease()
+    assert after["leaseTransitions"] == before["leaseTransitions"] + 1
+    assert after["acquireTime"] > before["renewTime"]
+    assert follower.rpartition("_")[0] in replicas.pods()
+    until("one leads", lambda: replicas.metric("atoll_operator_leader") == 1, 30)
+    _acts(job)
+    assert _lives(job).items() >= lives.items()
+
+
+@pytest.mark.long
+def test_both_replicas_killed_at_once_come_back_and_one_of_them_leads(
+    replicas: Installed, train: Train
+) -> None:
+    job = train("both", REGIONS)
+    lives, holder, pods = _lives(job), replicas.holder(), list(replicas.pods())
+    for pod in pods:
+        replicas.kill(pod)
+    replicas.another_leads(holder)
+    until("both are ready", lambda: sorted(replicas.ready()) == sorted(pods), 90)
+    assert set(replicas.restarts().values()) == {1}
+    assert replicas.metric("atoll_operator_leader") == 1
+    _acts(job)
+    assert _lives(job).items() >= lives.items()
+
+
+@pytest.mark.long
+def test_a_leader_that_is_stopped_and_goes_on_after_its_lease_was_taken_changes_nothing(
+    replicas: Installed, train: Train
+) -> None:
+    job = train("stopped", REGIONS)
+    former, holder = replicas.leader(), replicas.holder()
+    process = replicas.process(former)
+    os.kill(process, signal.SIGSTOP)
+    try:
+        follower = replicas.another_leads(holder)
+        job.patch(regions=[{"name": "us-east", "learners": 1}, {"name": "eu-west", "learners": 2}])
+        until("a new learner", lambda: len(job.pods("learner")) == 3, ACTS_SECONDS_MAX)
+        job.trains(3)
+        lives = _lives(job)
+    finally:
+        os.kill(process, signal.SIGCONT)
+    until("both are ready", lambda: len(replicas.ready()) == REPLICAS, 90)
+    pass_seconds(2 * LEASE_SECONDS)
+    assert replicas.holder() == follower
+    assert replicas.process(former) == process  # it stands by, in the same process
+    assert replicas.metric("atoll_operator_leader") == 1
+    assert _lives(job) == lives
+
+
+def test_an_upgrade_during_training_restarts_nothing_and_hands_over_at_once(
+    replicas: Installed, train: Train, kube: Kubectl
+) -> None:
+    job = train("upgraded", REGIONS)
+    lives, holder = _lives(job), replicas.holder()
+    kube("-n", NAMESPACE, "rollout", "restart", DEPLOYMENT)
+    kube("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=180s")
+    replicas.another_leads(holder)
+    until("the old ones have left", lambda: len(replicas.pods()) == REPLICAS, 90)
+    assert _lives(job) == lives
+    _acts(job)
+    assert _lives(job).items() >= lives.items()
+
+
+@pytest.mark.long
+def test_a_node_that_is_lost_while_nobody_leads_is_handled_once(
+    replicas: Installed, train: Train, cut: Callable[..., None]
+) -> None:
+    job = train("alone", REGIONS)
+    pod, lives = "alone-eu-west-0", _lives(job)
+    node, holder, leader = job.node_of(pod), replicas.holder(), replicas.leader()
+    cut(node, how="power")
+    replicas.kill(leader)
+    replicas.another_leads(holder)
+    until("replaced", lambda: job.node_of(pod) not in ("", node), REPLACED_SECONDS_MAX)
+    job.trains(2)
+    new = job.uids()[pod]
+    pass_seconds(2 * LEASE_SECONDS)
+    assert job.uids()[pod] == new
+    assert new != lives.pop(pod)[0]
+    assert _lives(job).items() >= lives.items()
+    (eu_west,) = (each for each in job.get()["status"]["regions"] if each["name"] == "eu-west")
+    assert eu_west["replaced"] == 1
+    assert replicas.metric("atoll_operator_node_replacements_total") == 1
