@@ -142,7 +142,7 @@ class Terms:
                     parts[0].result()
                     raise RuntimeError("the passes have ended by themselves")
             finally:
-                self.now = None
                 for each in parts:
                     each.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
+                self.now = None

@@ -204,11 +204,30 @@ def test_a_watch_that_the_api_server_does_not_take_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with following(tmp_path, monkeypatch, silent_seconds_max=0.2) as world:
+        monkeypatch.setattr(reflector, "BEGIN_SECONDS_MAX", 0.2)  # long before its silence is
+        async with following(tmp_path, monkeypatch) as world:
             world.server.silent = True
+            world.server.end_watches(POD_PATH)
             await until(lambda: world.sight.broken_at is not None)
             world.server.silent = False
             await until(lambda: world.sight.broken_at is None)
+
+    asyncio.run(scenario())
+
+
+def test_a_list_beside_the_watch_shows_what_the_watch_has_not_shown_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with following(tmp_path, monkeypatch) as world:
+            server = world.server
+            server.items[POD_PATH].pop()  # a deletion that comes late
+            await world.reflector.list_now()
+            assert world.lists[-1] == ["p0", "p1", "p2", "p3"]
+            server.put(POD_PATH, "p9", said="later")
+            await until(lambda: "p9" in world.known)
+            assert server.count("WATCH", POD_PATH) == 1  # it has gone on
+            assert not world.reflector.is_broken
 
     asyncio.run(scenario())
 
