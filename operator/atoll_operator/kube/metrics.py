@@ -55,7 +55,3 @@ class Metrics:
             f"{name}_api_requests", "Requests to the API server; status 0: no answer came",
             ["verb", "status"], registry=registry,
         )  # fmt: skip
-
-    def request(self, verb: str, status: int) -> None:
-        """Count one request to the API server."""
-        self.requests.labels(verb, str(status)).inc()

@@ -87,7 +87,11 @@ async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     limiter = Limiter(per_second=settings.api_requests_per_second, burst=settings.api_burst)
     fence, metrics, nodes = Fence(), Metrics(), Nodes(region_label=settings.region_label)
-    server = await api.connect(limiter, fence=fence, counts=metrics.request)
+
+    def counts(verb: str, status: int) -> None:
+        metrics.requests.labels(verb, str(status)).inc()
+
+    server = await api.connect(limiter, fence=fence, counts=counts)
     namespace, name = settings.lease
     election = Election(
         api=server, fence=fence, namespace=namespace, name=name, gauge=metrics.leader
