@@ -161,6 +161,12 @@ def test_what_is_no_file_is_refused_at_once_with_a_remedy(wrong: object) -> None
         made(Model(), wrong)
 
 
+def test_a_file_that_has_a_name_of_weights_is_refused_and_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.bin").write_bytes(b"words")
+    with pytest.raises(SpecError, match=r"tokenizer\.bin"):
+        made(Model(), tmp_path / "tokenizer.bin")
+
+
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../b", "model.safetensors", ".hidden", "x.tmp"])
 def test_a_file_never_leaves_the_export_or_takes_the_place_of_weights(path: str) -> None:
     with pytest.raises(SpecError):

@@ -113,6 +113,7 @@ def _save(each: object, folder: Path) -> None:
     """One of `export_files`. Raises SpecError."""
     if isinstance(each, str | Path):
         path = Path(each)
+        check_file(path.name)  # `_read` would leave out what has a name of weights
         try:
             (folder / path.name).write_bytes(path.read_bytes())
         except OSError as error:
