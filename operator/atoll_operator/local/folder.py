@@ -24,7 +24,7 @@ from atoll_protos.errors import SpecError
 LOCK_FILE = "run.lock"
 STATUS_FILE = "status.json"
 STATUS_SECONDS_MAX = 15.0  # so old a status is believed where nothing is known of its writer
-TRIES, TRY_SECONDS = 10, 0.05  # `is_run` holds the lock for a moment
+TRIES, TRY_SECONDS = 10, 0.05
 
 
 class UnsupportedError(Exception):
@@ -81,6 +81,8 @@ def read_status(out: Path) -> Status:
 
 
 def _acquire(lock: int, out: Path) -> None:
+    # A reader holds the lock for a moment, since flock has no way to ask for its state (`is_run`).
+    # So it is tried again for half a second; waiting for it would be waiting for another run's end.
     for _ in range(TRIES):
         if _locked(lock, fcntl.LOCK_EX):
             return

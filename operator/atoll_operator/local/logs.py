@@ -13,7 +13,7 @@ from pathlib import Path
 from atoll_operator.local.folder import is_run
 from atoll_protos.errors import SpecError
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.2  # files of all kinds of file systems can be looked at, few can tell of a change
 
 
 def holds_run(out: Path) -> bool:
@@ -45,7 +45,7 @@ def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterato
         if not alive:
             for name, file in files.items():
                 if file.rest:
-                    yield name, file.rest
+                    yield name, text_of(file.rest)
             return
         if not found:
             time.sleep(LOOK_SECONDS)
@@ -53,11 +53,14 @@ def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterato
 
 @dataclass(slots=True)
 class Growing:
-    """A file to which others append; `rest` is the begun line at its end."""
+    """A file to which others append; `rest` is the begun line at its end.
+
+    It is kept as bytes, since the end of what is there may lie within a character.
+    """
 
     path: Path
     position: int = 0
-    rest: str = ""
+    rest: bytes = b""
 
     def read(self) -> Iterator[str]:
         """The whole lines that have come since the last time."""
@@ -65,10 +68,15 @@ class Growing:
             file.seek(self.position)
             for raw in file:
                 self.position += len(raw)
-                text = self.rest + raw.decode("utf-8", errors="replace")
-                self.rest = "" if text.endswith("\n") else text
+                line = self.rest + raw
+                self.rest = b"" if line.endswith(b"\n") else line
                 if not self.rest:
-                    yield text.removesuffix("\n").removesuffix("\r")
+                    yield text_of(line)
+
+
+def text_of(line: bytes) -> str:
+    """A line without its end."""
+    return line.decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
 
 
 def processes_of(out: Path) -> list[str]:

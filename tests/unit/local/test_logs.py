@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from atoll_operator import cli
 from atoll_operator.local import folder
-from atoll_operator.local.logs import lines
+from atoll_operator.local.logs import Growing, lines
 from atoll_protos.errors import SpecError
 
 ROWS = """[{"role": "shard", "shard": 0}, {"role": "learner", "slot": "us-0"},
@@ -50,6 +50,16 @@ def test_a_process_that_is_none_is_named_with_those_that_there_are(out: Path) ->
 def test_the_last_words_are_shown_also_without_the_end_of_their_line(out: Path) -> None:
     write(out, "us-0", "half a line")
     assert list(lines(out, "us-0", tail=None, follow=False))[-1] == ("us-0", "half a line")
+
+
+def test_a_character_that_is_cut_in_two_when_it_is_looked_at_is_shown_whole(tmp_path: Path) -> None:
+    path = tmp_path / "us-0.log"
+    text = "Größe\n".encode()
+    path.write_bytes(text[:3])  # ends in the middle of a letter
+    file = Growing(path)
+    assert list(file.read()) == []
+    path.write_bytes(text)
+    assert list(file.read()) == ["Größe"]
 
 
 def test_following_goes_on_through_a_restart_and_ends_with_the_run(out: Path) -> None:
