@@ -22,6 +22,7 @@ from atoll_protos.errors import SpecError
 
 Document = dict[str, Any]
 
+NAME_CHARACTERS_MAX = 30  # of a script's job: names of objects join it to those of regions
 REGION = "local"  # of a script's learners when no regions are named
 HEADER = "# What `atoll run` has trained in this folder"
 NOTES = """
@@ -57,7 +58,7 @@ def of_script(
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": re.sub("[^a-z0-9]+", "-", script.stem.lower()).strip("-") or "script"},
+        "metadata": {"name": _name(script)},
         "spec": {
             "steps": steps,
             "learner": {
@@ -135,6 +136,12 @@ def default_out(name: str, now: float) -> Path:
         folder = folder.with_name(f"{name}-{moment}-{number}")
         number += 1
     return folder
+
+
+def _name(script: Path) -> str:
+    """The name of a script's job."""
+    name = re.sub("[^a-z0-9]+", "-", script.stem.lower()).strip("-")
+    return name[:NAME_CHARACTERS_MAX].strip("-") or "script"
 
 
 def _learner(spec: Document) -> Document:

@@ -52,7 +52,7 @@ def read_lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
         return []
     with path.open("rb") as file:
         file.seek(start)
-        text = file.read().decode("utf-8")
+        text = file.read().decode("utf-8", errors="replace")
     lines = []
     for line in text.splitlines():
         try:

@@ -71,6 +71,7 @@ BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STOP_SECONDS = 8.0
 FINISHED_SECONDS = 2.0  # for the job to be final too, after a learner that says that it is
 LOG_BYTES = 64 * 1024  # of the end of a log that are read for the last words
+TELEMETRY_BYTES = 1 << 20  # of the end of the telemetry of a start, which may have lasted for days
 
 
 @dataclass(slots=True, kw_only=True)
@@ -276,7 +277,8 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 def _end_of(child: Child, code: int, seconds: float) -> End:
     """How the present start ended, as its log and its telemetry say."""
-    lines = read_lines(child.telemetry, child.telemetry_bytes) if child.telemetry else []
+    start = max(child.telemetry_bytes, size_of(child.telemetry) - TELEMETRY_BYTES)
+    lines = read_lines(child.telemetry, start) if child.telemetry else []
     # A learner's lines count its own steps; an evaluator's do not, and each is an evaluation.
     worked = any(line.get("t_m", 1) > 0 for line in lines if "event" not in line)
     lefts = [str(line.get("reason", "")) for line in lines if line.get("event") == "end"]

@@ -52,6 +52,18 @@ def test_a_script_becomes_a_manifest_with_the_defaults_of_the_crd(script: Path) 
 
 
 @pytest.mark.parametrize(
+    ("stem", "name"),
+    [("01_Train", "01-train"), ("_", "script"), ("a" * 29 + "_" + "b" * 40, "a" * 29)],
+)
+def test_a_job_is_named_after_its_script_however_that_is_called(
+    stem: str, name: str, tmp_path: Path
+) -> None:
+    script = tmp_path / f"{stem}.py"
+    script.write_text("")
+    assert from_object(made(script)).name == name
+
+
+@pytest.mark.parametrize(
     ("learners", "regions", "slots"),
     [
         (None, (), ("local-0", "local-1")),

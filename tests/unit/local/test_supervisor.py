@@ -5,10 +5,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from atoll_operator.local import supervisor
 from atoll_operator.local.plan import Planned
+from atoll_operator.local.summary import read_lines
 from atoll_operator.local.supervisor import (
     Child,
     Supervisor,
@@ -171,6 +174,25 @@ def test_the_words_of_an_earlier_start_are_not_those_of_the_last(run_of: Start) 
     assert run.start()
     run.end()
     assert run.said[-1] == "here-0 ended (exit code 75) and is started again"
+
+
+def test_of_a_start_that_lasted_for_days_the_end_of_its_telemetry_is_read(
+    run_of: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "TELEMETRY_BYTES", 1000)
+    starts: list[int] = []
+
+    def reading(path: Path, start: int) -> list[dict[str, Any]]:
+        starts.append(start)
+        return read_lines(path, start)
+
+    monkeypatch.setattr(supervisor, "read_lines", reading)
+    run = run_of(stepping(tmp_path, 200, "raise ValueError('boom')", "ValueError: boom"))
+    assert run.start()
+    run.end()
+    size = (tmp_path / "learners" / "here-0.jsonl").stat().st_size
+    assert starts == [size - 1000]
+    assert run.child.record.worked
 
 
 def stepping(tmp_path: Path, own_steps: int, then: str, reason: str) -> Planned:
