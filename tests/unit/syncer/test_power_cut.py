@@ -28,6 +28,11 @@ class Work:
         self.files: dict[Path, bytes] = {}
 
     def do(self) -> None:
+        """Exports come first: what a missing fsync does to them is then seen after a few looks."""
+        for name in ("one", "two"):
+            with whole_file(self.root / EXPORT / name) as file:
+                file.write(name.encode())
+            self.files[EXPORT / name] = name.encode()
         store = FileStore(self.root / STORE)
         store.open()
         tape = Tape(self.root / TAPE, lambda: 1.0)
@@ -54,10 +59,6 @@ class Work:
                 snapshots.write(store, taken, 1.0)
                 self.snapshot = taken.position
                 snapshots.collect(store)
-        for name in ("one", "two"):
-            with whole_file(self.root / EXPORT / name) as file:
-                file.write(name.encode())
-            self.files[EXPORT / name] = name.encode()
         tape.close()
 
     def check(self, root: Path) -> None:
