@@ -64,6 +64,7 @@ ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
 LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due
 KEPT: Final = 3
 STANDARD_OUTPUT: Final = "-"
+HIDDEN: Final = ".{name}.{digits}.tmp"  # until an export is whole
 STEP: Final = re.compile(r"step-[0-9]+")
 
 log = structlog.get_logger()
@@ -225,7 +226,7 @@ async def take(run_file: RunFile, endpoints: Sequence[str], out: Path) -> int:
 
     Returns the tick. Raises ExportError, and StoreError where the folder cannot be written.
     """
-    hidden = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    hidden = out.with_name(HIDDEN.format(name=out.name, digits=secrets.token_hex(4)))
     try:
         async with AsyncExitStack() as stack:
             readers = [Reader(n, endpoint, stack) for n, endpoint in enumerate(endpoints)]
@@ -262,6 +263,7 @@ async def keep_taking(
     """
     every = run_file.export_every
     assert every is not None, "no schedule"
+    await asyncio.to_thread(_remove_half_written, folder)
     now = clock()[0] // every * every
     tried = now if now in _steps(folder) else 0  # a process before this one has taken it
     while True:
@@ -285,6 +287,12 @@ def _steps(folder: Path) -> list[int]:
     folders = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name)]
     folders.sort(key=lambda path: path.stat().st_mtime_ns)
     return [int(path.name.removeprefix("step-")) for path in folders]
+
+
+def _remove_half_written(folder: Path) -> None:
+    """What a process has left that was killed."""
+    for left in folder.glob(HIDDEN.format(name="step-*", digits="*")):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove_old(folder: Path) -> None:

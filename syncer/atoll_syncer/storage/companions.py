@@ -10,7 +10,6 @@ companion, and is never a reason to fail.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from atoll_protos.frames import Buffer
 from atoll_protos.tensors import byte_view, from_bytes
 from atoll_syncer.storage.files import whole_file
 from atoll_syncer.storage.objects import Entry, ObjectError, decode, encode_parts, read_header
-from atoll_syncer.storage.store import Store, StoreCorrupt, object_name, storage_errors
+from atoll_syncer.storage.store import Store, StoreCorrupt, read_object, storage_errors
 
 BYTES = "bytes"
 LOST = "restore the storage; without it the export has only the tensors that travel"
@@ -63,9 +62,7 @@ def write_part(store: Store, origin: Origin, data: Buffer) -> str:
 
 def read_part(store: Store, name: str) -> bytes:
     """The bytes of a part. Raises StoreMissing and StoreCorrupt (lost), StoreUnavailable."""
-    data = bytearray(store.read(name))
-    if object_name(hashlib.sha256(data).hexdigest()) != name:
-        raise StoreCorrupt(name, "its bytes have changed", LOST)
+    data = read_object(store, name, LOST)
     try:
         content, _ = decode(data)
         return bytes(byte_view(content[BYTES]))

@@ -7,13 +7,12 @@ entry that names it, and removed when no slot's cursor in the history belongs to
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 
 import torch
 
 from atoll_syncer.storage.objects import ObjectError, decode_header, encode_header
-from atoll_syncer.storage.store import Store, StoreCorrupt, object_name
+from atoll_syncer.storage.store import Store, StoreCorrupt, read_object
 from atoll_syncer.storage.versions import Origin
 
 LOST = "learners of these slots find their place in the data by the cursor alone"
@@ -36,11 +35,9 @@ def read(store: Store, name: str) -> dict[str, bytes]:
 
     Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
     """
-    data = store.read(name)
-    if object_name(hashlib.sha256(data).hexdigest()) != name:
-        raise StoreCorrupt(name, "its bytes have changed", LOST)
+    data = read_object(store, name, LOST)
     try:
         entries = decode_header(data).entries
     except ObjectError as error:
         raise StoreCorrupt(name, f"not data states: {error}", LOST) from error
-    return {slot: data[entry.start : entry.stop] for slot, entry in entries.items()}
+    return {slot: bytes(data[entry.start : entry.stop]) for slot, entry in entries.items()}

@@ -111,6 +111,17 @@ def object_name(digest: str) -> str:
     return f"{OBJECTS}{digest}.safetensors"
 
 
+def read_object(store: Store, name: str, remedy: str) -> bytearray:
+    """The bytes of an object, which must be those that its name says; `remedy` if they are not.
+
+    Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
+    """
+    data = bytearray(store.read(name))
+    if object_name(hashlib.sha256(data).hexdigest()) != name:
+        raise StoreCorrupt(name, "its bytes have changed", remedy)
+    return data
+
+
 class FileStore:
     """A folder as a store, on a file system with hard links; see the module."""
 

@@ -24,7 +24,7 @@ from atoll_protos.tensors import empty_packed, encoding_of
 from atoll_syncer.model.history import Head
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
-from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, object_name
+from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
 
 HEADER_BYTES = 2 << 20  # that of data states names every slot
 LOST = "let it be taken back from a learner, or restore a checkpoint"
@@ -80,9 +80,7 @@ def read_slice(
     Whether it was the last version, whose base is f32, is told by its digest.
     Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
     """
-    data = bytearray(store.read(head.object))
-    if object_name(hashlib.sha256(data).hexdigest()) != head.object:
-        raise StoreCorrupt(head.object, "its bytes have changed", LOST)
+    data = read_object(store, head.object, LOST)
     try:
         content, _ = decode(data)
         read = {"master": (content["master"], master), "momentum": (content["momentum"], momentum)}

@@ -34,3 +34,19 @@ def test_exports_are_taken_up_to_the_end_that_the_job_has_now(
     with pytest.raises(EOFError):
         asyncio.run(exporting.keep_taking(JOB, ["x"], tmp_path, clock))
     assert steps == taken
+
+
+def test_what_a_killed_process_has_left_half_written_is_removed_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    left, whole = tmp_path / ".step-10.0a1b2c3d.tmp", tmp_path / "step-10"
+    for folder in (left, whole):
+        folder.mkdir()
+        (folder / "part").write_bytes(b"values")
+
+    def clock() -> tuple[int, int | None]:
+        raise EOFError
+
+    with pytest.raises(EOFError):
+        asyncio.run(exporting.keep_taking(JOB, ["x"], tmp_path, clock))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
