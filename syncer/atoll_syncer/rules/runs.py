@@ -299,7 +299,11 @@ def requested(state: State, token: int, request: Any) -> list[Effect]:
 def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
     """The run, the caller's mark, and the slots that have a session here."""
     _note_hello(state, request)
-    slots = state.sessions.slots
+    slots, known = state.sessions.slots, request.shard in state.history.begun
+    trained = not request.empty and request.run == state.history.run
+    effects: list[Effect] = []
+    if state.history.incomplete and trained and not known:
+        effects.append(Append(log.Begun(shard=request.shard)))  # its mark is among lost entries
     reply = pb.HelloReply(
         run=state.history.run,
         begun=_is_begun(state, request.shard),
@@ -307,7 +311,7 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
         complete=state.ending.complete,
         final=request.shard in state.history.finals,
     )
-    return [Reply(token, reply)]
+    return [*effects, Reply(token, reply)]
 
 
 def _is_begun(state: State, shard: int) -> bool:

@@ -1,6 +1,7 @@
 """Which run a log belongs to: rule 2."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -152,3 +153,25 @@ def test_a_run_of_an_earlier_version_with_24_fragments_is_carried_on_under_auto(
     assert "run hash" in of_another_job(history, run_file(fragments=23, period=24))
     larger = dataclasses.replace(auto, shards=2)
     assert "run hash" in of_another_job(history, larger)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "fields", "marked"),
+    [
+        (True, {"run": RUN}, True),
+        (True, {"run": RUN, "empty": True}, False),
+        (True, {"run": "another"}, False),
+        (False, {"run": RUN}, False),  # it marks itself, and may be about to
+    ],
+)
+def test_a_shard_with_values_is_marked_again_where_its_mark_may_be_lost_rule_1(
+    damaged: bool, fields: dict[str, Any], marked: bool
+) -> None:
+    """Else it would take a seed over a trained model if its store were lost as well."""
+    before, _ = begun("a-0")
+    history = History.of(before.entries)
+    if damaged:
+        history.lose(1)
+    one = side(history=history, pod="next").start()
+    one.feed(one.shard.registrar_request(1, pb.HelloRequest(shard=1, **fields), one.now))
+    assert (1 in one.state.history.begun) is marked
