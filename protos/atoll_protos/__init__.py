@@ -24,7 +24,8 @@ imports numpy; the operator's image has neither.
 - layout.py        which part of which tensor belongs to which slice
 - companion.py    what an export needs beside the values that travel, as it is sent
 - frames.py        raw frames of the bulk stream
-- channels.py      gRPC options that both ends share
+- channels.py      gRPC channels and servers as both ends make them
+- diagnosis.py     why a shard cannot be reached although something answers
 - deadline.py      a deadline that moves, for the event loop of either side
 - allocator.py     the allocator, tuned before torch and grpc are imported
 - logs.py          structured logs, one JSON object a line

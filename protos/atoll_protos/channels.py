@@ -1,12 +1,26 @@
-"""gRPC options that both ends share, and the names of the bulk stream.
+"""gRPC channels and servers as both ends make them, and the names of the bulk stream.
 
 A learner has two channels to each shard, on TCP connections of their own: one for `Session` and
 unary calls, one for `Bulk`. On one shared connection a transfer of many megabytes would hold up
 the ticks and Calls behind it. Keepalive pings find a peer that is gone without a word within
 20 s. `grpc.use_local_subchannel_pool` stops gRPC from sharing one connection between channels.
+
+With credentials both ends prove who they are (mutual TLS). A client verifies the one name under
+which the job's shards serve, whatever address it dials. Files are read again for each dial, and by
+a server for each handshake, so renewed ones take effect with the next connection and drop none.
 """
 
-from typing import Final
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from atoll_protos.credentials import ANY, Credentials, Needed, OutOfDateError
+from atoll_protos.errors import SpecError
 
 BULK_METHOD: Final = "/atoll_protos.v1.Syncer/Bulk"
 SESSION_METADATA: Final = "atoll-session"
@@ -16,7 +30,11 @@ CONTROL_BYTES_MAX: Final = 16 << 20  # the tensor table of a model with layout.T
 BULK_BYTES_MAX: Final = 2 << 20  # one frame: 1 MiB and its header
 KEEPALIVE_MILLISECONDS: Final = 10_000
 
+TARGET_NAME: Final = "grpc.ssl_target_name_override"
+
 Options = list[tuple[str, int]]
+
+log = structlog.get_logger()
 
 
 def _shared(message_bytes_max: int) -> Options:
@@ -50,3 +68,79 @@ def server_options() -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MILLISECONDS // 2),
         ("grpc.so_reuseport", 0),
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """Where a process's credentials lie, and what they have to be; `path` is empty for none."""
+
+    path: str
+    needed: Needed = ANY
+    clock: Callable[[], float] = time.time
+
+    def read(self) -> Credentials | None:
+        """As they are now, checked; None where nothing is configured, which means plain text.
+
+        Raises CredentialsError, and OutOfDateError for what a renewal heals.
+        """
+        if not self.path:
+            return None
+        found = Credentials.read(self.path)
+        found.check(self.clock(), self.needed)
+        return found
+
+
+PLAIN_TEXT: Final = Folder(path="")
+
+
+def open_channel(
+    endpoint: str, options: Options, credentials: Credentials | None = None
+) -> grpc.aio.Channel:
+    """A channel to one shard, in plain text without credentials; to be called in the event loop."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(endpoint, options=options)
+    return grpc.aio.secure_channel(
+        endpoint,
+        grpc.ssl_channel_credentials(
+            credentials.authority, credentials.key, credentials.certificate
+        ),
+        options=[*options, (TARGET_NAME, credentials.identity.server_name)],
+    )
+
+
+class ServerFiles:
+    """A server's credentials, read again for each handshake.
+
+    While the folder holds what cannot be used, the last good ones stay, and one line says why.
+    """
+
+    def __init__(self, folder: Folder, first: Credentials) -> None:
+        self._folder, self._used, self._said = folder, first, ""
+
+    def credentials(self) -> Any:
+        """For a server's secure port: both ends have to show a certificate."""
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(self._used), self.fetch, require_client_authentication=True
+        )
+
+    def fetch(self) -> Any:
+        """New ones, or None while those in use are still the ones; in a thread of gRPC's."""
+        try:
+            found = self._folder.read()
+        except (SpecError, OutOfDateError) as error:
+            if str(error) != self._said:
+                log.warning("credentials cannot be used, the former ones stay", reason=str(error))
+            self._said = str(error)
+            return None
+        self._said = ""
+        if found is None or found == self._used:
+            return None
+        self._used = found
+        log.info("credentials renewed", identity=str(found.identity))
+        return _configuration(found)
+
+
+def _configuration(credentials: Credentials) -> Any:
+    return grpc.ssl_server_certificate_configuration(
+        [(credentials.key, credentials.certificate)], credentials.authority
+    )

@@ -257,6 +257,12 @@ def identity_of(certificate: x509.Certificate) -> Identity:
     return Identity.parse(uris[0])
 
 
+def vouches(authority: bytes, certificate: x509.Certificate) -> bool:
+    """Whether one of these authorities (PEM) has issued the certificate itself."""
+    authorities = x509.load_pem_x509_certificates(authority)
+    return any(_issued(certificate, each) for each in authorities)
+
+
 def _files(folder: Path) -> tuple[bytes, bytes, bytes]:
     link = folder / KUBERNETES_LINK
     if not folder.is_dir():

@@ -41,6 +41,7 @@ class Env:
     SLOT: Final = "ATOLL_SLOT"
     REGION: Final = "ATOLL_REGION"
     TELEMETRY_DIR: Final = "ATOLL_TELEMETRY_DIR"
+    TLS_DIR: Final = "ATOLL_TLS_DIR"
     STEPS: Final = "ATOLL_STEPS"
     SHARD: Final = "ATOLL_SHARD"
     LISTEN: Final = "ATOLL_LISTEN"
@@ -50,6 +51,7 @@ class Env:
     TAPE: Final = "ATOLL_TAPE"
     EXPORT: Final = "ATOLL_EXPORT"
     METRICS_PORT: Final = "ATOLL_METRICS_PORT"
+    HEALTH_PORT: Final = "ATOLL_HEALTH_PORT"
     WORKER_IMAGE: Final = "ATOLL_WORKER_IMAGE"
     SYNCER_IMAGE: Final = "ATOLL_SYNCER_IMAGE"
     OPERATOR_REGIONS: Final = "ATOLL_OPERATOR_REGIONS"
@@ -138,6 +140,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         default="",
     ),
     Variable(
+        name=Env.TLS_DIR,
+        meaning="folder with tls.crt, tls.key and ca.crt of this process; empty: plain text",
+        roles=OF_A_JOB,
+        set_by=OPERATOR,
+        default="",
+    ),
+    Variable(
         name=Env.STEPS,
         meaning="length in steps of a learner that is alone; under a job it changes nothing",
         roles=(Role.LEARNER,),
@@ -194,6 +203,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         name=Env.METRICS_PORT,
         meaning="port of the shard's metrics, 0 for none; default of --metrics-port",
+        roles=(Role.SHARD,),
+        set_by=OPERATOR,
+        default="0",
+    ),
+    Variable(
+        name=Env.HEALTH_PORT,
+        meaning="port of the health service alone, in plain text, 0 for none; default of"
+        " --health-port",
         roles=(Role.SHARD,),
         set_by=OPERATOR,
         default="0",

@@ -157,6 +157,11 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
             remedy="use a slot of one of spec.regions",
         ),
         Refusal(
+            code=pb.NOT_ALLOWED,
+            exit_code=ExitCode.BAD_INPUT,
+            remedy="give this process the credentials of its own region and role",
+        ),
+        Refusal(
             code=pb.OTHER_RUN,  # a new process holds nothing of it, and may join
             remedy="start the process again: a new one holds no state of another run",
         ),

@@ -10,6 +10,7 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     exporting          an export of a job that trains, as an observer takes it
     job_files          the job's present length and learners, read from the operator's files
     registrar_client   calls of the other shards to the registrar
+    admission          who may call what, by the identity in a peer's certificate
     driver             performs the effects of the rules, in order
     tidying            snapshots of the log, and the removal of what nobody needs
     keeping            what is stored beside versions: data states, companion, export

@@ -12,16 +12,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll_protos import allocator, logs
+from atoll_protos.credentials import Needed, OutOfDateError
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.expected import NOBODY, Expected
+from atoll_protos.identity import Identity, Role
 from atoll_protos.length import read as read_length
 from atoll_protos.run import RunFile
 from atoll_syncer.storage.store import StoreError
+
+if TYPE_CHECKING:
+    from atoll_protos.channels import Folder
 
 T = TypeVar("T")
 
@@ -48,6 +53,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--metrics-port", type=int, default=int(env(Env.METRICS_PORT)), help="0: none"
     )
+    parser.add_argument(
+        "--tls-dir", default=env(Env.TLS_DIR), help="tls.crt, tls.key and ca.crt; none: plain text"
+    )
+    parser.add_argument(
+        "--health-port",
+        type=int,
+        default=int(env(Env.HEALTH_PORT)),
+        help="of the health service alone, in plain text; 0: none",
+    )
     parser.add_argument("--endpoints", default=env(Env.ENDPOINTS), help="of all shards")
     parser.add_argument("--new", action="store_true", help="no run of this job can exist yet")
     return parser.parse_args(arguments)
@@ -63,7 +77,7 @@ def main() -> None:
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         code = int(ExitCode.BAD_INPUT)
-    except StoreError as error:  # a full disk, or one that is not there: time may heal it
+    except (StoreError, OutOfDateError) as error:  # time, or a renewal, may heal it
         sys.stderr.write(f"{error}\n")
         code = int(ExitCode.TRY_AGAIN)
     sys.stderr.flush()
@@ -122,14 +136,36 @@ def serve_metrics(metrics: Any, flags: argparse.Namespace) -> None:
         raise SpecError("--metrics-port", problem, "free the port or give another") from error
 
 
-def bind(server: Any, listen: str) -> int:
-    """The port that the server has. Raises SpecError for one in use."""
+def bind(server: Any, listen: str, files: Any = None, flag: str = "--listen") -> int:
+    """The port that the server has, with TLS if it has files. Raises SpecError for one in use."""
     try:
-        port: int = server.add_insecure_port(listen)
+        port: int = (
+            server.add_secure_port(listen, files.credentials())
+            if files
+            else server.add_insecure_port(listen)
+        )
     except RuntimeError as error:
         remedy = "free the port or give another one"
-        raise SpecError("--listen", f"{listen} cannot be bound", remedy) from error
+        raise SpecError(flag, f"{listen} cannot be bound", remedy) from error
     return port
+
+
+def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | None]":
+    """The shard's credentials, those of its server, and the job that they belong to.
+
+    As they are renewed they must stay those of that job. Without any the shard serves plain text.
+    Raises CredentialsError and OutOfDateError.
+    """
+    from atoll_protos.channels import Folder, ServerFiles
+
+    folder = Folder(path=flags.tls_dir, needed=Needed(roles=(Role.SHARD,)))
+    first = folder.read()
+    if first is None:
+        return folder, None, None
+    own = first.identity
+    needed = replace(folder.needed, namespace=own.namespace, job=own.job, uid=own.uid)
+    folder = replace(folder, needed=needed)
+    return folder, ServerFiles(folder, first), own
 
 
 async def serve(flags: argparse.Namespace) -> int:
@@ -138,7 +174,7 @@ async def serve(flags: argparse.Namespace) -> int:
     from prometheus_client import CollectorRegistry
 
     from atoll_syncer.background import start_threads
-    from atoll_syncer.exporting import keep_taking
+    from atoll_syncer.exporting import Reach, keep_taking
     from atoll_syncer.metrics import Metrics
     from atoll_syncer.numbers.values import Values
     from atoll_syncer.outside import Machine
@@ -162,14 +198,19 @@ async def serve(flags: argparse.Namespace) -> int:
         tape.open()
     with opening("--export"):
         exporter.check()
+    folder, files, identity = server_files(flags)
     server = make_server()
-    port = bind(server, flags.listen)
+    port = bind(server, flags.listen, files)
+    host = flags.listen.rpartition(":")[0]
+    health_server = make_server() if flags.health_port else None
+    if health_server is not None:
+        bind(health_server, f"{host}:{flags.health_port}", flag="--health-port")
     metrics = Metrics(CollectorRegistry())
     if flags.metrics_port:
         serve_metrics(metrics, flags)
     pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
     open_registrar = partial(open_channel, flags.endpoints.split(",")[0])
-    client = RegistrarClient(open_registrar) if flags.shard else None
+    client = RegistrarClient(open_registrar, folder) if flags.shard else None
     machine = Machine(
         run_file=run_file,
         shard=flags.shard,
@@ -190,10 +231,13 @@ async def serve(flags: argparse.Namespace) -> int:
         make_values=Values.allocate,
         clock=time.monotonic,
         server=server,
+        health_server=health_server,
+        identity=identity,
     )
     if run_file.export_every is not None and client is None:
-        endpoints, folder = flags.endpoints.split(","), Path(flags.export)
-        machine = replace(machine, keep_exporting=partial(keep_taking, run_file, endpoints, folder))
+        reach = Reach(tuple(flags.endpoints.split(",")), folder)
+        keep_exporting = partial(keep_taking, run_file, reach, Path(flags.export))
+        machine = replace(machine, keep_exporting=keep_exporting)
     structlog.get_logger().info("listens", shard=flags.shard, port=port)
     return int(await serve_shard(machine, stop_signals()))
 

@@ -25,7 +25,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,16 +37,19 @@ import structlog
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import logs, tensors
+from atoll_protos import channels, logs, tensors
 from atoll_protos.channels import (
     BULK_METHOD,
+    PLAIN_TEXT,
     SECRET_METADATA,
     SESSION_METADATA,
+    Folder,
     bulk_options,
     control_options,
 )
 from atoll_protos.codecs import base_encoding
 from atoll_protos.companion import PART_BYTES
+from atoll_protos.credentials import OutOfDateError
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
@@ -74,12 +77,21 @@ class ExportError(Exception):
     """No export could be taken: the reason, and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the shards are reached: host:port of each, and this process's credentials."""
+
+    endpoints: tuple[str, ...]
+    folder: Folder = PLAIN_TEXT
+
+
 @dataclass(slots=True)
 class Reader:
     """One shard, as an observer sees it."""
 
     shard: int
     endpoint: str
+    folder: Folder
     stack: AsyncExitStack
     session: Any = None
     welcome: pb.Welcome = field(default_factory=pb.Welcome)
@@ -127,7 +139,11 @@ class Reader:
         )
 
     async def _channel(self, options: Any) -> Any:
-        channel = grpc.aio.insecure_channel(self.endpoint, options=options)
+        try:
+            credentials = self.folder.read()
+        except (SpecError, OutOfDateError) as error:
+            raise ExportError(str(error)) from error
+        channel = channels.open_channel(self.endpoint, options, credentials)
         await self.stack.enter_async_context(channel)
         await channel.channel_ready()
         return channel
@@ -221,7 +237,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield data
 
 
-async def take(run_file: RunFile, endpoints: Sequence[str], out: Path) -> int:
+async def take(run_file: RunFile, reach: Reach, out: Path) -> int:
     """Write an export of the running job into the folder `out`, which appears whole.
 
     Returns the tick. Raises ExportError, and StoreError where the folder cannot be written.
@@ -229,7 +245,10 @@ async def take(run_file: RunFile, endpoints: Sequence[str], out: Path) -> int:
     hidden = out.with_name(HIDDEN.format(name=out.name, digits=secrets.token_hex(4)))
     try:
         async with AsyncExitStack() as stack:
-            readers = [Reader(n, endpoint, stack) for n, endpoint in enumerate(endpoints)]
+            readers = [
+                Reader(shard, endpoint, reach.folder, stack)
+                for shard, endpoint in enumerate(reach.endpoints)
+            ]
             await asyncio.gather(*(reader.join(run_file) for reader in readers))
             welcome = readers[REGISTRAR_SHARD].welcome
             layout = from_model(welcome.model, run_file.layout)
@@ -253,7 +272,7 @@ def _appear(hidden: Path, out: Path) -> None:
 
 async def keep_taking(
     run_file: RunFile,
-    endpoints: Sequence[str],
+    reach: Reach,
     folder: Path,
     clock: Callable[[], tuple[int, int | None]],
 ) -> None:
@@ -274,7 +293,7 @@ async def keep_taking(
             continue
         tried = due
         try:
-            seen = await take(run_file, endpoints, folder / f"step-{due}")
+            seen = await take(run_file, reach, folder / f"step-{due}")
         except (ExportError, StoreError, OSError) as error:
             log.warning("no export was taken", step=due, reason=str(error))
         else:
@@ -300,11 +319,11 @@ def _remove_old(folder: Path) -> None:
         shutil.rmtree(folder / f"step-{step}", ignore_errors=True)
 
 
-def _send(run_file: RunFile, endpoints: Sequence[str]) -> None:
+def _send(run_file: RunFile, reach: Reach) -> None:
     """Write an export to the standard output as a tar, by way of a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="atoll-export-") as folder:
         model = Path(folder) / "model"
-        tick = asyncio.run(take(run_file, endpoints, model))
+        tick = asyncio.run(take(run_file, reach, model))
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
             tar.add(model, ".")
         sys.stdout.buffer.flush()
@@ -317,18 +336,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="atoll_syncer.exporting", description=__doc__)
     parser.add_argument("--run-file", default=os.environ.get(Env.RUN_FILE, ""))
     parser.add_argument("--endpoints", default=os.environ.get(Env.ENDPOINTS, ""))
+    parser.add_argument("--tls-dir", default=os.environ.get(Env.TLS_DIR, ""))
     parser.add_argument("--out", required=True, help="a new folder, or -: a tar to the output")
     flags = parser.parse_args()
     out = Path(flags.out)
     try:
         run_file = RunFile.from_json(Path(flags.run_file).read_text(encoding="utf-8"))
-        endpoints = flags.endpoints.split(",")
+        reach = Reach(tuple(flags.endpoints.split(",")), Folder(path=flags.tls_dir))
         if flags.out == STANDARD_OUTPUT:
-            _send(run_file, endpoints)
+            _send(run_file, reach)
             return
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise SpecError("--out", f"{out} is not empty", "give a new folder")
-        tick = asyncio.run(take(run_file, endpoints, out))
+        tick = asyncio.run(take(run_file, reach, out))
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(ExitCode.BAD_INPUT)

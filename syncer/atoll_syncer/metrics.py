@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.states import SLOT_TEXTS, slot_text
+from atoll_syncer.admission import Reason
 from atoll_syncer.model.effects import Drop, Effect, EndSession, Tape
 from atoll_syncer.model.state import State
 from atoll_syncer.rules.status import status
@@ -23,8 +24,9 @@ STORE_TROUBLES = ("full", "unavailable", "missing", "corrupt")
 class Metrics:
     """Everything that one shard counts; `job` and `shard` come from the scrape's own labels.
 
-    Labels are `state` (SLOT_TEXTS), `outcome` (OFFER_OUTCOMES), `trouble` (STORE_TROUBLES) and
-    `code` (the protocol's enum Code): never a slot, session, instance or version.
+    Labels are `state` (SLOT_TEXTS), `outcome` (OFFER_OUTCOMES), `trouble` (STORE_TROUBLES),
+    `reason` (admission.Reason) and `code` (the protocol's enum Code): never a slot, session,
+    instance or version.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -46,6 +48,9 @@ class Metrics:
             "zombies_refused", "Sessions refused or ended because a newer process has the slot"
         )
         self.refusals = self._counter("refusals", "Joins refused and sessions ended", "code")
+        self.refused_peers = self._counter(
+            "refused_peers", "Calls refused for the certificate of who makes them", "reason"
+        )
         self.recoveries = self._counter("recoveries", "Slices taken back from learners")
         self.received_bytes = self._counter(
             "received_bytes", "Bytes of offers and seeds received from learners"
@@ -76,6 +81,8 @@ class Metrics:
             self.offers.labels(outcome)
         for trouble in STORE_TROUBLES:
             self.store_troubles.labels(trouble)
+        for reason in Reason:
+            self.refused_peers.labels(reason)
 
     def count(self, effect: Effect) -> None:
         """What an effect of the shard's rules means for the counters."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import NOBODY, Expected
+from atoll_protos.identity import Identity
 from atoll_protos.layout import Layout
 from atoll_protos.length import Length
 from atoll_protos.run import RunFile, Sync
@@ -166,6 +167,8 @@ class Machine:
     make_values: MakeValues
     clock: Callable[[], float]  # monotonic seconds
     server: Any  # a grpc.aio.Server whose port is bound, not started
+    health_server: Any = None  # one more, in plain text, which gets the health service alone
+    identity: Identity | None = None  # this shard's own, with TLS; None: plain text
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
     keep_exporting: KeepExporting | None = None  # of the registrar, where a schedule is given
     expected: Expected = NOBODY  # the job's learners, as far as they are known

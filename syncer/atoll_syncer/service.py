@@ -16,13 +16,18 @@ Memory of a slow receiver is bounded: of unsent ticks only the newest stays, and
 the fact that the receiver lacks it. What is sent for it is looked up when the stream is free
 (`Shard.publish`), so it is always the newest. The number of sessions is bounded too:
 RESOURCE_EXHAUSTED refuses a Join, and never ends a session.
+
+With mutual TLS every call is looked at before the rules see anything of it (`admission`): a Join is
+answered with an End, other calls with PERMISSION_DENIED. A refusal is a line in the log and counts
+in a metric. In plain text there is nobody to look at, and all is let through.
 """
 
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -38,6 +43,9 @@ from atoll_protos.channels import (
     server_options,
 )
 from atoll_protos.frames import Assembler, FrameError, transfer_frames
+from atoll_protos.identity import Identity
+from atoll_syncer import admission
+from atoll_syncer.admission import Refusal
 from atoll_syncer.driver import Driver
 from atoll_syncer.rules.status import status
 
@@ -45,6 +53,7 @@ JOIN_SECONDS_MAX = 20.0
 STALLED_SECONDS = 30.0  # between two frames of a transfer
 SESSIONS_MAX = 20_000  # of all kinds, also those that have not sent their Join
 DIGITS_MAX = 20  # of a session's number
+PEER_URI = "peer_spiffe_id"  # gRPC's name of the only URI of a peer's certificate
 OBSERVERS_MAX = 64  # each gets all values, and is no part of the training
 
 log = structlog.get_logger()
@@ -53,8 +62,9 @@ log = structlog.get_logger()
 class SessionPort:
     """What one session is to be sent: ordered control messages, and the slices that it lacks."""
 
-    def __init__(self, secret: str = "") -> None:
+    def __init__(self, secret: str = "", peer: Identity | None = None) -> None:
         self.secret = secret  # of its Welcome
+        self.peer = peer  # who has opened it; None in plain text
         self.control: deque[pb.ToLearner] = deque()
         self.control_ready = asyncio.Event()
         self.lacking: dict[
@@ -107,11 +117,54 @@ def _bugs_end(driver: Driver) -> Iterator[None]:
         raise
 
 
+def anybody(peer: Identity) -> Refusal | None:
+    """The rule of a call that every process of the job may make."""
+    del peer
+    return None
+
+
+class Doorkeeper:
+    """Looks at who calls, in a server with mutual TLS; lets everybody in without an identity."""
+
+    def __init__(self, identity: Identity | None, driver: Driver) -> None:
+        self.identity, self.driver = identity, driver
+
+    def look(
+        self, context: Any, asked: str, rule: Callable[[Identity], Refusal | None]
+    ) -> Identity | Refusal | None:
+        """Who it is, if it is one of the job's and `rule` allows it; None in plain text."""
+        if self.identity is None:
+            return None
+        uris = [each.decode() for each in context.auth_context().get(PEER_URI, ())]
+        peer = admission.identify(self.identity.owner, uris, asked)
+        found = peer if isinstance(peer, Refusal) else rule(peer)
+        if found is None:
+            return peer
+        log.warning("peer refused", peer=context.peer(), reason=str(found))
+        self.driver.machine.metrics.refused_peers.labels(found.reason).inc()
+        return found
+
+    def speaks(self, peer: Identity) -> Refusal | None:
+        """The rule of saying what becomes of the job: only the operator of the shard's region."""
+        assert self.identity is not None, "plain text has no peers"
+        return admission.of_intent(peer, self.identity.region)
+
+    async def admit(
+        self, context: Any, asked: str, rule: Callable[[Identity], Refusal | None]
+    ) -> Identity | None:
+        """Who calls; ends the call of whoever may not."""
+        found = self.look(context, asked, rule)
+        if isinstance(found, Refusal):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(found))
+            raise AssertionError("abort does not return")
+        return found
+
+
 class SyncerService(rpc.SyncerServicer):
     """What learners, observers and the operator connect to."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+    def __init__(self, driver: Driver, identity: Identity | None = None) -> None:
+        self.driver, self.door = driver, Doorkeeper(identity, driver)
         self.sessions = 0  # so far: the number of the newest
         self.open = 0  # Session streams
         self.observers = 0
@@ -124,10 +177,15 @@ class SyncerService(rpc.SyncerServicer):
         self.open += 1
         try:
             join = await self._join(context)
-            if join is not None and join.observer:
-                await self._observer(join, context)
-            elif join is not None:
-                await self._session(join, context)
+            if join is None:
+                return
+            peer = self.door.look(context, "joining", partial(admission.of_join, join=join))
+            if isinstance(peer, Refusal):
+                await context.write(pb.ToLearner(end=peer.end))
+            elif join.observer:
+                await self._observer(join, context, peer)
+            else:
+                await self._session(join, context, peer)
         finally:
             self.open -= 1
 
@@ -139,12 +197,12 @@ class SyncerService(rpc.SyncerServicer):
             return None
         return first.join if first is not grpc.aio.EOF and first.HasField("join") else None
 
-    async def _observer(self, join: pb.Join, context: Any) -> None:
+    async def _observer(self, join: pb.Join, context: Any, peer: Identity | None) -> None:
         if self.observers >= OBSERVERS_MAX:
             await self._full(context, f"this shard serves at most {OBSERVERS_MAX} observers")
         self.observers += 1
         try:
-            await self._session(join, context)
+            await self._session(join, context, peer)
         finally:
             self.observers -= 1
 
@@ -152,10 +210,10 @@ class SyncerService(rpc.SyncerServicer):
         log.warning("join refused", peer=context.peer(), reason=reason)
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; try again later")
 
-    async def _session(self, join: pb.Join, context: Any) -> None:
+    async def _session(self, join: pb.Join, context: Any, peer: Identity | None) -> None:
         self.sessions += 1
         driver, number = self.driver, self.sessions
-        port = SessionPort(driver.machine.new_secret())
+        port = SessionPort(driver.machine.new_secret(), peer)
         driver.ports[number] = port
         log.info("join", session=number, slot=join.slot, instance=join.instance)
         with _bugs_end(driver):
@@ -181,7 +239,9 @@ class SyncerService(rpc.SyncerServicer):
 
         What the operator says with its question is told to whoever asks next.
         """
-        if request.intent:
+        says = bool(request.intent)
+        await self.door.admit(context, "Status", self.door.speaks if says else anybody)
+        if says:
             self.said = request
         reply = status(self.driver.shard.state, self.driver.now())
         reply.intent, reply.why = self.said.intent, self.said.why
@@ -215,6 +275,8 @@ class SyncerService(rpc.SyncerServicer):
         number = int(said) if said.isascii() and said.isdigit() and len(said) < DIGITS_MAX else 0
         secret = str(metadata.get(SECRET_METADATA, ""))
         port = self.driver.ports.get(number)
+        opened_by = port.peer if isinstance(port, SessionPort) else None
+        await self.door.admit(context, "Bulk", partial(admission.of_bulk, session=opened_by))
         if not isinstance(port, SessionPort) or number not in self.driver.shard.sessions:
             code, reason = grpc.StatusCode.NOT_FOUND, f"session {said or '(none)'} is unknown"
         elif not hmac.compare_digest(secret.encode(), port.secret.encode()):
@@ -326,23 +388,30 @@ class SyncerService(rpc.SyncerServicer):
 class RegistrarService(rpc.RegistrarServicer):
     """Shard 0's calls for other shards and the operator."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+    def __init__(self, driver: Driver, identity: Identity | None = None) -> None:
+        self.driver, self.door = driver, Doorkeeper(identity, driver)
 
     async def Hello(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A shard names itself, and learns the run and who is alive."""
-        return await self._call(request, context)
+        return await self._of_shard("Hello", request, context)
 
     async def MarkBegun(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A shard is marked begun, durably before the answer."""
-        return await self._call(request, context)
+        return await self._of_shard("MarkBegun", request, context)
 
     async def ReportFinal(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A shard has written its part of the export."""
-        return await self._call(request, context)
+        return await self._of_shard("ReportFinal", request, context)
 
     async def SetOwner(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The operator names the pod that owns a slot."""
+        of_slot = partial(admission.of_owner, slot=request.slot)
+        await self.door.admit(context, "SetOwner", of_slot)
+        return await self._call(request, context)
+
+    async def _of_shard(self, asked: str, request: Any, context: Any) -> Any:
+        shards = partial(admission.of_roles, roles=admission.SHARDS, asked=asked)
+        await self.door.admit(context, asked, shards)
         return await self._call(request, context)
 
     async def _call(self, request: Any, context: Any) -> Any:
@@ -355,11 +424,13 @@ class RegistrarService(rpc.RegistrarServicer):
             return await self.driver.call(request)
 
 
-def add_services(server: grpc.aio.Server, driver: Driver) -> SyncerService:
-    """All of a shard's services but health."""
-    service = SyncerService(driver)
+def add_services(
+    server: grpc.aio.Server, driver: Driver, identity: Identity | None = None
+) -> SyncerService:
+    """All of a shard's services but health. `identity`: the shard's own; None: plain text."""
+    service = SyncerService(driver, identity)
     rpc.add_SyncerServicer_to_server(service, server)
-    rpc.add_RegistrarServicer_to_server(RegistrarService(driver), server)
+    rpc.add_RegistrarServicer_to_server(RegistrarService(driver, identity), server)
     name, _, method = BULK_METHOD.strip("/").partition("/")
     handler: Any = grpc.stream_stream_rpc_method_handler(service.bulk)
     server.add_generic_rpc_handlers(

@@ -61,7 +61,7 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
     ends: list[asyncio.Future[Any]] = [driver.exit, stop]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await health.enter_graceful_shutdown()
-    await machine.server.stop(SESSIONS_END_SECONDS)
+    await asyncio.gather(*(each.stop(SESSIONS_END_SECONDS) for each in _servers(machine)))
     await driver.stop()
     if driver.exit.done():
         ending = driver.exit.result()
@@ -76,19 +76,26 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
     if other := of_another_job(history, machine.run_file):
         raise OtherJobError(f"the store cannot be carried on: {other}")
     driver, health = make_driver(machine, history), health_aio.HealthServicer()
-    add_services(machine.server, driver)
-    health_pb2_grpc.add_HealthServicer_to_server(health, machine.server)
+    add_services(machine.server, driver, machine.identity)
+    for server in _servers(machine):
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await driver.start()
     if machine.read_length is not None:
         driver.background.spawn(follow(driver, machine.read_length, driver.shard.length_heard))
     if machine.read_expected is not None:
         driver.background.spawn(follow(driver, machine.read_expected, driver.shard.expected_heard))
-    await machine.server.start()
+    for server in _servers(machine):
+        await server.start()
     if machine.keep_exporting is not None:
         driver.background.spawn(machine.keep_exporting(lambda: driver.shard.reached))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("serving", shard=machine.shard, epoch=driver.shard.history.epoch)
     return driver, health
+
+
+def _servers(machine: Machine) -> list[Any]:
+    """That of the shard, and the one of the probes where it has one (they speak plain text)."""
+    return [each for each in (machine.server, machine.health_server) if each is not None]
 
 
 async def take_turn(machine: Machine) -> History:

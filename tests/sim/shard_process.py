@@ -134,7 +134,7 @@ class ShardProcess(Process):
             return None
         return Length(steps=(self.world.scenario.steps_longer,))
 
-    def _registrar(self) -> Any:
+    def _registrar(self, _: object) -> Any:
         return Channel(self.world, self, f"shard{self.number}", REGISTRAR_SHARD)
 
     def _make_values(self, layout: Layout, number: int, sync: Sync) -> ShardValues:

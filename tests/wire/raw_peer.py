@@ -18,6 +18,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos import channels, codecs, tensors
 from atoll_protos.codecs import Wire
+from atoll_protos.credentials import Credentials
 from atoll_protos.frames import transfer_frames
 from atoll_protos.layout import Layout, TensorSpec
 from atoll_protos.names import PROTOCOL
@@ -47,6 +48,8 @@ class ShardUnderTest:
     endpoint: str
     process: subprocess.Popen[bytes]
     log: Path
+    health_port: int = 0
+    metrics_port: int = 0
 
     @property
     def status(self) -> pb.StatusReply:
@@ -68,18 +71,21 @@ def shard_command(folder: Path, endpoint: str, *more: str) -> list[str]:
 
 @contextmanager
 def shard(folder: Path, *more: str) -> Iterator[ShardUnderTest]:
-    """Starts one, with `more` flags, and waits until it answers."""
-    (port,) = free_ports(1)
+    """Starts one, with `more` flags, and waits until it serves."""
+    port, health, metrics = free_ports(3)
     endpoint, log = f"127.0.0.1:{port}", folder / "shard.log"
+    more = ("--health-port", str(health), "--metrics-port", str(metrics), *more)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
             shard_command(folder, endpoint, *more), stdout=output, stderr=output, env=environment
         )
     try:
-        with grpc.insecure_channel(endpoint) as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{health}") as channel:
             grpc.channel_ready_future(channel).result(SECONDS_MAX)
-        yield ShardUnderTest(endpoint=endpoint, process=process, log=log)
+        yield ShardUnderTest(
+            endpoint=endpoint, process=process, log=log, health_port=health, metrics_port=metrics
+        )
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
@@ -94,6 +100,7 @@ class Peer:
     endpoint: str
     slot: str
     specs: tuple[TensorSpec, ...] = SPECS
+    credentials: Credentials | None = None
     call: Any = None
     bulk_channel: Any = None
     bulk: Any = None
@@ -199,19 +206,28 @@ class Peer:
         return method(metadata=pairs)
 
     def _open_bulk(self) -> None:
-        self.bulk_channel = grpc.aio.insecure_channel(
-            self.endpoint, options=[("grpc.max_send_message_length", -1)]
-        )
+        options = [("grpc.max_send_message_length", -1)]
+        self.bulk_channel = channels.open_channel(self.endpoint, options, self.credentials)
         self.bulk = self.open_bulk(self.welcome.secret)
 
 
 @asynccontextmanager
 async def peer(
-    endpoint: str, slot: str, specs: tuple[TensorSpec, ...] = SPECS
+    endpoint: str,
+    slot: str,
+    specs: tuple[TensorSpec, ...] = SPECS,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[Peer]:
     """A peer whose channels are closed at the end."""
-    async with grpc.aio.insecure_channel(endpoint, options=channels.control_options()) as channel:
-        one = Peer(stub=SyncerStub(channel), endpoint=endpoint, slot=slot, specs=specs)
+    options = channels.control_options()
+    async with channels.open_channel(endpoint, options, credentials) as channel:
+        one = Peer(
+            stub=SyncerStub(channel),
+            endpoint=endpoint,
+            slot=slot,
+            specs=specs,
+            credentials=credentials,
+        )
         yield one
         if one.bulk_channel is not None:
             await one.bulk_channel.close()

@@ -10,17 +10,21 @@ import multiprocessing
 import os
 import secrets
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from atoll_protos import environment as variables_of_a_job
-from atoll_protos.environment import Env, Role
+from atoll_protos.credentials import Credentials, Needed, OutOfDateError
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import ExitCode
+from atoll_protos.identity import Role
 from atoll_protos.names import split_slot
 from atoll_protos.run import Region, RunFile
-from atoll_worker.errors import install_excepthook
+from atoll_worker.errors import LearnerError, install_excepthook
 
 ALONE: Final = "alone"  # the name of the job and of the region of a process that is alone
 
@@ -39,6 +43,7 @@ class Job:
     uid: str = ""  # of the pod; a random name outside of one
     instance: str = ""  # this start of the process; no two starts share it
     telemetry_folder: str = ""  # where learners/SLOT.jsonl is written; empty: it is not written
+    tls_folder: str = ""  # with this process's credentials; empty: plain text
 
     @property
     def seed(self) -> int:
@@ -99,10 +104,11 @@ def read_job(
 
     Every argument that is not given is taken from `environment` (by default that of the process):
     ATOLL_RUN_FILE, ATOLL_ENDPOINTS, ATOLL_SLOT (not needed by an observer), and optionally
-    ATOLL_UID, ATOLL_INSTANCE and ATOLL_TELEMETRY_DIR. With nothing of all that a learner is alone,
-    for ATOLL_STEPS steps.
+    ATOLL_UID, ATOLL_INSTANCE, ATOLL_TELEMETRY_DIR and ATOLL_TLS_DIR. With nothing of all that a
+    learner is alone, for ATOLL_STEPS steps.
 
-    Raises SpecError, which names the variable that is missing or wrong and says what to do.
+    Raises SpecError, which names the variable or file that is missing or wrong and says what to
+    do, and LearnerError (75) for credentials that are not in date and may be renewed.
     """
     variables = os.environ if environment is None else environment
     if not observer and not (run_file or endpoints or slot) and _without_launcher(variables):
@@ -126,6 +132,9 @@ def read_job(
                 f"{slot} is in region {region}, which the run file does not name",
                 f"use a slot of one of spec.regions: {', '.join(r.name for r in run.regions)}",
             )
+    tls_folder = variables.get(Env.TLS_DIR, "")
+    if tls_folder:
+        _check_credentials(tls_folder, slot)
     uid = variables.get(Env.UID) or f"no-pod-{secrets.token_hex(8)}"
     return Job(
         run_file=run,
@@ -134,7 +143,23 @@ def read_job(
         uid=uid,
         instance=variables.get(Env.INSTANCE) or f"{uid}-{secrets.token_hex(4)}",
         telemetry_folder=variables.get(Env.TELEMETRY_DIR, ""),
+        tls_folder=tls_folder,
     )
+
+
+def needed_of(slot: str) -> Needed:
+    """Whose credentials the learner of this slot needs, or an observer, which has none."""
+    if not slot:
+        return Needed(roles=(Role.OBSERVER, Role.EVALUATOR))
+    return Needed(region=split_slot(slot)[0], roles=(Role.LEARNER,))
+
+
+def _check_credentials(folder: str, slot: str) -> None:
+    """Raises CredentialsError, or LearnerError where the next start may find renewed ones."""
+    try:
+        Credentials.read(folder).check(time.time(), needed_of(slot))
+    except OutOfDateError as error:
+        raise LearnerError(ExitCode.TRY_AGAIN, str(error)) from error
 
 
 _said_alone: list[bool] = []  # not empty once it is said; a fork has it too
@@ -153,7 +178,11 @@ def say_alone(job: Job) -> None:
 
 def _without_launcher(variables: Mapping[str, str]) -> bool:
     """Whether none of the variables that a job sets for its learners is there."""
-    ours = {each.name for each in variables_of_a_job.VARIABLES if Role.LEARNER in each.roles}
+    ours = {
+        each.name
+        for each in variables_of_a_job.VARIABLES
+        if variables_of_a_job.Role.LEARNER in each.roles
+    }
     return not any(variables.get(name) for name in ours - {Env.STEPS})
 
 

@@ -31,6 +31,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPLACED: _ClassVar[Code]
     OTHER_RUN: _ClassVar[Code]
     OTHER_FROZEN: _ClassVar[Code]
+    NOT_ALLOWED: _ClassVar[Code]
 
 class Intent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -78,6 +79,7 @@ STORE_LOST: Code
 REPLACED: Code
 OTHER_RUN: Code
 OTHER_FROZEN: Code
+NOT_ALLOWED: Code
 INTENT_UNSPECIFIED: Intent
 INTENT_RUN: Intent
 INTENT_SUSPEND: Intent

@@ -48,9 +48,9 @@ import asyncio, sys
 from pathlib import Path
 from atoll_syncer import exporting
 
-async def take(run_file, endpoints, out):
+async def take(run_file, reach, out):
     out.mkdir()
-    (out / "model.safetensors").write_bytes(b"values of " + endpoints[1].encode())
+    (out / "model.safetensors").write_bytes(b"values of " + reach.endpoints[1].encode())
     print("a line of a library's", file=sys.stderr)
     return 7
 

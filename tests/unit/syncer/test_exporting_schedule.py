@@ -32,7 +32,7 @@ def test_exports_are_taken_up_to_the_end_that_the_job_has_now(
         return tick, end
 
     with pytest.raises(EOFError):
-        asyncio.run(exporting.keep_taking(JOB, ["x"], tmp_path, clock))
+        asyncio.run(exporting.keep_taking(JOB, exporting.Reach(("x",)), tmp_path, clock))
     assert steps == taken
 
 
@@ -48,5 +48,5 @@ def test_what_a_killed_process_has_left_half_written_is_removed_at_the_next_star
         raise EOFError
 
     with pytest.raises(EOFError):
-        asyncio.run(exporting.keep_taking(JOB, ["x"], tmp_path, clock))
+        asyncio.run(exporting.keep_taking(JOB, exporting.Reach(("x",)), tmp_path, clock))
     assert [path.name for path in tmp_path.iterdir()] == ["step-10"]

@@ -9,6 +9,9 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.credentials import Fault, FaultKind, OutOfDateError
+from atoll_protos.diagnosis import RefusedError
+from atoll_protos.errors import SpecError
 from atoll_worker.transport import client, transport
 from atoll_worker.transport.client import Outgoing, ShardClient
 from unit.worker.test_transport import Rig
@@ -149,3 +152,52 @@ def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
     asyncio.run(asyncio.wait_for(rig.transport.run(), SECONDS_MAX))
     assert limits == [transport.LEAVE_SECONDS_MAX] * SHARDS
     assert len(hung_up) == SHARDS
+
+
+# ------------------------------------------------------------ credentials
+
+
+def refused_with(error: Exception) -> tuple[list[str], list[pb.End]]:
+    """What the driver hears of a dial whose credentials cannot be used."""
+    listener: Any = Listener()
+    ends: list[pb.End] = []
+    listener.message = lambda _, message: ends.append(message.end)
+
+    def refusing(*_: Any) -> Any:
+        raise error
+
+    async def scenario() -> None:
+        one = ShardClient(0, "nowhere:1", listener, refusing)
+        one.dial()
+        assert one._task is not None
+        await one._task
+
+    asyncio.run(scenario())
+    return listener.reasons, ends
+
+
+def test_credentials_that_stay_wrong_end_the_learner_as_a_refusal_of_the_shard_would() -> None:
+    (reason,), (end,) = refused_with(SpecError("/tls/tls.key", "is missing", "put it there"))
+    assert reason == "/tls/tls.key: is missing; put it there"
+    assert (end.code, end.retry) == (pb.NOT_ALLOWED, False)
+    assert (end.reason, end.remedy) == ("/tls/tls.key: is missing", "put it there")
+
+
+def test_what_a_renewal_heals_is_a_reason_to_dial_again() -> None:
+    fault = Fault(kind=FaultKind.EXPIRED, field="tls.crt", problem="expired", remedy="wait")
+    for error, reason in (
+        (OutOfDateError(fault), "tls.crt: expired; wait"),
+        (RefusedError("it serves plain text"), "nowhere:1: it serves plain text"),
+    ):
+        assert refused_with(error) == ([reason], [])
+
+
+def test_an_outage_is_one_line_until_its_reason_changes() -> None:
+    rig = Rig()
+    with structlog.testing.capture_logs() as lines:
+        for reason in ("a", "a", "b", "b", "a"):
+            rig.transport.disconnected(0, reason)
+        rig.transport.connected(0)
+        rig.transport.disconnected(0, "a")
+    said = [each["reason"] for each in lines if each["event"] == "disconnected"]
+    assert said == ["a", "b", "a", "a"]

@@ -1,10 +1,17 @@
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atoll_protos.credentials import Credentials
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import ExitCode
+from atoll_protos.identity import Role
+from atoll_worker.errors import LearnerError
 from atoll_worker.settings import Job, read_job
+from unit.certificate_values import DAY, authorities, identity, leaf
 from unit.worker.fake_transport import RUN_FILE
 
 
@@ -77,3 +84,70 @@ def test_a_wrong_variable_is_named(
     environment[variable] = value
     with pytest.raises(SpecError, match=message):
         read(environment)
+
+
+# ------------------------------------------------------------ credentials
+
+
+def with_credentials(tmp_path: Path, credentials: Credentials) -> dict[str, str]:
+    """The environment of here-0 with these credentials."""
+    folder = tmp_path / "tls"
+    folder.mkdir(exist_ok=True)
+    (folder / "tls.crt").write_bytes(credentials.certificate)
+    (folder / "tls.key").write_bytes(credentials.key)
+    (folder / "ca.crt").write_bytes(credentials.authority)
+    run_file = tmp_path / "run.json"
+    run_file.write_text(RUN_FILE.to_json())
+    return {
+        Env.RUN_FILE: str(run_file),
+        Env.ENDPOINTS: "one:1, two:2",
+        Env.SLOT: "here-0",
+        Env.TLS_DIR: str(folder),
+    }
+
+
+def test_a_learner_with_good_credentials_knows_where_they_lie(tmp_path: Path) -> None:
+    now = time.time()
+    variables = with_credentials(tmp_path, leaf(authorities(now), identity(region="here"), now=now))
+    assert read_job(environment=variables).tls_folder == str(tmp_path / "tls")
+    del variables[Env.TLS_DIR]
+    assert read_job(environment=variables).tls_folder == ""
+
+
+def test_credentials_that_stay_wrong_are_bad_input_before_anything_is_dialled(
+    tmp_path: Path,
+) -> None:
+    now = time.time()
+    for who, words in (
+        (identity(region="eu-west"), "is that of region eu-west, and region here is needed"),
+        (identity(Role.OPERATOR, "here"), "is that of role operator, and learner is needed"),
+    ):
+        variables = with_credentials(tmp_path, leaf(authorities(now), who, now=now))
+        with pytest.raises(SpecError, match=words):
+            read_job(environment=variables)
+    (tmp_path / "tls" / "tls.key").unlink()
+    with pytest.raises(SpecError, match=f"^{tmp_path}/tls/tls.key: is missing; put there"):
+        read_job(environment=variables)
+
+
+def test_credentials_that_are_not_in_date_are_tried_again_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    now = time.time()
+    variables = with_credentials(
+        tmp_path, leaf(authorities(now), identity(region="here"), now=now - 31 * DAY)
+    )
+    with pytest.raises(LearnerError, match=r"tls.crt: expired at 20.* UTC, and now it is") as ended:
+        read_job(environment=variables)
+    assert ended.value.exit_code == ExitCode.TRY_AGAIN
+
+
+def test_an_observer_needs_credentials_of_an_evaluator_or_observer(tmp_path: Path) -> None:
+    now = time.time()
+    for role in Role:
+        variables = with_credentials(tmp_path, leaf(authorities(now), identity(role), now=now))
+        if role in (Role.EVALUATOR, Role.OBSERVER):
+            assert read_job(observer=True, environment=variables).tls_folder
+        else:
+            with pytest.raises(SpecError, match="evaluator or observer is needed"):
+                read_job(observer=True, environment=variables)

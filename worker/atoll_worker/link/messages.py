@@ -27,6 +27,7 @@ class Configure:
     instance: str
     endpoints: tuple[str, ...]  # host:port of every shard
     telemetry_folder: str  # empty: no telemetry is written
+    tls_folder: str = ""  # with this process's credentials; empty: plain text
     observer: bool
     frozen_digest: str = ""  # of the frozen parameters (rule 3); empty: not known
     has_companion: bool = False  # it answers GiveCompanion

@@ -368,6 +368,7 @@ def open_replica(
                 uid=job.uid,
                 instance=instance,
                 endpoints=job.endpoints,
+                tls_folder=job.tls_folder,
                 telemetry_folder=job.telemetry_folder,
                 observer=observer,
                 frozen_digest=companion.frozen_digest if companion else "",

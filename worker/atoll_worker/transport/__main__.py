@@ -27,7 +27,9 @@ def main() -> None:
     yield_to_training()
     allocator.tune()
     logs.configure()
-    from atoll_worker.transport.client import open_channel
+    from atoll_protos.channels import Folder
+    from atoll_worker.settings import needed_of
+    from atoll_worker.transport.client import Dialler
     from atoll_worker.transport.numbers import ArrayNumbers
     from atoll_worker.transport.telemetry import Telemetry
     from atoll_worker.transport.transport import Outside, Transport
@@ -36,11 +38,14 @@ def main() -> None:
         end = open_transport_end(flags.link_fd, flags.memory_fd)
     except EOFError:
         sys.exit(0)
+    needed = needed_of(end.configure.slot)
+    dialler = Dialler(Folder(path=end.configure.tls_folder, needed=needed))
     outside = Outside(
         end=end,
         numbers=ArrayNumbers(end.memory, end.run_file.sync, end.layout),
         telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
-        open_channel=open_channel,
+        open_channel=dialler.open,
+        ready=dialler.ready,
         clock=time.monotonic,
     )
 

@@ -12,22 +12,29 @@ import grpc.aio
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import channels, diagnosis
 from atoll_protos.channels import (
     BULK_METHOD,
     SECRET_METADATA,
     SESSION_METADATA,
+    Folder,
     Options,
     bulk_options,
     control_options,
 )
+from atoll_protos.credentials import OutOfDateError
+from atoll_protos.diagnosis import RefusedError
+from atoll_protos.errors import SpecError
 from atoll_protos.frames import Assembler, Buffer, FrameError, transfer_frames
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CONNECT_SECONDS_MAX = 10.0
+CONNECTED, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 log = structlog.get_logger()
 
 OpenChannel = Callable[[str, Options], grpc.aio.Channel]
+Ready = Callable[[str, grpc.aio.Channel], Awaitable[None]]
 Outgoing = tuple[pb.Transfer, Buffer]
 Payload = Callable[[], Awaitable[Outgoing | None]]  # None: there is nothing to send after all
 
@@ -51,9 +58,38 @@ class Listener(Protocol):
         """A transfer is whole and its checksum is right."""
 
 
-def open_channel(endpoint: str, options: Options) -> grpc.aio.Channel:
-    """gRPC's own."""
-    return grpc.aio.insecure_channel(endpoint, options=options)
+class Dialler:
+    """Opens channels with the credentials that lie in the folder now, or in plain text."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    def open(self, endpoint: str, options: Options) -> grpc.aio.Channel:
+        """Raises CredentialsError, and OutOfDateError for what a renewal heals."""
+        return channels.open_channel(endpoint, options, self.folder.read())
+
+    async def ready(self, endpoint: str, channel: grpc.aio.Channel) -> None:
+        """Until a server has answered. When the first attempt fails, look once why.
+
+        Raises RefusedError and MismatchError where shard and process do not take each other.
+        """
+        looked = False
+        while (state := channel.get_state(try_to_connect=True)) is not CONNECTED:
+            if state is FAILED and not looked:
+                looked = True
+                credentials = self.folder.read()
+                seen = await diagnosis.look(endpoint, credentials)
+                error = diagnosis.judge(seen, credentials, self.folder.clock())
+                if error is not None:
+                    raise error
+            else:
+                await channel.wait_for_state_change(state)
+
+
+async def channel_ready(endpoint: str, channel: grpc.aio.Channel) -> None:
+    """Until a server has answered."""
+    del endpoint
+    await channel.channel_ready()
 
 
 @dataclass(slots=True)
@@ -94,10 +130,15 @@ class ShardClient:
     """Both streams to one shard. `dial` once per connection; `hang_up` ends it."""
 
     def __init__(
-        self, shard: int, endpoint: str, listener: Listener, open_channel: OpenChannel
+        self,
+        shard: int,
+        endpoint: str,
+        listener: Listener,
+        open_channel: OpenChannel,
+        ready: Ready = channel_ready,
     ) -> None:
         self.shard, self.endpoint, self.listener = shard, endpoint, listener
-        self._open_channel = open_channel
+        self._open_channel, self._ready = open_channel, ready
         self.bytes_sent = 0
         self.bytes_received = 0
         self._outbox = Outbox()
@@ -132,7 +173,7 @@ class ShardClient:
         reason = "the shard closed the session"
         try:
             async with self._open_channel(self.endpoint, control_options()) as channel:
-                await asyncio.wait_for(channel.channel_ready(), CONNECT_SECONDS_MAX)
+                await asyncio.wait_for(self._ready(self.endpoint, channel), CONNECT_SECONDS_MAX)
                 await self._session(channel)
         except TimeoutError:
             reason = f"{self.endpoint} does not answer"
@@ -140,6 +181,13 @@ class ShardClient:
             reason = f"{error.code().name}: {error.details()}"
         except FrameError as error:
             reason = f"bad transfer: {error}"
+        except SpecError as error:  # of the credentials: no dialling helps
+            reason = str(error)
+            self._refuse(f"{error.field}: {error.problem}", error.remedy)
+        except OutOfDateError as error:
+            reason = str(error)
+        except RefusedError as error:
+            reason = f"{self.endpoint}: {error}"
         except asyncio.CancelledError:
             reason = "hung up"
         except Exception as error:  # a bug; the session that it ended is not left mute
@@ -149,6 +197,11 @@ class ShardClient:
         finally:
             self._task = None
             self.listener.disconnected(self.shard, reason)
+
+    def _refuse(self, reason: str, remedy: str) -> None:
+        """What a shard would say of these credentials, if it could be asked."""
+        end = pb.End(code=pb.NOT_ALLOWED, reason=reason, remedy=remedy)
+        self.listener.message(self.shard, pb.ToLearner(end=end))
 
     async def _session(self, channel: grpc.aio.Channel) -> None:
         """Until any of the streams ends; the first error is raised."""

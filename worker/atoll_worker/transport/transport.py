@@ -62,7 +62,13 @@ from atoll_worker.rules.effects import (
     SendSeed,
 )
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.client import OpenChannel, Outgoing, ShardClient
+from atoll_worker.transport.client import (
+    OpenChannel,
+    Outgoing,
+    Ready,
+    ShardClient,
+    channel_ready,
+)
 from atoll_worker.transport.numbers import Base, Encoded, Numbers
 
 LEAVE_SECONDS_MAX = 3.0
@@ -117,6 +123,7 @@ class Outside:
     numbers: Numbers
     telemetry: Lines
     open_channel: OpenChannel
+    ready: Ready = channel_ready
     clock: Callable[[], float]  # monotonic seconds
 
 
@@ -138,7 +145,7 @@ class Transport:
             has_companion=configure.has_companion,
         )
         self.clients = [
-            ShardClient(shard, endpoint, self, outside.open_channel)
+            ShardClient(shard, endpoint, self, outside.open_channel, outside.ready)
             for shard, endpoint in enumerate(configure.endpoints)
         ]
         self.bases: dict[tuple[int, int], Base] = {}  # as adopted
@@ -147,6 +154,7 @@ class Transport:
         self.over = asyncio.Event()
         self._owes_nothing = asyncio.Event()  # to the export
         self.not_finite: dict[tuple[int, int], tuple[str, ...]] = {}  # tensors of the last offer
+        self._away: dict[int, str] = {}  # why shards could not be reached last time
         self._deadline = Deadline(self.now, self.exchange.deadline)
         self._forming: set[asyncio.Task[Encoded | None]] = set()
         self._threads = asyncio.Semaphore(FORMED_AT_ONCE_MAX)
@@ -188,12 +196,15 @@ class Transport:
 
     def connected(self, shard: int) -> None:
         """See client.Listener."""
+        self._away.pop(shard, None)
         self.feed(self.exchange.connected(shard, self.now()))
 
     def disconnected(self, shard: int, reason: str) -> None:
         """See client.Listener."""
         if not self.over.is_set():
-            log.info("disconnected", shard=shard, reason=reason)
+            if self._away.get(shard) != reason:
+                log.info("disconnected", shard=shard, reason=reason)
+            self._away[shard] = reason
             self.feed(self.exchange.disconnected(shard, reason, self.now()))
 
     def message(self, shard: int, message: pb.ToLearner) -> None:
