@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from atoll_operator.local.supervisor import (
 )
 
 STEADY = 1000.0
-SOON = 30.0  # far less than the waits would take
+FOREVER = 1e6  # a wait of so long that does not end before runs into the time limit of a test
 
 
 def learner(*command: str, folder: str = "", role: str = "learner") -> Planned:
@@ -257,15 +256,12 @@ def test_of_a_log_the_end_of_the_present_start_is_read(tmp_path: Path) -> None:
 def test_a_wait_ends_when_a_process_ends_when_one_is_due_and_after_its_limit(
     run_of: Start,
 ) -> None:
-    sleeping = run_of(learner(sys.executable, "-c", "import time; time.sleep(60)"))
+    sleeping = run_of(learner(sys.executable, "-c", "import time; time.sleep(1e6)"))
     assert sleeping.start()
-    begun = time.monotonic()
     sleeping.supervisor.wait(sleeping.now, 0.05)
-    assert time.monotonic() - begun < SOON
     for _ in range(2):  # after the first end it is started at once, after the second it waits
         sleeping.supervisor.kill(sleeping.child)
-        sleeping.supervisor.wait(sleeping.now, 60.0)
+        sleeping.supervisor.wait(sleeping.now, FOREVER)
         sleeping.end()
     assert sleeping.child.process is None
-    sleeping.supervisor.wait(sleeping.child.start_at - 0.05, 60.0)
-    assert time.monotonic() - begun < SOON
+    sleeping.supervisor.wait(sleeping.child.start_at - 0.05, FOREVER)
