@@ -16,6 +16,7 @@ of everything that they are made of. Nodes and Leases are not listed again: nobo
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ from atoll_operator.kube.settings import Settings
 
 FIRST_LISTS_SECONDS_MAX = 10.0
 LIST_AGAIN_SECONDS = 1.0
+FRESH_SECONDS_MAX = 90.0  # a watch that has died without a word has been begun again by then
 
 log = structlog.get_logger()
 
@@ -98,8 +100,13 @@ class Term:
 
 
 async def fresh(each: Reflector | Jobs) -> None:
-    """List a collection now; without it where its watch is broken, because then no pass judges."""
-    while not each.is_broken:
+    """List a collection now.
+
+    Without it where its watch is broken, because then no pass judges, and where its lists fail for
+    FRESH_SECONDS_MAX although its watch works.
+    """
+    until = time.monotonic() + FRESH_SECONDS_MAX
+    while not each.is_broken and time.monotonic() < until:
         try:
             await each.list_now()
         except ERRORS as error:

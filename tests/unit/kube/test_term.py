@@ -128,6 +128,16 @@ def test_a_term_lists_what_jobs_are_made_of_before_its_first_pass(
     asyncio.run(scenario())
 
 
+def test_lists_that_fail_for_ever_delay_a_term_and_do_not_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(term, "LIST_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(term, "FRESH_SECONDS_MAX", 0.1)
+    found = Collection([], fails=1_000_000)
+    asyncio.run(term.fresh(cast("Any", found)))
+    assert 0 < found.fails < 1_000_000 - 1
+
+
 def test_when_another_leads_the_passes_that_run_have_ended_before_anything_else() -> None:
     async def scenario() -> None:
         world = World()
