@@ -62,6 +62,7 @@ class Env:
     OPERATOR_API_REQUESTS: Final = "ATOLL_OPERATOR_API_REQUESTS_PER_SECOND"
     OPERATOR_API_BURST: Final = "ATOLL_OPERATOR_API_BURST"
     OPERATOR_LEASE: Final = "ATOLL_OPERATOR_LEASE"
+    OPERATOR_CERTIFICATE_SECONDS: Final = "ATOLL_OPERATOR_CERTIFICATE_SECONDS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +284,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         set_by=CHART,
         default="default/atoll-operator",
     ),
+    Variable(
+        name=Env.OPERATOR_CERTIFICATE_SECONDS,
+        meaning="life of the certificates of jobs; each is renewed at two thirds of it",
+        roles=(Role.OPERATOR,),
+        set_by="the user",
+        default="2592000",
+    ),
 )
 BY_NAME: Final[Mapping[str, Variable]] = {variable.name: variable for variable in VARIABLES}
 
@@ -337,3 +345,8 @@ def of_shard(
         Env.EXPORT: export,
         Env.METRICS_PORT: str(metrics_port),
     }
+
+
+def of_tls(folder: str, *, health_port: int = 0) -> dict[str, str]:
+    """What a process gets besides that talks over TLS; a shard has a port for plain probes."""
+    return {Env.TLS_DIR: folder} | ({Env.HEALTH_PORT: str(health_port)} if health_port else {})

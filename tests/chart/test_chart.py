@@ -93,9 +93,15 @@ def test_the_operator_may_apply_and_list_every_kind_of_child(rendered: Rendered)
         assert needed | {"list", "watch"} <= rights(role)[group, plural], kind
 
 
-def test_nodes_secrets_and_taints_are_out_of_reach(rendered: Rendered) -> None:
+def test_secrets_are_read_and_written_by_name_and_never_listed(rendered: Rendered) -> None:
+    (role,) = named(rendered, "ClusterRole", OPERATOR)
+    found = rights(role)
+    assert found["", "secrets"] == {"get", "create", "patch"}
+    assert found["cert-manager.io", "certificates"] == {"get", "create", "patch"}
+
+
+def test_nodes_and_taints_are_out_of_reach(rendered: Rendered) -> None:
     for rule in (rule for role in of_kind(rendered, "ClusterRole") for rule in role["rules"]):
-        assert "secrets" not in rule["resources"]
         if "nodes" in rule["resources"]:
             assert set(rule["verbs"]) <= {"get", "list", "watch"}
 

@@ -1,5 +1,6 @@
 """A job on a cluster as a person sees it with kubectl, and as its shards tell it."""
 
+import base64
 import itertools
 import json
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.channels import TARGET_NAME
+from atoll_protos.credentials import Credentials
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from cluster.kubectl import Kubectl, Object, until
 
@@ -78,7 +81,7 @@ class Job:
     def status(self) -> pb.StatusReply | None:
         """What shard 0 says itself; None when it does not answer."""
         for address in itertools.chain(list(self.channels), self._addresses()):
-            channel = self.channels.get(address) or grpc.insecure_channel(f"{address}:{PORT}")
+            channel = self.channels.get(address) or self._open(address)
             try:
                 reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=2)
             except grpc.RpcError:
@@ -88,6 +91,24 @@ class Job:
             self.channels[address] = channel
             return reply
         return None
+
+    def _open(self, address: str) -> grpc.Channel:
+        """As a learner of the job, which a person may be who can read its Secrets."""
+        where, found = f"{address}:{PORT}", self.credentials()
+        if found is None:
+            return grpc.insecure_channel(where)
+        secrets = grpc.ssl_channel_credentials(found.authority, found.key, found.certificate)
+        name = (TARGET_NAME, found.identity.server_name)
+        return grpc.secure_channel(where, secrets, options=[name])
+
+    def credentials(self, role: str = "learner") -> Credentials | None:
+        """Those of a role's first Secret; None where the job talks in plain text."""
+        selector = f"atoll.dev/job={self.name},atoll.dev/role={role}"
+        items = self.kube.get("-n", self.namespace, "secrets", "-l", selector)["items"]
+        if not items:
+            return None
+        data = {key: base64.b64decode(value) for key, value in items[0]["data"].items()}
+        return Credentials(data["tls.crt"], data["tls.key"], data["ca.crt"])
 
     def _addresses(self) -> Iterator[str]:
         for pod in self.pods("shard").values():

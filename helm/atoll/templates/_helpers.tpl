@@ -58,6 +58,12 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch]  # never deleted
+- apiGroups: [""]
+  resources: [secrets]                    # by name: certificates of jobs
+  verbs: [get, create, patch]             # neither list nor watch, which show those of everybody
+- apiGroups: [cert-manager.io]
+  resources: [certificates]               # spec.syncer.tls.issuerRef
+  verbs: [get, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

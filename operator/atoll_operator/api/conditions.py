@@ -191,6 +191,8 @@ def _accepted(facts: Facts) -> Condition:
         return _of("Accepted", reason, "; ".join(facts.refused))
     if not facts.served:
         return _of("Accepted", "NotServed", "this install serves none of the job's regions")
+    if facts.certificates:
+        return _of("Accepted", "CertificatesMissing", "; ".join(facts.certificates))
     return _of("Accepted", "Valid")
 
 
@@ -295,6 +297,8 @@ def _held(facts: Facts) -> Condition:
 def _drift(facts: Facts) -> Condition:
     if facts.hold is not None and facts.hold.reason == OTHER_MANIFEST:
         return _of("SpecDrift", OTHER_MANIFEST, facts.hold.message)
+    if facts.transport and not facts.drift:
+        return _of("SpecDrift", "TransportDiffers", facts.transport)
     return _of("SpecDrift", "Differs" if facts.drift else "InStep", "; ".join(facts.drift))
 
 

@@ -72,6 +72,8 @@ class Facts:
     exited: tuple[str, ...] = ()  # pods that have ended for good, in words
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
+    transport: str = ""  # that the run talks in another way than the manifest asks for
+    certificates: tuple[str, ...] = ()  # that the job cannot start without, in words
     stalled_seconds: float = 0.0
     unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
     ephemeral: bool = False

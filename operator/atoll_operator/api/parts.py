@@ -168,6 +168,57 @@ class Expose(Model):
     )
 
 
+class TlsMode(StrEnum):
+    """Whether the processes of a job prove who they are, and encrypt what they say."""
+
+    REQUIRED = "Required"
+    DISABLED = "Disabled"
+
+
+class IssuerRef(Model):
+    """An issuer of cert-manager."""
+
+    name: str = Field(
+        min_length=1, max_length=253, description="Name of the Issuer or ClusterIssuer."
+    )
+    kind: str = Field(
+        default="Issuer",
+        min_length=1,
+        max_length=63,
+        description="Its kind: Issuer (of the job's namespace), ClusterIssuer, or another one's.",
+    )
+    group: str = Field(
+        default="cert-manager.io",
+        min_length=1,
+        max_length=253,
+        description="Its API group, for issuers that are not cert-manager's own.",
+    )
+
+
+class Tls(Model):
+    """How the processes of a job prove to one another who they are."""
+
+    mode: TlsMode = Field(
+        default=TlsMode.DISABLED,
+        strict=False,
+        description=(
+            "Required: shards, learners, evaluator and operator talk over mutual TLS 1.3, and each"
+            " certificate says its role and region. Disabled: plain text, without any proof of who"
+            " talks. A run keeps the way in which its pods began to talk: a change comes into"
+            " force when the job starts with no pod running, as after spec.suspend. `atoll run`"
+            " ignores it: its processes talk over loopback."
+        ),
+    )
+    issuer_ref: IssuerRef | None = Field(
+        default=None,
+        description=(
+            "An issuer of cert-manager that signs the certificates of the job; it has to set"
+            " ca.crt, as CA and Vault issuers do and ACME issuers do not. Left out, the operator"
+            " makes a certificate authority for the job and renews its certificates."
+        ),
+    )
+
+
 class Syncer(Model):
     """The shards."""
 
@@ -214,6 +265,9 @@ class Syncer(Model):
             "How other clusters reach the shards, where the job has regions in several clusters."
             " `atoll run` ignores it."
         ),
+    )
+    tls: Tls = Field(
+        default=Tls(), description="How the processes of the job prove to one another who they are."
     )
     template: Template = Field(
         default=Template(),

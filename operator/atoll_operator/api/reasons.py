@@ -111,6 +111,13 @@ REASONS: Final[tuple[Reason, ...]] = (
             "fix what the message names: a quota, an admission rule, a name; it is tried again at"
             " least once a minute",
         ),
+        (
+            "CertificatesMissing",
+            "certificates of the job are not there: cert-manager has not made them, or the operator"
+            " cannot read them; what runs goes on, and no pod is started without",
+            "do what the message says: see the issuer that spec.syncer.tls.issuerRef names, or let"
+            " the operator read Secrets; it is looked at again every few seconds",
+        ),
     ),
     *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),
     *_reasons(
@@ -250,6 +257,13 @@ REASONS: Final[tuple[Reason, ...]] = (
             "a field that must be equal in all clusters differs, or the endpoints lead to other"
             " shards; the message names both values",
             "delete the job in this cluster and apply the manifest of the syncer's cluster",
+        ),
+        (
+            "TransportDiffers",
+            "the run talks in plain text and spec.syncer.tls asks for TLS, or the reverse: it goes"
+            " on as it began",
+            "suspend the job and resume it when its pods have ended; with Ephemeral storage start"
+            " another job. Nothing is wrong with the run",
         ),
     ),
     *_reasons(

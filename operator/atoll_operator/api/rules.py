@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import presets
-from atoll_operator.api.parts import NAME_CHARACTERS_MAX, RegionSpec, StorageType
+from atoll_operator.api.parts import NAME_CHARACTERS_MAX, RegionSpec, StorageType, TlsMode
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
@@ -126,6 +126,15 @@ RULES = (
         remedy="give one host:port for each shard, or none",
         holds=_endpoints,
         cel="size(self.syncer.endpoints) == 0 || size(self.syncer.endpoints) == self.syncer.shards",
+    ),
+    Rule(
+        field="spec.syncer.tls.issuerRef",
+        problem="signs certificates that nobody uses while spec.syncer.tls.mode is Disabled",
+        remedy=f"remove it, or use spec.syncer.tls.mode {TlsMode.REQUIRED}",
+        holds=lambda job: (
+            job.spec.syncer.tls.issuer_ref is None or job.spec.syncer.tls.mode is TlsMode.REQUIRED
+        ),
+        cel=f"!has(self.syncer.tls.issuerRef) || self.syncer.tls.mode == '{TlsMode.REQUIRED}'",
     ),
     Rule(
         field="spec.sync.quorum",
@@ -252,6 +261,15 @@ FIXED = (
         grows=True,
     ),
     _same("syncer.shards"),
+    Fixed(
+        path="syncer.tls.issuerRef",
+        cel=(
+            "has(self.syncer.tls.issuerRef) == has(oldSelf.syncer.tls.issuerRef) &&"
+            " (!has(self.syncer.tls.issuerRef) ||"
+            " self.syncer.tls.issuerRef == oldSelf.syncer.tls.issuerRef)"
+        ),
+        text=_CANNOT,
+    ),
     _same("sync"),
     *(
         Fixed(

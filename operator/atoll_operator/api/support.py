@@ -98,6 +98,7 @@ def without_effect_here(job: Job) -> list[str]:
         "spec.syncer.storage": "storage" in spec.syncer.model_fields_set,
         "spec.syncer.endpoints": bool(spec.syncer.endpoints),
         "spec.syncer.expose": "expose" in spec.syncer.model_fields_set,
+        "spec.syncer.tls": "tls" in spec.syncer.model_fields_set,
         "spec.syncer.template": "template" in spec.syncer.model_fields_set,
         "spec.failure": "failure" in spec.model_fields_set,
         "spec.export.url": bool(spec.export_url),

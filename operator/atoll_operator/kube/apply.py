@@ -4,7 +4,8 @@ The order, and why it is so:
 
 1. *Children are applied*, first those that pods refer to. The API server tries
    each workload with a new template, and one of its pods, in a dry run (`trial`); what it refuses
-   is not written, and of a new job nothing is. The StatefulSet of a pod on a lost node gets its
+   is not written, and of a new job nothing is. Then certificates are made, which pods mount
+   (`secrets`); where one is refused the pass ends. The StatefulSet of a pod on a lost node gets its
    exclusion here; the pod itself is deleted in a later pass, when its controller has observed the
    exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
@@ -54,6 +55,7 @@ from atoll_operator.kube.plan.actions import Deletion, Plan
 from atoll_operator.kube.plan.drift import differences
 from atoll_operator.kube.plan.ownership import obstacle
 from atoll_operator.kube.repair import Repair
+from atoll_operator.kube.secrets import Secrets
 from atoll_operator.kube.trial import QUOTA, refusal
 
 log = structlog.get_logger()
@@ -64,6 +66,7 @@ class Outcome:
     """What the plan could not know."""
 
     waits: bool = False  # the registrar has not taken a word, or what was seen is outdated
+    made: bool = True  # every certificate of the plan is there
     refused: bool = False  # a child was refused, and the plan's status does not say so yet
 
 
@@ -74,12 +77,17 @@ class Applier:
     api: Api
     metrics: Metrics
     repair: Repair
+    secrets: Secrets
 
     async def apply(self, plan: Plan, memory: Memory) -> Outcome:
         """Raises ApiError and what the network raises; then the rest is left to the next pass."""
         memory.held = plan.held
+        for gone in memory.refused.keys() - plan.refused:
+            del memory.refused[gone]  # the job no longer asks for it
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
         outcome = await self._apply_children(plan, memory)
+        if not outcome.made:
+            return outcome
         await self._delete(plan, _without_successor(plan.prune, memory), memory)
         waits = outcome.waits
         for replacement in plan.replace:
@@ -94,12 +102,13 @@ class Applier:
 
     async def _apply_children(self, plan: Plan, memory: Memory) -> Outcome:
         """Whether a child was refused that the status does not name yet, or has been replaced."""
-        for gone in memory.refused.keys() - plan.refused:
-            del memory.refused[gone]  # the job no longer asks for it
         news, waits, reverts = False, False, {each.key: each for each in plan.reverts}
         wrong = await self._check(plan, memory)
         news |= any(wrong.values())
-        for child in plan.apply if plan.partly or not wrong else ():
+        goes = plan.partly or not wrong
+        if goes and not await self.secrets.make(plan, memory):
+            return Outcome(refused=True, made=False)
+        for child in plan.apply if goes else ():
             kind, name = key_of(child)
             if (kind, name) in wrong:
                 continue

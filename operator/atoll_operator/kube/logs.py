@@ -22,11 +22,6 @@ from typing import Any
 
 import urllib3
 from kubernetes import client, config
-from kubernetes.config.kube_config import (
-    KUBE_CONFIG_DEFAULT_LOCATION,
-    KubeConfigLoader,
-    KubeConfigMerger,
-)
 
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_protos.errors import SpecError
@@ -168,22 +163,20 @@ class Logs:
 
 def connect(job: str, namespace: str, context: str) -> Logs:
     """The logs of a job, with the kubeconfig of whoever calls; raises SpecError without one."""
+    file = os.environ.get("KUBECONFIG") or None
     settings = client.Configuration()
     try:
-        files = KubeConfigMerger(os.environ.get("KUBECONFIG") or KUBE_CONFIG_DEFAULT_LOCATION)
-        if files.config is None:
-            raise config.ConfigException("there is no kubeconfig")
-        loader = KubeConfigLoader(files.config, active_context=context or None)
-        loader.load_and_set(settings)
-        own = loader.current_context["context"].get("namespace") or "default"
+        config.load_kube_config(file, context=context or None, client_configuration=settings)
+        contexts, active = config.list_kube_config_contexts(file)
+        chosen = next((each for each in contexts if each["name"] == context), active)
+        own = chosen["context"].get("namespace") or "default"
     except config.ConfigException as error:
         try:
             config.load_incluster_config(client_configuration=settings)
             own = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
         except (config.ConfigException, OSError):
             problem = f"is no run folder, and no cluster can be asked ({error})"
-            remedy = "give the folder of a run, or --context, or set KUBECONFIG"
-            raise SpecError(job, problem, remedy) from error
+            raise SpecError(job, problem, "give the folder of a run, or set KUBECONFIG") from error
     settings.retries = False
     core = client.CoreV1Api(client.ApiClient(settings))
     return Logs(core, namespace or own, job)

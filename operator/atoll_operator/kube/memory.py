@@ -11,12 +11,20 @@ object, only what `read` returns.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.observation import Pod, Refusal, Remembered, Replacement
+from atoll_operator.kube.observation import (
+    Certificates,
+    Pod,
+    Refusal,
+    Remembered,
+    Replacement,
+)
+from atoll_protos.credentials import Credentials
+from atoll_protos.names import split_slot
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
@@ -61,6 +69,21 @@ class Reverted:
 
 
 @dataclass(slots=True, kw_only=True)
+class CertificateMemory:
+    """What was read of a job's certificates, and the operator's own, which no log ever shows."""
+
+    next_at: float = LONG_AGO  # when they are read again
+    read_at: float = LONG_AGO
+    seen: Certificates | None = None
+    believed: bytes = b""  # the authorities' certificates, PEM
+    own: Mapping[str, Credentials] = field(default_factory=dict, repr=False)  # by region
+
+    def of_slot(self, slot: str) -> Credentials | None:
+        """Those with which a slot's owner is named; None where the job talks in plain text."""
+        return self.own.get(split_slot(slot)[0])
+
+
+@dataclass(slots=True, kw_only=True)
 class Memory:
     """Of one job, until it is deleted or made again under another UID."""
 
@@ -80,6 +103,8 @@ class Memory:
     final_at: float | None = None  # when the registrar first said Complete
     intent: pb.StatusRequest = field(default_factory=pb.StatusRequest)  # that shards are told
     suspended_at: float | None = None  # when this operator first saw the job suspended
+
+    certificates: CertificateMemory = field(default_factory=CertificateMemory)
 
     # what was done
     acted_at: float = LONG_AGO  # when the last effect of a pass was under way

@@ -24,12 +24,15 @@ LEARNER_ROLE: Final = "learner"
 EVALUATOR_ROLE: Final = "evaluator"
 
 SHARD_PORT: Final = 7700
+HEALTH_PORT: Final = 7701  # of shards under TLS: the kubelet's probes speak plain text
 METRICS_PORT: Final = 9090  # of shards
 RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"
 SLOTS_FOLDER: Final = "/etc/atoll-slots"
 SLOTS_FILE: Final = "slots.json"
 LENGTH_FILE: Final = "length.json"
+TLS_FOLDER: Final = "/etc/atoll-tls"
+TLS_VOLUME: Final = "atoll-tls"
 DATA_FOLDER: Final = "/data"  # where a shard's volume is mounted
 EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 
@@ -87,6 +90,21 @@ def evaluator_name(job: str) -> str:
 def accepted_name(job: str) -> str:
     """Name of the ConfigMap with the manifest that was accepted last."""
     return f"{job}-accepted"
+
+
+def authority_name(job: str) -> str:
+    """Name of the Secret with the job's certificate authority; no pod mounts it."""
+    return f"{job}-ca"
+
+
+def leaf_name(job: str, role: str, region: str = "") -> str:
+    """Name of the Secret with the certificate of a role; of learners and operators by region."""
+    return f"{job}-tls-{role}" + (f"-{region}" if region else "")
+
+
+def credentials_name(job: str, region: str) -> str:
+    """Name of the Secret of a region in a cluster without the syncer, which a person brings."""
+    return f"{job}-credentials-{region}"
 
 
 def account_name(job: str, role: str) -> str:

@@ -30,6 +30,7 @@ from atoll_protos.names import Label
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
 BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
+START_SECONDS = 5.0  # that a pod takes which has all that it mounts
 STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
 TELLING_WAITS = frozenset(
     {
@@ -79,6 +80,13 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         excluded=excluded_nodes(raw),
         unlabelled=Label.JOB_UID not in labels,
     )
+
+
+def cannot_start(found: Pod, now: float) -> bool:
+    """Whether a pod has a node and its container has not started for START_SECONDS."""
+    young = found.made_at is None or now - found.made_at < START_SECONDS
+    waits = found.phase == "Pending" and found.waiting in STARTING_WAITS and not found.terminating
+    return bool(found.node) and waits and not young
 
 
 def _template(metadata: Raw) -> str:

@@ -205,6 +205,28 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSeen:
+    """What was read of a Secret with certificates, without its content."""
+
+    name: str
+    uid: str = ""  # empty: it is not there
+    version: str = ""  # its resourceVersion
+    obstacle: str = ""  # why it may not be written, and the remedy: it is another's
+    reason: str = ""  # what is wrong with its content; empty: nothing
+    due_at: float = float("inf")  # UNIX seconds at which it is to be made anew
+    order: Object | None = None  # the Certificate to apply, which is not there or differs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificates:
+    """What was read of a job's Secrets with certificates."""
+
+    authority: SecretSeen = SecretSeen(name="")  # of the job's authorities
+    leaves: Mapping[str, SecretSeen] = field(default_factory=dict)  # by name
+    unread: str = ""  # why they could not be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """Everything that one pass knows of one job."""
 
@@ -220,6 +242,8 @@ class Observation:
     workloads: Mapping[str, Workload] = field(default_factory=dict)  # by name
     nodes: Mapping[str, Node] | None = None  # by name; None: not listed yet
     lease_ages: Mapping[str, float] = field(default_factory=dict)  # by node, deleted ones too
+    certificates: Certificates | None = None  # None: the job needs none now
+    tls: bool | None = None  # how its processes talk; None: none has been started
     remembered: Remembered = field(default_factory=Remembered)
 
     @property

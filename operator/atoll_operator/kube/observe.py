@@ -16,17 +16,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from atoll_operator.api.status import Status
 from atoll_operator.kube import objects, observation
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.watches import Nodes
-from atoll_operator.kube.memory import Memory
-from atoll_operator.kube.observation import Object, Observation, Pod, Workload
-from atoll_operator.kube.plan import accepted, restore
+from atoll_operator.kube.memory import CertificateMemory, Memory
+from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.observation import Certificates, Object, Observation, Pod, Workload
+from atoll_operator.kube.plan import accepted, rendering, restore
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.accepted import Reading
+from atoll_operator.kube.plan.certificates import needed
+from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.planner import is_managed_here
 from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.restore import Former
 from atoll_operator.kube.plan.sessions import shard_addresses
+from atoll_operator.kube.secrets import Secrets
 from atoll_operator.kube.settings import Settings
 
 READ_SECONDS_MAX = 12.0  # of age of what a status may still show when a watch is broken
@@ -47,6 +54,7 @@ class Observer:
     cache: Cache
     polls: Polls
     nodes: Nodes
+    secrets: Secrets
     settings: Settings
 
     async def observe(self, key: Key, memories: dict[Key, Memory]) -> Observation | None:
@@ -75,7 +83,11 @@ class Observer:
         containers = container_names(job)
         pods = [objects.pod(each, containers) for each in children if each["kind"] == "Pod"]
         memory.addresses = shard_addresses(job, pods, self.settings.serves)
-        if not await self.polls.follow(key, memory, memory.addresses):
+        workloads = [each for each in children if each["kind"] in observation.WORKLOADS]
+        tls = rendering.speaks_tls(workloads)
+        certificates = await self._certificates(raw, found, workloads, pods, memory, tls)
+        own = memory.certificates.own if tls else None
+        if not await self.polls.follow(key, memory, memory.addresses, own):
             raise NotAskedError
         memory.read_at = at
         return Observation(
@@ -87,17 +99,41 @@ class Observer:
             error=found.error,
             children=tuple(children),
             pods=tuple(pods),
+            certificates=certificates,
+            tls=tls,
             workloads=observation.by_name(
-                [
-                    self._workload(job.name, each, pods)
-                    for each in children
-                    if each["kind"] in ("StatefulSet", "Deployment")
-                ]
+                [self._workload(job.name, each, pods) for each in workloads]
             ),
             nodes=self.nodes.look(at) if self.nodes.usable(at) else None,
             lease_ages=self.nodes.leases.ages(at),
             remembered=memory.read(job.spec.syncer.shards, pods, at),
         )
+
+    async def _certificates(
+        self,
+        raw: Object,
+        found: Reading,
+        workloads: Sequence[Object],
+        pods: Sequence[Pod],
+        memory: Memory,
+        tls: bool | None,
+    ) -> Certificates | None:
+        """What is known of the job's certificates, if it needs any where its syncer lives."""
+        job, metadata = found.job, raw["metadata"]
+        assert job is not None, "the caller has looked"
+        generation = None if found.error else metadata["generation"]
+        retry = str((metadata.get("annotations") or {}).get(Annotation.RETRY, ""))
+        status = Status.read(raw.get("status"))
+        before = phases.before(status, time.time(), generation=generation, retry=retry)
+        runs = any(each["spec"].get("replicas") for each in workloads)
+        home = self.settings.serves(job.spec.syncer_region)
+        if not home or not needed(job, before, runs=runs, tls=tls):
+            memory.certificates = CertificateMemory()
+            return None
+        owner = Owner(namespace=metadata["namespace"], name=job.name, uid=metadata["uid"])
+        waits = any(objects.cannot_start(pod, time.time()) for pod in pods)
+        await self.secrets.look(job, owner, memory.certificates, waits=waits)
+        return memory.certificates.seen
 
     def _workload(self, job: str, raw: Object, pods: Sequence[Pod]) -> Workload:
         name, uid = raw["metadata"]["name"], raw["metadata"]["uid"]

@@ -53,7 +53,9 @@ class Repair:
         pod = each.pod
         if not await self._still_silent(each):
             return True
-        if each.retire_word is not None and not await self._retire(plan, each.retire_word, each):
+        if each.retire_word is not None and not await self._retire(
+            plan, each.retire_word, each, memory
+        ):
             return False
         memory.deleted_at[each.key] = plan.at
         gone = Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=each.reason)
@@ -90,9 +92,10 @@ class Repair:
         lease = await self.api.get(f"{LEASES}/{each.node}")
         return lease is None or lease["spec"].get("renewTime") == each.silent_renewal
 
-    async def _retire(self, plan: Plan, word: int, each: PodReplacement) -> bool:
+    async def _retire(self, plan: Plan, word: int, each: PodReplacement, memory: Memory) -> bool:
         """Whether the registrar has taken the word that the slot has no owner any more."""
-        answer = await self.syncers.set_owner(plan.registrar_address, each.pod.slot, NO_OWNER, word)
+        slot, own = each.pod.slot, memory.certificates.of_slot(each.pod.slot)
+        answer = await self.syncers.set_owner(plan.registrar_address, slot, NO_OWNER, word, own)
         self.metrics.owners.inc()
         return answer == word + 1
 
@@ -113,10 +116,11 @@ class Repair:
         if live is None or live["metadata"]["uid"] != owner.uid:
             return
         address, word = plan.registrar_address, owner.word
+        own = memory.certificates.of_slot(owner.slot)
         if word is None:
             memory.absent_since[owner.slot] = plan.at  # wait again before the next try
-            word = await self.syncers.set_owner(address, owner.slot, owner.uid, UNKNOWN_WORD)
+            word = await self.syncers.set_owner(address, owner.slot, owner.uid, UNKNOWN_WORD, own)
         if word is not None:
-            await self.syncers.set_owner(address, owner.slot, owner.uid, word)
+            await self.syncers.set_owner(address, owner.slot, owner.uid, word, own)
             self.metrics.owners.inc()
             log.info("named owner", job=plan.job, slot=owner.slot, pod=owner.uid)

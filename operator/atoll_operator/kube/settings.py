@@ -31,6 +31,7 @@ class Settings:
     api_requests_per_second: float = float(default(Env.OPERATOR_API_REQUESTS))
     api_burst: int = int(default(Env.OPERATOR_API_BURST))
     lease: tuple[str, str] = ("default", "atoll-operator")  # namespace and name, of the election
+    certificate_seconds: float = float(default(Env.OPERATOR_CERTIFICATE_SECONDS))
 
     @property
     def spans_regions(self) -> bool:
@@ -58,6 +59,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         api_requests_per_second=_above_zero(environment, Env.OPERATOR_API_REQUESTS),
         api_burst=int(_above_zero(environment, Env.OPERATOR_API_BURST)),
         lease=_namespace_and_name(environment, Env.OPERATOR_LEASE),
+        certificate_seconds=_above_zero(environment, Env.OPERATOR_CERTIFICATE_SECONDS),
     )
 
 

@@ -38,6 +38,7 @@ from atoll_operator.kube.reconcile import Reconciler
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.kube.repair import Repair
 from atoll_operator.kube.report import StatusWriter
+from atoll_operator.kube.secrets import Secrets
 from atoll_operator.kube.settings import Settings
 
 FIRST_LISTS_SECONDS_MAX = 10.0
@@ -60,11 +61,14 @@ def reconciler(
     """The phases of a pass, put together."""
     recorder = Recorder(api=server, metrics=metrics)
     repair = Repair(api=server, syncers=syncers, metrics=metrics, recorder=recorder)
+    secrets = Secrets(api=server, metrics=metrics, settings=settings)
     return Reconciler(
         settings=settings,
         metrics=metrics,
-        observer=Observer(cache=server.cache, polls=polls, nodes=nodes, settings=settings),
-        applier=Applier(api=server, metrics=metrics, repair=repair),
+        observer=Observer(
+            cache=server.cache, polls=polls, nodes=nodes, secrets=secrets, settings=settings
+        ),
+        applier=Applier(api=server, metrics=metrics, repair=repair, secrets=secrets),
         writer=StatusWriter(api=server, metrics=metrics, recorder=recorder),
     )
 

@@ -66,13 +66,14 @@ REFUSED = [
     (("spec.tokens=5",), rules.RULES[0]),
     (("spec.syncer.region=mars",), rules.RULES[1]),
     (("spec.syncer.endpoints=[a:1]",), rules.RULES[2]),
-    (("spec.sync.quorum=4",), rules.RULES[3]),
-    (("spec.sync.fragments=17",), rules.RULES[4]),
-    (("spec.sync.overlap=16",), rules.RULES[5]),
-    ((f"metadata.name={'a' * 45}",), rules.RULES[6]),
-    (("metadata.name=a.b",), rules.RULES[7]),
-    (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[8]),
-    (("spec.restore={fromJob: {name: old}}",), rules.RULES[9]),
+    (("spec.syncer.tls={mode: Disabled, issuerRef: {name: x}}",), rules.RULES[3]),
+    (("spec.sync.quorum=4",), rules.RULES[4]),
+    (("spec.sync.fragments=17",), rules.RULES[5]),
+    (("spec.sync.overlap=16",), rules.RULES[6]),
+    ((f"metadata.name={'a' * 45}",), rules.RULES[7]),
+    (("metadata.name=a.b",), rules.RULES[8]),
+    (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[9]),
+    (("spec.restore={fromJob: {name: old}}",), rules.RULES[10]),
 ]
 
 

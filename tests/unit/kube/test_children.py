@@ -218,8 +218,10 @@ def test_an_account_that_the_template_names_is_the_user_s_and_not_made() -> None
 
 
 def test_a_mesh_is_told_that_shards_speak_http_2() -> None:
-    (port,) = children()["Service", "tiny-syncer-0"]["spec"]["ports"]
-    assert port["appProtocol"] == "kubernetes.io/h2c"
+    for mode, protocol in (("Disabled", "kubernetes.io/h2c"), ("Required", "https")):
+        found = children(f"spec.syncer.tls.mode={mode}")
+        (port,) = found["Service", "tiny-syncer-0"]["spec"]["ports"]
+        assert port["appProtocol"] == protocol
 
 
 def test_argo_cd_takes_no_claim_for_a_part_of_an_application() -> None:

@@ -31,7 +31,7 @@ class Shards:
         self.requests: list[pb.StatusRequest] = []
 
     async def status(
-        self, addresses: Sequence[str], request: pb.StatusRequest
+        self, addresses: Sequence[str], request: pb.StatusRequest, credentials: object = None
     ) -> list[pb.StatusReply | None]:
         self.requests.append(request)
         self.calls.append(list(addresses))
@@ -140,13 +140,13 @@ def test_a_poll_that_had_begun_before_the_effect_does_not_count(
             whole = one.shards.status
 
             async def slow(
-                addresses: Sequence[str], request: pb.StatusRequest
+                addresses: Sequence[str], request: pb.StatusRequest, credentials: object
             ) -> list[pb.StatusReply | None]:
                 found = await whole(addresses, request)
                 await gate.wait()
                 return found
 
-            one.shards.status = slow  # type: ignore[method-assign]
+            one.shards.status = slow  # type: ignore[method-assign,assignment]
             await one.follow("a")
             await until(lambda: bool(one.shards.calls))
             one.memory.acted_at = time.monotonic()

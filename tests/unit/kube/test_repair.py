@@ -93,7 +93,9 @@ def test_a_word_that_the_registrar_refuses_deletes_nothing() -> None:
     world = lost_learner()
     world.run()
 
-    async def refuse(address: str, slot: str, uid: str, word: int) -> int:
+    async def refuse(
+        address: str, slot: str, uid: str, word: int, credentials: object = None
+    ) -> int:
         return word + 5
 
     world.shards.set_owner = refuse  # type: ignore[method-assign]

@@ -77,9 +77,17 @@ class Server:
             raise ConflictError(409, "the UID in the precondition does not match")
         live: Any = copy.deepcopy(child)
         live["metadata"] |= {"uid": f"uid-{name}", "generation": 1}
+        if child["kind"] not in KINDS:  # no watch shows its version
+            self.version += 1
+            live["metadata"]["resourceVersion"] = str(self.version)
         live["status"] = {"observedGeneration": 1}
         self.children[where] = live
         return copy.deepcopy(live)
+
+    async def create(self, child: Mapping[str, Any]) -> None:
+        if path(child["kind"], "demo", child["metadata"]["name"]) in self.children:
+            raise ConflictError(409, "it is there")
+        await self.apply(child)
 
     async def dry_run(self, child: Mapping[str, Any]) -> None:
         self.look_for_mistakes(child)
@@ -141,9 +149,13 @@ class Shards:
         self.log = log
         self.asked = True
         self.followed: dict[Any, Any] = {}
+        self.own: Any = None  # the certificates of the operator
 
-    async def follow(self, key: Any, memory: Memory, addresses: Mapping[int, str]) -> bool:
+    async def follow(
+        self, key: Any, memory: Memory, addresses: Mapping[int, str], own: Any = None
+    ) -> bool:
         """As `Polls` does, with answers that are there at once."""
+        self.own = own
         if any(addresses.values()):
             memory.take(self.replies[: len(addresses)], time.monotonic(), rfc3339(time.time()))
         else:
@@ -154,7 +166,9 @@ class Shards:
     async def forget(self, key: Any) -> None:
         self.followed.pop(key, None)
 
-    async def set_owner(self, address: str, slot: str, uid: str, word: int) -> int:
+    async def set_owner(
+        self, address: str, slot: str, uid: str, word: int, credentials: Any = None
+    ) -> int:
         self.log.append(f"owner {slot} {uid or 'none'} {word}")
         return word + 1
 

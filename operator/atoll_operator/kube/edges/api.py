@@ -57,6 +57,10 @@ KINDS = {
     "ServiceAccount": ("v1", "serviceaccounts"),
     "StatefulSet": ("apps/v1", "statefulsets"),
 }
+UNSEEN = {  # read one by one where they are needed: no watch shows them, and no cache keeps them
+    "Certificate": ("cert-manager.io/v1", "certificates"),
+    "Secret": ("v1", "secrets"),
+}
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
@@ -102,7 +106,7 @@ def jobs_path(namespace: str, name: str = "", part: str = "") -> str:
 
 def path(kind: str, namespace: str, name: str = "") -> str:
     """The URL path of one child, or of all children of its kind in a namespace or (empty) all."""
-    version, plural = KINDS[kind]
+    version, plural = (KINDS | UNSEEN)[kind]
     root = ("api", version) if version == "v1" else ("apis", version)
     return _path(root, namespace, (plural, name))
 
@@ -252,8 +256,15 @@ class Api:
         force = "true" if "uid" in metadata else "false"
         query = [("fieldManager", CHILDREN_MANAGER), ("force", force)]
         found = await self.call("patch", where, body=child, query=query, content_type=APPLY)
-        self.cache.written(found)
+        if child["kind"] not in UNSEEN:
+            self.cache.written(found)
         return found
+
+    async def create(self, child: Mapping[str, Any]) -> None:
+        """Make an object that no cache keeps; ConflictError where its name is taken."""
+        where = path(child["kind"], child["metadata"]["namespace"])
+        query = [("fieldManager", CHILDREN_MANAGER)]
+        await self.call("post", where, body=child, query=query)
 
     async def dry_run(self, child: Mapping[str, Any]) -> None:
         """Let the API server check a child as `apply` would write it; raises ApiError."""

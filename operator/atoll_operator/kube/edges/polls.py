@@ -25,6 +25,7 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.memory import LONG_AGO, Memory
 from atoll_operator.kube.objects import rfc3339
+from atoll_protos.credentials import Credentials
 
 POLL_SECONDS = 1.0
 
@@ -37,6 +38,7 @@ class Poll:
 
     memory: Memory
     addresses: Mapping[int, str]
+    credentials: Credentials | None = None  # None: plain text
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     begun_at: float = LONG_AGO  # the last one that has ended
     awaited: bool = False  # a pass waits for its end
@@ -52,8 +54,20 @@ class Polls:
     done: Callable[[Key], None]  # asks for a pass
     polls: dict[Key, Poll] = field(default_factory=dict)
 
-    async def follow(self, key: Key, memory: Memory, addresses: Mapping[int, str]) -> bool:
-        """Ask these shards from now on; whether answers of after the last effects are there."""
+    async def follow(
+        self,
+        key: Key,
+        memory: Memory,
+        addresses: Mapping[int, str],
+        own: Mapping[str, Credentials] | None = None,
+    ) -> bool:
+        """Ask these shards from now on; whether answers of after the last effects are there.
+
+        `own` are the operator's certificates by region; None: the shards talk in plain text. With
+        none of them nobody can be asked.
+        """
+        if own is not None and not own:
+            addresses = dict.fromkeys(addresses, "")
         poll = self.polls.get(key)
         if poll is not None and (poll.memory is not memory or poll.addresses != addresses):
             await self._stop(key, keep=frozenset(addresses.values()))
@@ -64,6 +78,7 @@ class Polls:
         if poll is None:
             poll = self.polls[key] = Poll(memory=memory, addresses=dict(addresses))
             poll.task = asyncio.create_task(self._run(key, poll))
+        poll.credentials = next(iter(own.values())) if own else None
         if poll.begun_at > memory.acted_at:
             return True
         poll.awaited = True
@@ -94,7 +109,7 @@ class Polls:
             began, wall = time.monotonic(), rfc3339(time.time())
             poll.hurry.clear()
             addresses = [poll.addresses[n] for n in sorted(poll.addresses)]
-            replies = await self.syncers.status(addresses, poll.memory.intent)
+            replies = await self.syncers.status(addresses, poll.memory.intent, poll.credentials)
             poll.memory.take(replies, time.monotonic(), wall)
             said, poll.begun_at = said_by(replies), began
             judged = began > poll.memory.acted_at

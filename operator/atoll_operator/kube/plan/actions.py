@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observation import Object, Pod
+from atoll_operator.kube.plan.certificates import Work
 from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.status import StatusWrite
 
@@ -71,6 +72,7 @@ class Plan:
     storms: tuple[str, ...] = ()  # regions, to be remembered
     held: bool = False  # NodeLossHeld
 
+    certificates: Work | None = None  # Secrets to write before anything that mounts them
     check: tuple[Object, ...] = ()  # those of `apply` that the API server tries first
     partly: bool = True  # what it finds right is applied, whatever else it refuses
     apply: tuple[Object, ...] = ()  # children by server-side apply; live ones carry their UID

@@ -6,6 +6,9 @@ changed the child. The latter is a *revert*. It is told in an Event once, and re
 pauses of at most REVERT_SECONDS (`memory`), so that another controller that wants something else,
 such as an autoscaler, never makes the two write in turns without end.
 
+Of a job without any pod nothing is applied while a certificate is missing that cannot be made in
+this pass (`certificates`): no pod could start, and each would hold its node's accelerators.
+
 The API server tries a new template, and a pod of it, before it is applied (`trial`), because the
 CRD does not look into pod templates and a workload not into what its pods may do. Of a new job
 nothing is made while one is refused. Of a job that runs, that workload stays as it is, with its
@@ -28,11 +31,12 @@ from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refu
 from atoll_operator.kube.plan import elsewhere, events, rendering, restarts, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Deletion, Revert
+from atoll_operator.kube.plan.certificates import Work
 from atoll_operator.kube.plan.children import JobChildren
 from atoll_operator.kube.plan.drift import Difference, Settled, drift, quantity
 from atoll_operator.kube.plan.exclusions import exclusions
 from atoll_operator.kube.plan.owner import Owner
-from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.situation import NOTHING, Situation
 from atoll_protos.names import Label
 
 NOT_WANTED = "the job no longer asks for it"
@@ -46,6 +50,7 @@ CLEAN_MAX = 20_000  # children of all jobs
 class Changes:
     """What one pass does to the children of a job."""
 
+    certificates: Work = NOTHING
     check: tuple[Object, ...] = ()  # workloads with a new template, which is tried first
     partly: bool = True  # the others are applied although one of these is refused
     apply: tuple[Object, ...] = ()
@@ -73,12 +78,15 @@ def of_children(case: Situation) -> Changes:
             reverts += [revert] if revert else []
     refused = _refused(seen, changed)
     if not any(kind in WORKLOADS for kind, _ in own):
-        return _of_new(changed, refused)
+        return _of_new(case, changed, refused)
+    if case.certificates.missing and not any(each.replicas for each in seen.workloads.values()):
+        return Changes(certificates=case.certificates, refused=refused)
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
     put_off = {each.key: seen.remembered.reverts.get(each.key, 0.0) for each in reverts}
     waiting |= {key for key, seconds in put_off.items() if seconds > 0}
     apply = tuple(each for each in changed if key_of(each) not in waiting)
     return Changes(
+        certificates=case.certificates,
         check=tuple(each for each in apply if _has_new_template(each, seen)),
         apply=apply,
         reverts=tuple(each for each in reverts if each.key not in waiting),
@@ -107,7 +115,7 @@ def _of_suspended(case: Situation) -> Changes:
     return Changes(check=check, partly=False, refused=refused)
 
 
-def _of_new(changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
+def _of_new(case: Situation, changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
     """All children of a job that has none that runs, or nothing while a workload is refused.
 
     So a job whose template is wrong leaves nothing behind, and its status says so from the first
@@ -117,8 +125,12 @@ def _of_new(changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
     if any(key_of(each) in waiting for each in workloads):
         return Changes(refused=refused)
+    work = case.certificates
+    if work.missing:
+        check = workloads if work.acts else ()
+        return Changes(certificates=work, check=check, partly=False, refused=refused)
     apply = tuple(each for each in changed if key_of(each) not in waiting)
-    return Changes(check=workloads, partly=False, apply=apply, refused=refused)
+    return Changes(certificates=work, check=workloads, partly=False, apply=apply, refused=refused)
 
 
 def _has_new_template(child: Object, seen: Observation) -> bool:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from atoll_operator.api.parts import Reclaim, RegionNodes, RegionSpec, StorageType
+from atoll_operator.api.parts import Reclaim, RegionNodes, RegionSpec, StorageType, TlsMode
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import (
@@ -48,7 +48,7 @@ from atoll_operator.kube.names import (
 )
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Object
-from atoll_operator.kube.plan import budgets, configs, pods, restore
+from atoll_operator.kube.plan import budgets, certificates, configs, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.exposure import exposed
 from atoll_operator.kube.plan.owner import INSTANCE, Owner
@@ -121,6 +121,12 @@ class JobChildren:
             if is_given
         }
 
+    @property
+    def tls(self) -> bool:
+        """Whether the processes of the run talk over TLS (`rendering`)."""
+        kept = self.renderings.tls
+        return self.job.spec.syncer.tls.mode is TlsMode.REQUIRED if kept is None else kept
+
     def _learners_file(self) -> RunConfig:
         return self.renderings.learners_file or configs.run_config(run_file(self.job))
 
@@ -151,6 +157,7 @@ class JobChildren:
             region=region,
             run_config=configs.config_name(self.owner.name, file),
             run_hash=file.hash,
+            certificate=certificates.secret_of(job, role, region, home=home) if self.tls else "",
             settings=self.renderings.settings(self.settings),
             endpoints=",".join(hosts if home else job.spec.syncer.endpoints or hosts),
             any_node=any(
@@ -233,8 +240,8 @@ class JobChildren:
         template = self._template(name, context, _bare(context), render)
         port = {"name": "grpc", "port": SHARD_PORT, "targetPort": SHARD_PORT}
         # HTTP/2 in plain text, in the word that Kubernetes defines for it: gateways and meshes
-        # would take the port for HTTP/1 or opaque bytes.
-        ports = [{**port, "appProtocol": "kubernetes.io/h2c"}]
+        # would take the port for HTTP/1 or opaque bytes. Over TLS they must not look inside.
+        ports = [{**port, "appProtocol": "https" if self.tls else "kubernetes.io/h2c"}]
         spec = {"selector": match, "ports": ports}
         found = [exposed(self.owner.child("Service", "v1", name, labels, spec=spec), job)]
         storage = job.spec.syncer.storage

@@ -78,9 +78,10 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     job, placement = case.job, case.placement
     children = changes.of_children(case)
     replace, waits = _replacements(case)
-    said = status.of_job(case, children.refused)
+    refused = (*case.certificates.refused, *children.refused)
+    said = status.of_job(case, refused)
     pause = AGAIN_SECONDS if waits else _pause(case)
-    if children.refused and pause is not None:
+    if (refused or case.certificates.missing) and pause is not None:
         pause = min(pause, POLL_SECONDS)
     if children.wait_seconds is not None and pause is not None:
         pause = min(pause, children.wait_seconds)
@@ -102,7 +103,8 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         partly=children.partly,
         apply=children.apply,
         reverts=children.reverts,
-        refused=frozenset((each.kind, each.name) for each in children.refused),
+        certificates=children.certificates,
+        refused=frozenset((each.kind, each.name) for each in refused),
         prune=children.prune,
         replace=replace,
         delete=restarts.deletions(case),

@@ -14,7 +14,8 @@ is filled in. The first container of the template runs Atoll's process; others a
 stay as they are. A template without containers gets one, so `template: {}` is a complete manifest.
 
 Every pod is admitted under the "restricted" pod security standard: it runs as USER_ID, without
-privileges and capabilities, with the runtime's seccomp profile. `/tmp` and `/dev/shm` are folders
+privileges and capabilities, with the runtime's seccomp profile. Under TLS Atoll's container, and no
+sidecar, has its certificate in TLS_FOLDER (`plan.certificates`). `/tmp` and `/dev/shm` are folders
 of the pod; the latter is memory, and the two processes of a learner share theirs through it.
 
 A pod is bound to its region by node affinity on `Settings.region_label`, where the cluster spans
@@ -40,6 +41,7 @@ from atoll_operator.kube.names import (
     DATA_FOLDER,
     EVALUATOR_ROLE,
     EXPORT_FOLDER,
+    HEALTH_PORT,
     HOSTNAME_FIELD,
     LEARNER_ROLE,
     LENGTH_FILE,
@@ -51,14 +53,18 @@ from atoll_operator.kube.names import (
     SHARD_ROLE,
     SLOTS_FILE,
     SLOTS_FOLDER,
+    TLS_FOLDER,
+    TLS_VOLUME,
     Annotation,
     account_name,
     slots_name,
 )
 from atoll_operator.kube.plan.overrides import overridden
 from atoll_operator.kube.settings import Settings
-from atoll_protos.environment import Env, of_learner, of_process, of_shard
+from atoll_protos.credentials import AUTHORITY, CERTIFICATE, KEY
+from atoll_protos.environment import Env, of_learner, of_process, of_shard, of_tls
 
+GROUP_READS = 0o440
 USER_ID = 65532  # "nonroot" of distroless images; any but 0 would do
 GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
 RUN_VOLUME = "atoll-run"
@@ -78,6 +84,7 @@ class RoleContext:
     settings: Settings
     endpoints: str  # host:port of every shard, comma-separated
     any_node: bool = False  # the region's label is not asked for
+    certificate: str = ""  # name of the Secret with the role's certificate; empty: plain text
     overrides: PodOverrides = field(default_factory=PodOverrides)
 
 
@@ -127,10 +134,13 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     _add_volume(pod["spec"], "atoll-slots", slots, SLOTS_FOLDER)
     container = pod["spec"]["containers"][0]
     ports = {"grpc": SHARD_PORT, "metrics": METRICS_PORT}
+    health = SHARD_PORT
+    if context.certificate:  # the kubelet speaks plain text and has no certificate
+        health = ports["health"] = HEALTH_PORT
     container.setdefault(
         "ports", [{"name": name, "containerPort": port} for name, port in ports.items()]
     )
-    probe = {"grpc": {"port": SHARD_PORT}, "timeoutSeconds": 5}
+    probe = {"grpc": {"port": health}, "timeoutSeconds": 5}
     container.setdefault("readinessProbe", {**probe, "periodSeconds": 3})
     container.setdefault("livenessProbe", {**probe, "periodSeconds": 10, "failureThreshold": 9})
     return pod
@@ -205,6 +215,7 @@ def _container(
         container["command"] = ["python3", *words]
     needed = [
         *_variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=context.endpoints)),
+        *_variables(_of_tls(context)),
         _from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},  # a log is complete when the process ends
@@ -224,6 +235,20 @@ def _volumes(context: RoleContext, spec: dict[str, Any]) -> None:
     _add_volume(spec, RUN_VOLUME, {"configMap": {"name": context.run_config}}, RUN_FOLDER)
     _add_volume(spec, "atoll-tmp", {"emptyDir": {}}, "/tmp")
     _add_volume(spec, "atoll-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm")
+    if context.certificate:
+        _add_volume(spec, TLS_VOLUME, _certificate(context.certificate), TLS_FOLDER)
+
+
+def _of_tls(context: RoleContext) -> dict[str, str]:
+    if not context.certificate:
+        return {}
+    return of_tls(TLS_FOLDER, health_port=HEALTH_PORT if context.role == SHARD_ROLE else 0)
+
+
+def _certificate(secret: str) -> dict[str, Any]:
+    """The three files, which root owns and the pod's fsGroup reads, and nobody else."""
+    items = [{"key": name, "path": name} for name in (CERTIFICATE, KEY, AUTHORITY)]
+    return {"secret": {"secretName": secret, "defaultMode": GROUP_READS, "items": items}}
 
 
 def _add_volume(spec: dict[str, Any], name: str, source: Mapping[str, Any], path: str) -> None:
@@ -298,6 +323,12 @@ def reads_length(template: Mapping[str, Any]) -> bool:
     """Whether a shard of this template hears of another length while it runs."""
     containers = template["spec"].get("containers") or []
     return any(v.get("name") == Env.LENGTH_FILE for c in containers for v in c.get("env") or [])
+
+
+def speaks_tls(template: Mapping[str, Any]) -> bool:
+    """Whether the pods of this template talk over TLS."""
+    containers = template["spec"].get("containers") or []
+    return any(v.get("name") == Env.TLS_DIR for c in containers for v in c.get("env") or [])
 
 
 def run_config_of(template: Mapping[str, Any]) -> str:

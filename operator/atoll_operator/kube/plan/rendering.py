@@ -36,6 +36,11 @@ happened to the operator in between. Where the new template equals the old one n
 When nothing of a job runs, a rendering costs nothing: a job that starts or is resumed without any
 pod gets the present one. A suspended job whose shards stay keeps theirs.
 
+How the processes of a run talk, over TLS or in plain text, is not a matter of a template alone: a
+shard serves in one way, and a learner of the other cannot join. So a run goes on as it began
+(`speaks_tls`), whatever is edited and rendered again. `spec.syncer.tls` comes into force when the
+job starts without any pod; until then SpecDrift says what differs.
+
 The run file is rendered, too. The ConfigMap that kept templates name stays in use. For another
 number of learners, or another length, that of learners is changed in that one place, so that the
 file is still of the version whose processes read it. That of shards keeps the length with which it
@@ -122,6 +127,7 @@ class Renderings:
     learners_file: RunConfig | None = None  # None: made from the job
     shards_file: RunConfig | None = None
     present_shards_file: RunConfig | None = None  # kept or not, of shards that read the length
+    tls: bool | None = None  # how the processes talk; None: as the manifest says
 
     def settings(self, install: Settings) -> Settings:
         """The settings of the install, with the images of this run."""
@@ -161,8 +167,9 @@ def decide(
     of_regions = inputs(job, home=home)
     hashes = {name: of_regions[region] for name, region in regions.items()}
     hashes |= dict.fromkeys([*shards, evaluator_name(job.name)], of_regions[""])
-    fresh = Renderings(generation=generation, rendered=generation, inputs=hashes)
-    at_rest = not any((each.get("spec") or {}).get("replicas") for each in live.values())
+    at_rest = not any(_replicas(each) for each in live.values())
+    tls = None if at_rest else speaks_tls(live.values())
+    fresh = Renderings(generation=generation, rendered=generation, inputs=hashes, tls=tls)
     if at_rest and (running.learners or running.shards):
         return fresh
     notes: dict[str, Note] = {}
@@ -200,7 +207,31 @@ def decide(
         learners_file=of_learners,
         shards_file=_file([templates[name] for name in shards if name in templates], configs),
         present_shards_file=present,
+        tls=tls,
     )
+
+
+def speaks_tls(workloads: Iterable[Raw]) -> bool | None:
+    """Whether the processes of a job talk over TLS; None: it has no workloads.
+
+    Those that run come first, and of them shards: they decide what is spoken. The pods of one that
+    has been scaled to nothing may still be ending.
+    """
+    first = min(
+        workloads, key=lambda each: (not _replicas(each), not _of_shard(each)), default=None
+    )
+    if first is None:
+        return None
+    note = read(first)
+    return pods.speaks_tls(note.template if note else _live_template(first))
+
+
+def _replicas(workload: Raw) -> int:
+    return int((workload.get("spec") or {}).get("replicas") or 0)
+
+
+def _of_shard(workload: Raw) -> bool:
+    return (workload["metadata"].get("labels") or {}).get(Label.ROLE) == SHARD_ROLE
 
 
 def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
@@ -211,7 +242,7 @@ def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
     clusters reach the shards is nothing to the pods of their `home`.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    outside = {"expose", "endpoints"} if home else {"expose"}
+    outside = {"expose", "endpoints", "tls"} if home else {"expose", "tls"}
     syncer = spec.pop("syncer", {})
     if inside := {name: value for name, value in syncer.items() if name not in outside}:
         spec["syncer"] = inside

@@ -11,11 +11,15 @@ from atoll_operator.api.facts import Hold, Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation
 from atoll_operator.kube.observation import Observation, Pod, with_region
-from atoll_operator.kube.plan import elsewhere, replacements, sessions, suspects
+from atoll_operator.kube.plan import certificates, elsewhere, replacements, sessions, suspects
 from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.certificates import Work
+from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.settings import Settings
+
+NOTHING = Work()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class Situation:
     hold: Hold | None = None  # why the learners wait, where it is not
     exited: tuple[Pod, ...] = ()  # pods that have ended for good
     joined: frozenset[str] | None = None  # UIDs of pods with a session; None: not known
+    certificates: Work = NOTHING  # what to do about them, and what of them is missing
 
 
 def situation_of(seen: Observation, job: Job, settings: Settings, now: float) -> Situation:
@@ -67,6 +72,7 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         hold=hold,
         exited=exited,
         joined=joined,
+        certificates=_certificates(seen, job, settings, now),
     )
 
 
@@ -85,6 +91,14 @@ def _scene(
         silent_seconds=seen.remembered.silent_seconds,
         final_seconds=seen.remembered.final_seconds,
     )
+
+
+def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -> Work:
+    if seen.certificates is None:
+        return NOTHING
+    owner = Owner(namespace=seen.namespace, name=job.name, uid=seen.uid)
+    leaves = certificates.wanted(job, owner, settings.serves)
+    return certificates.decide(job, leaves, seen.certificates, seen.remembered.refused, now)
 
 
 def retry_of(seen: Observation) -> str:

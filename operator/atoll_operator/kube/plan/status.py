@@ -29,7 +29,7 @@ from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.conditions import Condition
 from atoll_operator.api.facts import ENDED, Facts, Kind, refused_offers, troubles
-from atoll_operator.api.parts import RegionNodes, StorageType
+from atoll_operator.api.parts import RegionNodes, StorageType, TlsMode
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
@@ -194,6 +194,7 @@ def _facts(case: Situation) -> Facts:
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
         held=tuple(each.message for each in placement.held),
         drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
+        transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
@@ -203,7 +204,23 @@ def _facts(case: Situation) -> Facts:
         begun=conditions.has_begun(seen.status.conditions or []),
         hold=case.hold,
         served=any(case.settings.serves(each.name) for each in job.spec.regions),
+        certificates=case.certificates.missing,
     )
+
+
+def _transport(case: Situation) -> str:
+    """That the run talks in another way than the manifest asks for; empty: it does not."""
+    asked = case.job.spec.syncer.tls.mode
+    if case.seen.tls is None or case.seen.tls == (asked is TlsMode.REQUIRED):
+        return ""
+    if not any(each.replicas for each in case.seen.workloads.values()):
+        return ""  # it starts as the manifest says
+    way = "over TLS" if case.seen.tls else "in plain text"
+    stays = case.job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    remedy = "suspend the job and resume it when it has no pods"
+    if stays:
+        remedy = "start another job, since Ephemeral storage keeps its shards' pods while suspended"
+    return f"spec.syncer.tls.mode is {asked}, and the run goes on {way} as it began; {remedy}"
 
 
 def _unreachable(case: Situation) -> tuple[str, ...]:
