@@ -63,13 +63,16 @@ async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
     what a policy says of that one is no word about the job's pods.
     """
     pod = pod_of(workload)
-    wrong = await _try(api, pod)
-    labels = workload["metadata"]["labels"]
-    own = account_name(labels[Label.JOB], labels[Label.ROLE])
-    if wrong is None or pod["spec"].get("serviceAccountName") != own:
-        return wrong
-    if NO_ACCOUNT not in wrong.message:
-        return wrong
+    metadata = workload["metadata"]
+    job, role = metadata["labels"][Label.JOB], metadata["labels"][Label.ROLE]
+    own = account_name(job, role)
+    if pod["spec"].get("serviceAccountName") != own:
+        return await _try(api, pod)
+    known = api.cache.children((metadata["namespace"], job))
+    if any(each["kind"] == "ServiceAccount" and each["metadata"]["name"] == own for each in known):
+        wrong = await _try(api, pod)
+        if wrong is None or NO_ACCOUNT not in wrong.message:
+            return wrong
     del pod["spec"]["serviceAccountName"]
     wrong = await _try(api, pod)
     return None if wrong is None or _is_of_account(wrong) else wrong

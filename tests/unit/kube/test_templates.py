@@ -190,6 +190,15 @@ def test_where_the_jobs_own_account_is_there_its_pods_are_tried_with_it() -> Non
     assert "this ServiceAccount may run no pods" in running.said("Accepted")["message"]
 
 
+def test_of_a_new_job_each_pod_is_tried_once() -> None:
+    """Its service accounts are not there yet, and that is known."""
+    new = World(("evaluator", {}))
+    new.run()
+    assert sorted(new.server.tried) == [
+        "tiny-eu-west-", "tiny-evaluator-", "tiny-syncer-0-", "tiny-us-east-",
+    ]  # fmt: skip
+
+
 def answering(found: World, error: ApiError) -> World:
     """Every dry run of a pod gets this answer."""
 

@@ -40,6 +40,7 @@ class Server:
         self.refuses: dict[str, str] = {}  # message by name of a child
         self.wrong: dict[str, str] = {}  # message by a text in a workload
         self.wrong_pods: dict[str, str] = {}  # the same, found only in its pods
+        self.tried: list[str] = []  # pods' names, of dry runs
         self.cache, self.version = Cache(), 0
 
     def show(self) -> None:
@@ -98,6 +99,7 @@ class Server:
                 raise ApiError(500, message)
 
     async def dry_run_pod(self, pod: Mapping[str, Any]) -> None:
+        self.tried.append(pod["metadata"]["generateName"])
         account = pod["spec"].get("serviceAccountName", "")
         if account.startswith("tiny-") and path("ServiceAccount", "demo", account) not in (
             self.children
