@@ -325,7 +325,10 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     step = reached.step if reached else None
     found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)
-    plots.draw(out, found["tokens"], _unit(training.supervisor.in_roles("learner")))
+    try:
+        plots.draw(out, found["tokens"], _unit(training.supervisor.in_roles("learner")))
+    except Exception as error:  # no trouble with a picture changes how a run has ended
+        training.view.say(f"the pictures are not drawn: {type(error).__name__}: {error}")
     for line in summary.refusals(found):
         training.view.say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"

@@ -5,11 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import expected
-from atoll_operator.local import progress
+from atoll_operator.local import plots, progress, run
 from atoll_operator.local.plan import SLOTS_FILE, Planned
 from atoll_operator.local.run import Training
+from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Child
 from atoll_protos.expected import Expected
 from unit.local.test_progress import NOW, job, reply
@@ -57,6 +60,30 @@ def test_the_last_status_has_what_was_said_until_the_last_process_had_left(tmp_p
     assert training.advance(1.0)
     metrics = json.loads((tmp_path / "status.json").read_text())["progress"]["metrics"]
     assert {"name": "outer_loss", "value": "1.5000"} in metrics
+
+
+def test_a_picture_that_cannot_be_drawn_changes_nothing_but_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(*_: Any) -> None:
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr(plots, "draw", draw)
+    said: list[str] = []
+    shards: Any = Shards()
+    training = Training(
+        needed=0,
+        slots=expected(job()),
+        out=tmp_path,
+        supervisor=Processes(),  # type: ignore[arg-type]
+        poller=shards,
+        view=SimpleNamespace(say=said.append),
+        status=progress.status(job(), [None, None], NOW),
+    )
+    run._summarise(training, Exit.COMPLETE, "complete", 3.0)
+    assert "ValueError: no such colour" in said[0]
+    assert said[-1].startswith("complete: ")
+    assert (tmp_path / "summary.json").exists()
 
 
 def test_a_learner_that_is_given_up_is_told_to_the_shards_once(tmp_path: Path) -> None:
