@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import lease_path
 from atoll_operator.kube.edges.fence import Fence, NotLeaderError
@@ -18,6 +21,7 @@ from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.election import Times
+from atoll_protos.v1.atoll_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from unit.kube.api_server import ApiServer, serving, until
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -227,6 +231,43 @@ def test_a_lease_that_somebody_deletes_is_made_again_by_its_leader(tmp_path: Pat
             assert spec(server)["holderIdentity"] == "a"
             assert a.leads
             assert not b.leads
+
+    asyncio.run(scenario())
+
+
+class Shard(SyncerServicer):
+    """Notes what it is told with each question."""
+
+    def __init__(self) -> None:
+        self.told: list[pb.StatusRequest] = []
+
+    async def Status(  # noqa: N802  as in the protocol
+        self, request: pb.StatusRequest, context: object
+    ) -> pb.StatusReply:
+        self.told.append(request)
+        return pb.StatusReply(epoch=7)
+
+
+def test_a_replica_without_a_lease_asks_the_shards_and_tells_them_nothing() -> None:
+    """An intent, such as to suspend, has no number: only the leader's may arrive."""
+
+    async def scenario() -> None:
+        shard, server, fence = Shard(), grpc.aio.server(), Fence(times=TIMES)
+        add_SyncerServicer_to_server(shard, server)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        syncers, word = Syncers(fence=fence), pb.StatusRequest(intent=pb.INTENT_SUSPEND, why="w")
+        for renewed_at, told in (
+            (time.monotonic(), word),
+            (time.monotonic() - TIMES.renew_seconds_max, pb.StatusRequest()),
+        ):
+            fence.renewed(renewed_at)
+            (reply,) = await syncers.status([address], word)
+            assert reply is not None
+            assert reply.epoch == 7
+            assert shard.told[-1] == told
+        await syncers.close()
+        await server.stop(None)
 
     asyncio.run(scenario())
 

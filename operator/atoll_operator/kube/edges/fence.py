@@ -2,13 +2,14 @@
 
 A replica that leads may be stopped at any point, by a debugger, by a machine without memory, by
 SIGSTOP, and go on a minute later in the middle of a pass, while another one leads. It learns that
-it was stopped only by looking at a clock. So whoever writes, to the API server (`api`) or to a
-registrar (`syncers`), asks `check` immediately before, and a write gets no more time than is left
+it was stopped only by looking at a clock. So whoever writes, to the API server (`api`) or in
+words to a shard (`syncers`), asks immediately before, and a write gets no more time than is left
 until another replica may lead.
 
 There is a moment between that look and the write's arrival, and no lease closes it. What is left
 to do harm in it is little: deletes carry a UID, children are applied to the object of one UID, and
-owners' words carry the number of the word before.
+owners' words carry the number of the word before. An intent is said again each second by whoever
+leads.
 """
 
 import time
@@ -38,6 +39,11 @@ class Fence:
         if age >= self.times.renew_seconds_max:
             raise NotLeaderError(f"the operator's Lease was not renewed for {age:.1f} s")
         return self.times.lease_seconds - age
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something that is sent now may say what this replica has decided."""
+        return time.monotonic() - self.renewed_at < self.times.renew_seconds_max
 
     def renewed(self, at: float) -> None:
         """Open, or keep open: the API server has taken a renewal that was sent at this time."""

@@ -75,7 +75,8 @@ class Syncers:
         """Ask every address for its Status at the same time; None where no answer came.
 
         `request`: what the shards are told with the question (`plan.elsewhere`); with an intent
-        the credentials have to be those of the operator of the syncer's region.
+        the credentials have to be those of the operator of the syncer's region. A replica that
+        does not lead any more, or does not know it yet, asks and tells nothing.
         """
         asked = request or pb.StatusRequest()
         replies = (self._status(each, asked, credentials) for each in addresses)
@@ -87,6 +88,8 @@ class Syncers:
         if not address:
             return None
         stub: Any = SyncerStub(await self._channel(address, credentials))
+        if self.fence is not None and not self.fence.is_open:
+            request = pb.StatusRequest()  # an intent is a word too, and has no number
         try:
             reply: pb.StatusReply = await stub.Status(request, timeout=CALL_SECONDS_MAX)
         except grpc.aio.AioRpcError as error:
@@ -105,10 +108,10 @@ class Syncers:
         when the registrar does not answer. `credentials`: of the operator of the slot's region.
         Raises NotLeaderError.
         """
-        if self.fence is not None:
-            self.fence.check()
         stub: Any = RegistrarStub(await self._channel(address, credentials))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)
+        if self.fence is not None:
+            self.fence.check()
         try:
             reply: pb.SetOwnerReply = await stub.SetOwner(request, timeout=CALL_SECONDS_MAX)
         except grpc.aio.AioRpcError as error:
