@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -22,6 +25,7 @@ from atoll_operator.kube.edges.syncers import Syncers
 from atoll_protos import channels
 from atoll_protos.channels import Folder
 from atoll_protos.credentials import ANY, Credentials
+from atoll_protos.environment import Env
 from atoll_protos.identity import Role
 from atoll_protos.names import PROTOCOL
 from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
@@ -31,7 +35,7 @@ from atoll_worker.settings import needed_of
 from atoll_worker.transport.client import Dialler, ShardClient
 from wire.raw_peer import RUN_FILE, SECONDS_MAX, Peer, ShardUnderTest, peer, shard, until
 from wire.test_scrapes import scrape
-from wire.tls_side import OTHER_JOB, Issuer, bad_credentials, put, status, tls_shard
+from wire.tls_side import DAY, OTHER_JOB, Issuer, bad_credentials, put, status, tls_shard
 
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
 ISSUER = Issuer()
@@ -455,3 +459,58 @@ def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnder
             await syncers.close()
 
     asyncio.run(scenario())
+
+
+# ------------------------------------------------------------ a whole learner
+
+SCRIPT = """
+import sys, torch
+from atoll import Learner
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with Learner(model, optimizer) as learner:
+    while learner.own_steps < 20:
+        loss = model(torch.ones(1, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        learner.step(loss=loss, tokens=1)
+print("trained", learner.own_steps)
+"""
+
+
+def learner(folder: Path, endpoint: str, tls: Path | None) -> subprocess.CompletedProcess[str]:
+    """A script of the user's own, as a process of the job."""
+    variables = {
+        Env.RUN_FILE: str(folder / "run.json"),
+        Env.ENDPOINTS: endpoint,
+        Env.SLOT: "here-0",
+        Env.TLS_DIR: str(tls or ""),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def test_a_script_trains_over_tls_and_ends_with_64_or_75_where_it_cannot(tmp_path: Path) -> None:
+    issuer = Issuer()
+    with tls_shard(tmp_path, issuer) as served:
+        for credentials, code, words in (
+            (issuer.leaf(), 0, ""),
+            (issuer.leaf(region="elsewhere"), 64, "tls.crt: is that of region elsewhere, and"),
+            (issuer.leaf(begun=31 * DAY), 75, "tls.crt: expired at 20"),
+            (None, 64, "the shard serves TLS alone, and this process has no credentials"),
+        ):
+            tls = put(tmp_path / "learner", credentials) if credentials else None
+            done = learner(tmp_path, served.endpoint, tls)
+            assert done.returncode == code, done.stderr
+            assert words in done.stderr
+            assert ("trained 20" in done.stdout) == (code == 0)
+        assert status(served.endpoint, issuer.leaf()).slots[0].slot == "here-0"
