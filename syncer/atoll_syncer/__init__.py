@@ -6,6 +6,7 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
 
     __main__           `atoll-syncer`: flags and environment, and a machine of real parts
     serving            the life of one process: wait for the shard, restore, serve, stop
+    handshakes         failed handshakes, from what gRPC's core says of them
     service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
     exporting          an export of a job that trains, as an observer takes it
     job_files          the job's present length and learners, read from the operator's files

@@ -23,6 +23,8 @@ from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.identity import Identity, Role
 from atoll_protos.length import read as read_length
 from atoll_protos.run import RunFile
+from atoll_syncer import handshakes
+from atoll_syncer.admission import Reason
 from atoll_syncer.storage.store import StoreError
 
 if TYPE_CHECKING:
@@ -70,10 +72,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run until the job is over or another process has the shard; exits with an ExitCode."""
     allocator.tune()
-    logs.configure()
     flags = parse()
+    refused = Refused()
+    if flags.tls_dir:
+        handshakes.listen(refused.hear)
+    logs.configure()
     try:
-        code = asyncio.run(serve(flags))
+        code = asyncio.run(serve(flags, refused))
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         code = int(ExitCode.BAD_INPUT)
@@ -82,6 +87,21 @@ def main() -> None:
         code = int(ExitCode.TRY_AGAIN)
     sys.stderr.flush()
     os._exit(code)  # threads that wait for a disk must not hold up the end
+
+
+class Refused:
+    """Says and counts handshakes that have failed; called from a thread of its own."""
+
+    def __init__(self) -> None:
+        self.metrics: Any = None  # once there are some
+
+    def hear(self, reason: Reason, words: str) -> None:
+        """One line each: peers that are refused dial again after a back-off."""
+        import structlog
+
+        structlog.get_logger().warning("peer refused in the handshake", reason=words)
+        if self.metrics is not None:
+            self.metrics.refused_peers.labels(reason).inc()
 
 
 def read_run_file(path: str | None) -> RunFile:
@@ -168,7 +188,7 @@ def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | No
     return folder, ServerFiles(folder, first), own
 
 
-async def serve(flags: argparse.Namespace) -> int:
+async def serve(flags: argparse.Namespace, refused: "Refused") -> int:
     """One shard, from its log to its last session, on this machine."""
     import structlog
     from prometheus_client import CollectorRegistry
@@ -206,6 +226,7 @@ async def serve(flags: argparse.Namespace) -> int:
     if health_server is not None:
         bind(health_server, f"{host}:{flags.health_port}", flag="--health-port")
     metrics = Metrics(CollectorRegistry())
+    refused.metrics = metrics
     if flags.metrics_port:
         serve_metrics(metrics, flags)
     pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")

@@ -33,6 +33,13 @@ class Reason(StrEnum):
     OTHER_REGION = "other_region"
     OTHER_ROLE = "other_role"
     OTHER_PEER = "other_peer"  # a session's bulk stream, from another peer than the session
+    # seen in the handshake already, before there is a call (handshakes.py)
+    NO_CERTIFICATE = "no_certificate"
+    UNKNOWN_AUTHORITY = "unknown_authority"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    PLAIN_TEXT = "plain_text"
+    HANDSHAKE = "handshake"  # for another reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

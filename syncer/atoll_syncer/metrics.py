@@ -49,7 +49,9 @@ class Metrics:
         )
         self.refusals = self._counter("refusals", "Joins refused and sessions ended", "code")
         self.refused_peers = self._counter(
-            "refused_peers", "Calls refused for the certificate of who makes them", "reason"
+            "refused_peers",
+            "Calls and handshakes refused for the certificate of who makes them",
+            "reason",
         )
         self.recoveries = self._counter("recoveries", "Slices taken back from learners")
         self.received_bytes = self._counter(

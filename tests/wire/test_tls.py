@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -166,6 +167,41 @@ def test_a_shard_refuses_what_a_learner_did_not_look_at_in_words_log_and_metric(
     assert lines[-1]["reason"] == end.reason
     name = f"refused_peers_total {code}"
     assert scrape(served.metrics_port)[name] == before[name] + 1
+    assert nothing_was_merged(served)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason", "words"),
+    [
+        ("former run", "unknown_authority", "self-made, or of another job, or of a former run"),
+        ("expired", "expired", "its certificate has expired"),
+        ("none", "no_certificate", "it presented no certificate"),
+        ("plain text", "plain_text", "it does not speak TLS"),
+    ],
+)
+def test_a_shard_says_and_counts_handshakes_that_fail(
+    wrong: str, reason: str, words: str, served: ShardUnderTest
+) -> None:
+    """Whatever dials: a learner looks at its own files before it does."""
+    name, event = f"refused_peers_total {reason}", "peer refused in the handshake"
+    before, port = scrape(served.metrics_port)[name], int(served.endpoint.rpartition(":")[2])
+    if wrong == "plain text":
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert connection.recv(1) == b""
+    else:
+        bad = bad_credentials(ISSUER).get(wrong)
+        mine = grpc.ssl_channel_credentials(
+            ISSUER.authorities.bundle, *((bad.key, bad.certificate) if bad else ())
+        )
+        options = [(channels.TARGET_NAME, ISSUER.owner.server_name)]
+        with grpc.secure_channel(served.endpoint, mine, options=options) as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    asyncio.run(until(lambda: scrape(served.metrics_port)[name] > before))
+    said = [line for line in served.log.read_text().splitlines() if event in line]
+    assert any(words in json.loads(line)["reason"] for line in said)
     assert nothing_was_merged(served)
 
 
