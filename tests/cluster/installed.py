@@ -44,6 +44,9 @@ class Installed:
     def rollback(self, revision: int) -> None:
         self._helm("rollback", RELEASE, str(revision), FORCE)
 
+    def uninstall(self) -> None:
+        self._helm("uninstall", RELEASE)
+
     def _helm(self, *words: str, waits: bool = True) -> str:
         program = (self.helm, f"--kubeconfig={self.kube.kubeconfig}", "--namespace", NAMESPACE)
         wait = ("--wait", "--timeout", "90s") if waits else ()

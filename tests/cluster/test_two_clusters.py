@@ -1,0 +1,197 @@
+"""One job over two clusters: the commands of docs/kubernetes.md, and what each side sees.
+
+The main cluster serves us-east, where the syncer runs, and the second one eu-west. Nothing of one
+cluster can reach the API server of the other; its pods reach the other's nodes alone.
+"""
+
+import json
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cluster.conftest import LabCommand
+from cluster.installed import Installed
+from cluster.kubectl import Kubectl, Object, until
+from cluster.training import Job, manifest, pace, pass_seconds
+
+REGIONS = {"us-east": 1, "eu-west": 1}
+SAID_SECONDS_MAX = 90.0
+CUT_SECONDS = 60.0
+TRAINED_SECONDS_MAX = 400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both:
+    """The job in both clusters: where its syncer runs, and elsewhere."""
+
+    home: Job
+    other: Job
+
+    def apply(self, job: Object) -> None:
+        for each in (self.home, self.other):
+            each.kube.apply(each.namespace, job)
+
+    def copied_endpoints(self, job: dict[str, Any]) -> dict[str, Any]:
+        """The manifest with the addresses that the home shows, once it shows them."""
+
+        def printed() -> str:
+            path = "jsonpath={.status.syncer.endpoints}"
+            return self.home.kubectl("get", "dtj", self.home.name, "-o", path)
+
+        until("the shards have addresses", lambda: "null" not in (printed() or "null"), 60)
+        syncer = job["spec"]["syncer"] | {"endpoints": json.loads(printed())}
+        return job | {"spec": job["spec"] | {"syncer": syncer}}
+
+    def begins(self, **spec: Any) -> dict[str, Any]:
+        """Apply the job as a person does, first where the syncer runs; returns its manifest."""
+        job = dict(manifest(self.home.name, REGIONS, **{"learner": pace(300), **spec}))
+        job["spec"]["syncer"] = {"region": "us-east", "expose": {"type": "NodePort"}}
+        job["spec"]["syncer"] |= {"storage": {"type": "PersistentVolumeClaim", "size": "1Gi"}}
+        self.home.kube.apply(self.home.namespace, job)
+        whole = self.copied_endpoints(job)
+        self.apply(whole)
+        return whole
+
+    def says(self, job: Job, kind: str, reason: str, seconds: float = SAID_SECONDS_MAX) -> None:
+        until(f"{kind} says {reason}", lambda: job.condition(kind)["reason"] == reason, seconds)
+
+
+@pytest.fixture(scope="module")
+def installs(
+    atoll: Installed, clusters: list[Kubectl], image_of: Callable[[str], str]
+) -> Iterator[None]:
+    """Serve us-east in the main cluster and eu-west in the second, as the page says."""
+    if len(clusters) < 2:
+        pytest.skip("needs two clusters")
+    images = {f"images.{role}": image_of(role) for role in ("operator", "worker", "syncer")}
+    second = Installed(kube=clusters[1], helm=atoll.helm)
+    revision = atoll.upgrade({"regions": "{us-east}"})
+    second.install({**images, "regions": "{eu-west}"})
+    yield
+    second.uninstall()
+    atoll.rollback(revision)
+
+
+@pytest.fixture
+def both(installs: None, clusters: list[Kubectl], namespace: str) -> Both:
+    home, other = (Job(kube=each, namespace=namespace, name="apart") for each in clusters[:2])
+    return Both(home=home, other=other)
+
+
+@pytest.mark.timeout(900)
+def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: Both) -> None:
+    job = dict(manifest("apart", REGIONS, steps=120, learner=pace(300)))
+    storage = {"type": "PersistentVolumeClaim", "size": "1Gi"}
+    job["spec"]["syncer"] = {"region": "us-east", "expose": {"type": "NodePort"}}
+    job["spec"]["syncer"] |= {"storage": storage}
+    both.apply(job)
+    both.says(both.other, "Accepted", "EndpointsMissing")
+    assert "status.syncer.endpoints" in both.other.condition("Accepted")["message"]
+    assert not both.other.pods()
+    before = both.home.uids("shard")
+    both.apply(both.copied_endpoints(job))
+    both.home.trains(2)
+    assert both.home.uids("shard") == before  # endpoints restart nobody where the syncer runs
+    for one, region in ((both.home, "us-east"), (both.other, "eu-west")):
+        assert list(one.pods("learner")) == [f"apart-{region}-0"]
+        until("both train, here, too", lambda: one.get()["status"].get("learnersLive") == 2, 30)  # noqa: B023
+    assert not both.other.pods("shard")
+    for one in (both.home, both.other):
+        until("complete", lambda: one.is_true("Complete"), TRAINED_SECONDS_MAX)  # noqa: B023
+    here, there = (one.get()["status"] for one in (both.home, both.other))
+    assert here["run"] == there["run"]
+    for name in ("step", "tokens", "progressPercentage"):
+        assert here["progress"][name] == there["progress"][name], name
+    assert here["progress"]["step"] >= 120
+    assert here["exportURL"].startswith("pvc://")
+    assert "exportURL" not in there  # that volume is in the other cluster
+    for one in (both.home, both.other):
+        until("no pod is left", lambda: not one.pods(), 180)  # noqa: B023
+
+
+@pytest.mark.timeout(900)
+def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Both) -> None:
+    job = both.begins(failure={"syncerLostSeconds": 20})
+    both.home.trains(2)
+    both.home.patch(suspend=True)
+    both.says(both.other, "Suspended", "SuspendedElsewhere")
+    for one in (both.home, both.other):
+        until("no pod is left", lambda: not one.pods(), 90)  # noqa: B023
+    both.says(both.other, "Suspended", "SuspendedElsewhere", 1.0)
+    both.home.patch(suspend=False)
+    both.home.trains(2)
+    both.other.kubectl("delete", "dtj", "apart")  # a region that leaves for good
+    until("the others train on", lambda: set(both.home.training()) == {"us-east-0"}, 60)
+    wrong = {"sync": job["spec"]["sync"] | {"overlap": 3}}
+    both.other.kube.apply(both.other.namespace, job | {"spec": job["spec"] | wrong})
+    both.says(both.other, "SpecDrift", "OtherManifest")
+    message = both.other.condition("SpecDrift")["message"]
+    assert "spec.sync.overlap is 3 here and 2 in the cluster of us-east" in message
+    until("nothing is left of the former pod", lambda: not both.other.pods(), 60)
+    (learners,) = both.other.kube.get("-n", both.other.namespace, "statefulsets")["items"]
+    assert learners["spec"]["replicas"] == 0
+    assert set(both.home.training()) == {"us-east-0"}
+    both.other.kubectl("delete", "dtj", "apart")
+    both.other.kube.apply(both.other.namespace, job)  # and one that joins a job that runs
+    both.home.trains(2)
+    both.home.kubectl("delete", "dtj", "apart")
+    both.says(both.other, "Ready", "SyncerLost")
+    until("its learners are gone", lambda: not both.other.pods(), 60)
+
+
+@pytest.mark.timeout(900)
+def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
+    both: Both, lab: LabCommand
+) -> None:
+    both.begins()
+    both.home.trains(2)
+    pods = both.other.uids("learner")
+    nodes = both.home.kube.get("nodes")["items"]
+    addresses = [each["status"]["addresses"][0]["address"] for each in nodes]
+    link = lab.node("c2-eu-west-1")["namespace"]
+    rules = [f"-A OUTPUT -d {each} -j DROP" for each in addresses]
+    rules += [f"-A FORWARD -d {each} -j DROP" for each in addresses]
+
+    def told(rule: str) -> None:
+        subprocess.run(
+            ["nsenter", f"--net=/run/netns/{link}", "iptables", *rule.split()], check=True
+        )
+
+    for rule in rules:
+        told(rule)
+    try:
+        until("it is seen", lambda: set(both.home.training()) == {"us-east-0"}, 60)
+        both.says(both.other, "Progressing", "SyncerSilent")
+        began = len(both.home.commits())
+        pass_seconds(CUT_SECONDS)
+        assert len(both.home.commits()) > began  # the others train on
+    finally:
+        for rule in rules:
+            told(rule.replace("-A", "-D", 1))
+    both.home.trains(2)
+    assert both.other.uids("learner") == pods
+    both.says(both.other, "Progressing", "Training")
+    assert_nothing_counts_twice(both.home)
+
+
+def assert_nothing_counts_twice(job: Job) -> None:
+    """Rule 13, from the tape: no offer is merged twice, and no more than was trained."""
+    commits = [each for each in job.tape() if each.get("event") == "commit"]
+    reply = job.status()
+    assert reply is not None
+    trained = {each.slot: each.tokens for each in reply.slots}
+    names: set[tuple[Any, ...]] = set()
+    merged: dict[tuple[int, str], int] = defaultdict(int)
+    for line in commits:
+        for part in line["participants"]:
+            fields = ("slot", "incarnation", "base", "capture")
+            name = (line["slice"], *(part[field] for field in fields))
+            assert name not in names, f"{name} is merged twice"
+            names.add(name)
+            merged[line["slice"], part["slot"]] += part["tokens"]
+    assert {slot for _, slot in merged} == {"us-east-0", "eu-west-0"}
+    assert all(tokens <= trained[slot] for (_, slot), tokens in merged.items()), (merged, trained)
