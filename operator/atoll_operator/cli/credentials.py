@@ -1,0 +1,33 @@
+"""`atoll credentials`: the certificates of a job's region, as a Secret for another cluster."""
+
+import time
+from typing import Annotated
+
+import typer
+
+
+def credentials(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job of the cluster.")],
+    region: Annotated[str, typer.Option("--region", help="Whose learners are to join the job.")],
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Of the job; left out, as for kubectl.")
+    ] = "",
+    context: Annotated[
+        str, typer.Option(help="Of the kubeconfig: the cluster where the syncer runs.")
+    ] = "",
+    days: Annotated[float, typer.Option(min=0.001, help="For which they are valid.")] = 30.0,
+) -> None:
+    """Print the Secret with which a region in another cluster joins the job.
+
+    Ask the cluster where the syncer runs, and apply what is printed in the cluster of the region.
+    It holds private keys. Apply a new one before it expires: running learners take it without a
+    restart.
+    """
+    from atoll_operator.kube.credentials import credentials_of  # noqa: PLC0415 - slow to import
+
+    typer.echo(
+        credentials_of(
+            job, region, namespace=namespace, context=context, days=days, now=time.time()
+        ),
+        nl=False,
+    )
