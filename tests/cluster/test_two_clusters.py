@@ -19,6 +19,12 @@ from cluster.kubectl import Kubectl, Object, until
 from cluster.training import Job, manifest, pace, pass_seconds
 
 REGIONS = {"us-east": 1, "eu-west": 1}
+SYNCER = {
+    "region": "us-east",
+    "expose": {"type": "NodePort"},
+    "storage": {"type": "PersistentVolumeClaim", "size": "1Gi"},
+    "tls": {"mode": "Disabled"},
+}
 SAID_SECONDS_MAX = 90.0
 CUT_SECONDS = 60.0
 TRAINED_SECONDS_MAX = 400.0
@@ -49,8 +55,7 @@ class Both:
     def begins(self, **spec: Any) -> dict[str, Any]:
         """Apply the job as a person does, first where the syncer runs; returns its manifest."""
         job = dict(manifest(self.home.name, REGIONS, **{"learner": pace(300), **spec}))
-        job["spec"]["syncer"] = {"region": "us-east", "expose": {"type": "NodePort"}}
-        job["spec"]["syncer"] |= {"storage": {"type": "PersistentVolumeClaim", "size": "1Gi"}}
+        job["spec"]["syncer"] = SYNCER
         self.home.kube.apply(self.home.namespace, job)
         whole = self.copied_endpoints(job)
         self.apply(whole)
@@ -85,9 +90,7 @@ def both(installs: None, clusters: list[Kubectl], namespace: str) -> Both:
 @pytest.mark.timeout(900)
 def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: Both) -> None:
     job = dict(manifest("apart", REGIONS, steps=120, learner=pace(300)))
-    storage = {"type": "PersistentVolumeClaim", "size": "1Gi"}
-    job["spec"]["syncer"] = {"region": "us-east", "expose": {"type": "NodePort"}}
-    job["spec"]["syncer"] |= {"storage": storage}
+    job["spec"]["syncer"] = SYNCER
     both.apply(job)
     both.says(both.other, "Accepted", "EndpointsMissing")
     assert "status.syncer.endpoints" in both.other.condition("Accepted")["message"]
