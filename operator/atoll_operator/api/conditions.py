@@ -192,7 +192,7 @@ def _accepted(facts: Facts) -> Condition:
     if not facts.served:
         return _of("Accepted", "NotServed", "this install serves none of the job's regions")
     if facts.certificates:
-        return _of("Accepted", "CertificatesMissing", "; ".join(facts.certificates))
+        return _of("Accepted", facts.certificates_reason, "; ".join(facts.certificates))
     return _of("Accepted", "Valid")
 
 
@@ -279,6 +279,8 @@ def _degraded(facts: Facts) -> Condition:
         return _of(kind, "StoreTrouble", "; ".join(facts.troubles))
     if facts.refused_offers:
         return _of(kind, "OffersRefused", "; ".join(facts.refused_offers))
+    if facts.expiring:
+        return _of(kind, "CredentialsExpire", "; ".join(facts.expiring))
     if facts.live is None:
         return _of(kind, "SyncerSilent")
     if facts.live < facts.desired and not facts.ended:

@@ -92,6 +92,19 @@ REASONS: Final[tuple[Reason, ...]] = (
             " manifest is wrong, delete the job, which has made nothing, and apply it again",
         ),
         (
+            "CredentialsMissing",
+            "the syncer runs in another cluster, and this one has no certificates with which its"
+            " learners could join; what runs goes on, and no pod is started without",
+            "run the command that the message names, with the kubeconfig of the syncer's cluster,"
+            " and apply what it prints in this cluster",
+        ),
+        (
+            "CredentialsRefused",
+            "the certificates that were brought into this cluster cannot be used: another region's,"
+            " another job's, those of a former run, expired ones, or the shards do not take them",
+            "bring new ones by the command that the message names",
+        ),
+        (
             "EndpointsMissing",
             "the syncer runs in another cluster, and spec.syncer.endpoints does not say where its"
             " shards are",
@@ -224,6 +237,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             " are not finite: it has diverged",
             "lower its learning rate, clip gradients or look at its data; if it stays, restart it:"
             " it begins again with the job's values and a new optimizer",
+        ),
+        (
+            "CredentialsExpire",
+            "two thirds of the life of the certificates that were brought into this cluster are"
+            " over; when they expire its learners can no longer join",
+            "bring new ones by the command that the message names; no pod restarts",
         ),
         (
             "LearnersMissing",

@@ -10,6 +10,7 @@ more module with one function, and one line in `app.py`.
     status.py     the status of a run folder
     logs.py       what the processes of a run folder or of a job in a cluster have written
     export.py     the model of a run as it is now
+    credentials.py  the Secret of a region in another cluster
     evaluate.py   `atoll eval`: the held-out loss of an exported byte model
     reading.py    a manifest's file becomes a job
 """

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.evaluate import evaluate
 from atoll_operator.cli.export import export
 from atoll_operator.cli.logs import logs
@@ -45,6 +46,7 @@ app.command(cls=WithScript)(run)
 app.command()(status)
 app.command()(logs)
 app.command()(export)
+app.command()(credentials)
 app.command()(validate)
 app.command(name="eval", context_settings={"ignore_unknown_options": True})(evaluate)
 

@@ -23,12 +23,13 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     observation  what a pass has seen, as frozen values
     metrics      the operator's own metrics
     shards       where a job's shards are, for `atoll export`; no part of the operator
+    credentials  a region's Secret, for `atoll credentials`; no part of the operator
     logs         the logs of a job's pods, for `atoll logs`; no part of the operator
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
-Imports go downwards in this order: shards; serve, logs; term; reconcile; observe, apply, report;
-repair, trial; recorder; edges; memory, plan; objects; health, observation; cache, election;
-metrics, settings, names.
+Imports go downwards in this order: shards, credentials; serve, logs; term; reconcile; observe,
+apply, report; repair, trial; recorder; edges; memory, plan; objects; health, observation; cache,
+election; metrics, settings, names.
 `plan` imports no time, network or cluster (import-linter checks all of this).
 """

@@ -1,4 +1,4 @@
-"""A region's credentials for another cluster, for `atoll credentials JOB`: by a person's own rights.
+"""A region's credentials for another cluster, for `atoll credentials`: by a person's own rights.
 
 The person may read the job and the Secret with its authority in the cluster where the syncer runs;
 the operator takes no part. What is printed holds private keys.

@@ -243,6 +243,8 @@ class Observation:
     nodes: Mapping[str, Node] | None = None  # by name; None: not listed yet
     lease_ages: Mapping[str, float] = field(default_factory=dict)  # by node, deleted ones too
     certificates: Certificates | None = None  # None: the job needs none now
+    refusals: Mapping[int, str] = field(default_factory=dict)
+    """By shard: why it and this operator do not take each other, in words."""
     tls: bool | None = None  # how its processes talk; None: none has been started
     remembered: Remembered = field(default_factory=Remembered)
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from atoll_operator.api.parts import TlsMode
+from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube import objects, observation
 from atoll_operator.kube.cache import Cache, Key
@@ -86,7 +88,7 @@ class Observer:
         workloads = [each for each in children if each["kind"] in observation.WORKLOADS]
         tls = rendering.speaks_tls(workloads)
         certificates = await self._certificates(raw, found, workloads, pods, memory, tls)
-        own = memory.certificates.own if tls else None
+        own = memory.certificates.own if _speaks_tls(job, tls) else None
         if not await self.polls.follow(key, memory, memory.addresses, own):
             raise NotAskedError
         memory.read_at = at
@@ -100,6 +102,7 @@ class Observer:
             children=tuple(children),
             pods=tuple(pods),
             certificates=certificates,
+            refusals=self.polls.refusals(memory.addresses),
             tls=tls,
             workloads=observation.by_name(
                 [self._workload(job.name, each, pods) for each in workloads]
@@ -118,7 +121,7 @@ class Observer:
         memory: Memory,
         tls: bool | None,
     ) -> Certificates | None:
-        """What is known of the job's certificates, if it needs any where its syncer lives."""
+        """What is known of the job's certificates, if it needs any."""
         job, metadata = found.job, raw["metadata"]
         assert job is not None, "the caller has looked"
         generation = None if found.error else metadata["generation"]
@@ -127,7 +130,11 @@ class Observer:
         before = phases.before(status, time.time(), generation=generation, retry=retry)
         runs = any(each["spec"].get("replicas") for each in workloads)
         home = self.settings.serves(job.spec.syncer_region)
-        if not home or not needed(job, before, runs=runs, tls=tls):
+        if home:
+            needs = needed(job, before, runs=runs, tls=tls)
+        else:  # also to ask the shards
+            needs = _speaks_tls(job, tls) and not before.over
+        if not needs:
             memory.certificates = CertificateMemory()
             return None
         owner = Owner(namespace=metadata["namespace"], name=job.name, uid=metadata["uid"])
@@ -194,3 +201,8 @@ class Observer:
     def _children(self, key: Key, job: Object) -> list[Object]:
         """The job's objects and pods, without those that a former job of its name has left."""
         return [each for each in self.cache.children(key) if objects.belongs(each, job)]
+
+
+def _speaks_tls(job: Job, tls: bool | None) -> bool:
+    """Whether the job's processes talk over TLS; where none has been started, as it asks."""
+    return job.spec.syncer.tls.mode is TlsMode.REQUIRED if tls is None else tls

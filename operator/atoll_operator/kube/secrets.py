@@ -36,9 +36,10 @@ from atoll_operator.certificates import (
 from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, path
 from atoll_operator.kube.memory import CertificateMemory, Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.names import Annotation, authority_name
+from atoll_operator.kube.names import Annotation, authority_name, credentials_name
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Certificates, Object, SecretSeen
+from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.certificates import (
     CERTIFICATE,
@@ -83,19 +84,26 @@ class Secrets:
     async def look(self, job: Job, owner: Owner, memory: CertificateMemory, *, waits: bool) -> None:
         """Read what is due; `waits`: a pod cannot start.
 
-        An edit may ask for more of them.
+        An edit may ask for more of them. Where the syncer lives in another cluster that is what a
+        person has brought.
 
         Raises what the network raises, and ApiError when the API server is unwell, as long as
         nothing has ever been read.
         """
         now = time.monotonic()
-        leaves = wanted(job, owner, self.settings.serves)
+        home = self.settings.serves(job.spec.syncer_region)
+        leaves = wanted(job, owner, self.settings.serves) if home else ()
+        regions = [each.name for each in job.spec.regions if self.settings.serves(each.name)]
+        names = [each.secret for each in leaves]
+        names = names if home else [credentials_name(job.name, each) for each in regions]
         known = {} if memory.seen is None else memory.seen.leaves
-        hurry = waits or not all(each.secret in known for each in leaves)
+        hurry = waits or not all(each in known for each in names)
         if now < min(memory.next_at, memory.read_at + HURRY_SECONDS if hurry else NEVER):
             return
         try:
-            if job.spec.syncer.tls.issuer_ref is None:
+            if not home:
+                await self._look_brought(job, owner, regions, memory)
+            elif job.spec.syncer.tls.issuer_ref is None:
                 await self._look(job, owner, leaves, memory)
             else:
                 await self._look_issued(job, owner, leaves, memory)
@@ -109,10 +117,25 @@ class Secrets:
             return
         leaves_seen = memory.seen.leaves.values() if memory.seen else ()
         missing = any(each.order or each.reason for each in leaves_seen)
-        issued = job.spec.syncer.tls.issuer_ref is not None
+        issued = job.spec.syncer.tls.issuer_ref is not None or not home
         pause = min(READ_SECONDS_MAX, self.settings.certificate_seconds / READS_A_LIFE)
         memory.read_at = now
         memory.next_at = now + (min(pause, MISSING_SECONDS) if issued and missing else pause)
+
+    async def _look_brought(
+        self, job: Job, owner: Owner, regions: Sequence[str], memory: CertificateMemory
+    ) -> None:
+        own, seen, now = {}, {}, time.time()
+        for region in regions:
+            name = credentials_name(job.name, region)
+            raw = await self._get(SECRET, owner, name)
+            found = brought.judged(raw, name, job.name, region, now)
+            seen[name] = SecretSeen(name=name, reason="it is not there")
+            if raw is not None:
+                seen[name] = _seen(name, raw, reason=found.fault, due_at=found.due_at)
+            if found.operator is not None:
+                own[region] = found.operator
+        memory.own, memory.seen = own, Certificates(leaves=seen)
 
     async def _look(
         self, job: Job, owner: Owner, leaves: Sequence[Leaf], memory: CertificateMemory

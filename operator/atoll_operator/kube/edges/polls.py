@@ -85,6 +85,11 @@ class Polls:
         poll.hurry.set()
         return False
 
+    def refusals(self, addresses: Mapping[int, str]) -> dict[int, str]:
+        """By shard: why it and this operator do not take each other, as far as that is known."""
+        reasons = self.syncers.reasons
+        return {n: reasons[address] for n, address in addresses.items() if address in reasons}
+
     async def forget(self, key: Key) -> None:
         """Ask no more, and close the channels: the job is gone, or not run here."""
         await self._stop(key, keep=frozenset())

@@ -13,6 +13,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     situation    phase and placement of a job, on which all else rests
     rollout      how a new template reaches running pods
     elsewhere    a job whose syncer lives in another cluster, and what the others are told
+    brought      the Secret that a person brings into a cluster without the syncer
     exposure     how other clusters reach the shards
     sessions     whose session is dead, and who owns a slot (SetOwner)
     children     the objects that a job owns

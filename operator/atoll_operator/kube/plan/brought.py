@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from atoll_operator.certificates import Authorities, issue
+from atoll_operator.certificates import Authorities, due_at, issue
 from atoll_operator.kube.observation import Object, Raw
 from atoll_protos.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials, Needed
 from atoll_protos.identity import Identity, Owner, Role
@@ -35,8 +35,8 @@ class Brought:
 
     name: str
     region: str
-    is_there: bool = True
     fault: str = ""  # what is wrong with it; empty: nothing
+    due_at: float = float("inf")  # UNIX seconds from which it should be brought anew
     operator: Credentials | None = field(default=None, repr=False)  # if nothing is
 
 
@@ -78,7 +78,7 @@ def secret(
 def judged(raw: Raw | None, name: str, job: str, region: str, now: float) -> Brought:
     """What a region's Secret is good for at `now` (UNIX seconds); None: there is none."""
     if raw is None:
-        return Brought(name=name, region=region, is_there=False)
+        return Brought(name=name, region=region, fault="it is not there")
     files = _files(raw)
     learner = Credentials(files(CERTIFICATE), files(KEY), files(AUTHORITY))
     operator = Credentials(files(OPERATOR_CERTIFICATE), files(OPERATOR_KEY), files(AUTHORITY))
@@ -93,7 +93,8 @@ def judged(raw: Raw | None, name: str, job: str, region: str, now: float) -> Bro
     if learner.identity.owner != operator.identity.owner:
         said = f"{OPERATOR_CERTIFICATE} is of {operator.identity.owner}, {CERTIFICATE} is of"
         return Brought(name=name, region=region, fault=f"{said} {learner.identity.owner}")
-    return Brought(name=name, region=region, operator=operator)
+    due = min(due_at(each.certificate) for each in (learner, operator))
+    return Brought(name=name, region=region, operator=operator, due_at=due)
 
 
 def command(job: str, namespace: str, region: str) -> str:

@@ -36,6 +36,7 @@ from atoll_operator.kube.names import (
     leaf_name,
 )
 from atoll_operator.kube.observation import Certificates, Object, Refusal, SecretSeen
+from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.phase import Before
 from atoll_protos.identity import Identity, Role
@@ -72,6 +73,8 @@ class Work:
     leaves: tuple[Making, ...] = ()  # Secrets of ours, or objects Certificate
     objects: tuple[Object, ...] = ()  # Certificates to apply
     missing: tuple[str, ...] = ()  # what is not there and not made in this pass, in words
+    why: str = "CertificatesMissing"  # reason of the condition Accepted, when something is missing
+    expiring: tuple[str, ...] = ()  # what should be brought anew, in words
     refused: tuple[Refusal, ...] = ()  # writes that the API server did not take
 
     @property
@@ -172,6 +175,46 @@ def decide(
         missing=_missing([each for each in names if each not in made], seen),
         refused=_refusals(names, seen, known),
     )
+
+
+def decide_brought(
+    job: Job,
+    namespace: str,
+    serves: Callable[[str], bool],
+    seen: Certificates,
+    refusals: Sequence[str],
+    now: float,
+) -> Work:
+    """What is wrong with the Secrets that people have brought, where the syncer is elsewhere.
+
+    `refusals`: why the shards and this cluster do not take each other, in words.
+    """
+    if seen.unread:
+        return Work(missing=(seen.unread,))
+    regions = {
+        credentials_name(job.name, each.name): each.name
+        for each in job.spec.regions
+        if serves(each.name)
+    }
+    found = {name: seen.leaves.get(name) or SecretSeen(name=name) for name in regions}
+    do = {name: brought.command(job.name, namespace, region) for name, region in regions.items()}
+    absent = [name for name, each in found.items() if not each.uid]
+    if absent:
+        said = tuple(f"the Secret {name} is not there: run {do[name]}" for name in absent)
+        return Work(missing=said, why="CredentialsMissing")
+    wrong = tuple(
+        f"the Secret {name}: {each.reason}; run {do[name]}"
+        for name, each in found.items()
+        if each.reason
+    )
+    if not wrong and refusals:
+        wrong = (f"{'; '.join(refusals)}; for other credentials run {'; '.join(do.values())}",)
+    expiring = tuple(
+        f"the certificates of the Secret {name} expire: run {do[name]}"
+        for name, each in found.items()
+        if now >= each.due_at
+    )
+    return Work(missing=wrong, why="CredentialsRefused", expiring=expiring)
 
 
 def _reason(each: SecretSeen, now: float) -> str:

@@ -96,6 +96,12 @@ def _scene(
 def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -> Work:
     if seen.certificates is None:
         return NOTHING
+    if not settings.serves(job.spec.syncer_region):
+        refusals = [f"shard {n}: {text}" for n, text in sorted(seen.refusals.items())]
+        silent = all(each is None for each in seen.replies)
+        return certificates.decide_brought(
+            job, seen.namespace, settings.serves, seen.certificates, refusals if silent else (), now
+        )
     owner = Owner(namespace=seen.namespace, name=job.name, uid=seen.uid)
     leaves = certificates.wanted(job, owner, settings.serves)
     return certificates.decide(job, leaves, seen.certificates, seen.remembered.refused, now)

@@ -205,6 +205,8 @@ def _facts(case: Situation) -> Facts:
         hold=case.hold,
         served=any(case.settings.serves(each.name) for each in job.spec.regions),
         certificates=case.certificates.missing,
+        certificates_reason=case.certificates.why,
+        expiring=case.certificates.expiring,
     )
 
 

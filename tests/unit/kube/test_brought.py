@@ -1,0 +1,224 @@
+"""Credentials that a person brings into a cluster without the syncer."""
+
+import base64
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client
+from typer.testing import CliRunner
+
+from atoll_operator import certificates, cli
+from atoll_operator.certificates import Authorities
+from atoll_operator.kube import credentials as verb
+from atoll_operator.kube.names import authority_name, credentials_name
+from atoll_operator.kube.observation import Certificates, SecretSeen
+from atoll_operator.kube.plan import brought
+from atoll_operator.kube.plan.certificates import decide_brought
+from atoll_protos.credentials import Credentials
+from atoll_protos.identity import Owner, Role
+from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
+from unit.kube.cluster_values import MANIFEST, job
+
+NAME = "bytes-credentials-eu-west"
+ISSUERS = authorities()
+
+
+def brought_secret(
+    issuers: Authorities = ISSUERS, owner: Owner = OWNER, region: str = "eu-west"
+) -> dict[str, Any]:
+    return brought.secret(issuers, owner, region, NAME, NOW, 30 * DAY)
+
+
+def judged(raw: dict[str, Any] | None, now: float = NOW) -> brought.Brought:
+    return brought.judged(raw, NAME, "bytes", "eu-west", now)
+
+
+def test_a_secret_holds_a_leaf_for_learners_and_one_for_the_operator_and_no_authoritys_key() -> (
+    None
+):
+    raw = brought_secret()
+    assert set(raw["data"]) == {"tls.crt", "tls.key", "ca.crt", "operator.crt", "operator.key"}
+    assert raw["type"] == "kubernetes.io/tls"
+    assert (raw["metadata"]["name"], raw["metadata"]["namespace"]) == (NAME, "team")
+    found = judged(raw)
+    assert found.fault == ""
+    assert found.operator is not None
+    assert found.operator.check(NOW) == identity(Role.OPERATOR, "eu-west")
+    assert found.due_at == pytest.approx(NOW + 20 * DAY, abs=2)
+
+
+def with_entry(**entries: str) -> dict[str, Any]:
+    raw = brought_secret()
+    changed = {name.replace("_", "."): value for name, value in entries.items()}
+    return {**raw, "data": {**raw["data"], **changed}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "now", "words"),
+    [
+        (None, NOW, "it is not there"),
+        (brought_secret(region="us-east"), NOW, "region us-east, and region eu-west is needed"),
+        (
+            brought_secret(owner=Owner(namespace="team", job="other", uid="1")),
+            NOW,
+            "job other, and job bytes is needed",
+        ),
+        (brought_secret(), NOW + 31 * DAY, "tls.crt expired"),
+        (with_entry(tls_key=brought_secret()["data"]["tls.key"]), NOW, "tls.key is not the key"),
+        (with_entry(operator_crt=""), NOW, "operator.crt"),
+        (with_entry(operator_crt="no base64!"), NOW, "operator.crt"),
+        (
+            with_entry(
+                operator_crt=brought_secret()["data"]["tls.crt"],
+                operator_key=brought_secret()["data"]["tls.key"],
+            ),
+            NOW,
+            "operator.",
+        ),
+        (
+            with_entry(ca_crt=brought_secret(issuers=authorities())["data"]["ca.crt"]),
+            NOW,
+            "was not issued by an authority of ca.crt",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_secret_is_named(
+    raw: dict[str, Any] | None, now: float, words: str
+) -> None:
+    found = judged(raw, now)
+    assert words in found.fault
+    assert found.operator is None
+
+
+def test_two_leaves_of_two_runs_are_not_taken_together() -> None:
+    former = brought_secret(owner=Owner(namespace="team", job="bytes", uid="former"))["data"]
+    mixed = with_entry(operator_crt=former["operator.crt"], operator_key=former["operator.key"])
+    assert "UID former" in judged(mixed).fault
+
+
+# ---------------------------------------------------------------- what a pass makes of it
+
+
+def decided(*refusals: str, now: float = NOW, **seen: Any) -> Any:
+    name = "tiny-credentials-eu-west"
+    known = Certificates(leaves={name: SecretSeen(name=name, **seen)})
+    return decide_brought(job(), "demo", lambda r: r == "eu-west", known, refusals, now)
+
+
+COMMAND = "atoll credentials tiny -n demo --region eu-west > eu-west.yaml"
+
+
+def test_a_secret_that_is_missing_is_asked_for_with_the_command() -> None:
+    found = decided()
+    assert found.why == "CredentialsMissing"
+    assert found.missing[0].startswith(
+        f"the Secret tiny-credentials-eu-west is not there: run {COMMAND}"
+    )
+    assert not found.acts  # this cluster can make none
+
+
+def test_a_secret_that_is_wrong_or_that_the_shards_do_not_take_is_refused() -> None:
+    wrong = decided(uid="u", reason="tls.crt expired at 1")
+    said = f"the Secret tiny-credentials-eu-west: tls.crt expired at 1; run {COMMAND}"
+    assert (wrong.why, wrong.missing[0][: len(said)]) == ("CredentialsRefused", said)
+    former = decided("shard 0: it has credentials of another run", uid="u")
+    assert former.why == "CredentialsRefused"
+    assert former.missing[0].startswith("shard 0: it has credentials of another run; for other")
+    assert decided(uid="u").missing == ()
+
+
+def test_a_secret_is_asked_for_again_before_it_expires() -> None:
+    assert decided(uid="u", due_at=NOW + 1).expiring == ()
+    (said,) = decided(uid="u", due_at=NOW - 1).expiring
+    assert said.startswith("the certificates of the Secret tiny-credentials-eu-west expire: run")
+    assert COMMAND in said
+
+
+# ---------------------------------------------------------------- the command
+
+
+class Cluster:
+    """The two objects that the command reads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job = yaml.safe_load(MANIFEST)
+        self.job["metadata"] |= {"name": "bytes", "namespace": "team", "uid": OWNER.uid}
+        self.job["spec"]["syncer"] = {"shards": 1}
+        files = {name: each.decode() for name, each in ISSUERS.to_files().items()}
+        self.files: dict[str, str] | None = files
+        self.status = 404
+        self.api_client = self
+        monkeypatch.setattr(verb, "connect", self.connect)
+        monkeypatch.setattr(client, "CustomObjectsApi", lambda _: self)
+
+    def connect(self, job: str, namespace: str, context: str) -> Any:
+        assert (job, context) == ("bytes", "east")
+        self.namespace = namespace or "team"
+        self.core = self
+        return self
+
+    def get_namespaced_custom_object(self, *where: str, **_: Any) -> Any:
+        assert where[2:] == ("team", "decoupledtrainingjobs", "bytes")
+        return self.job
+
+    def read_namespaced_secret(self, name: str, namespace: str, **_: Any) -> Any:
+        assert (name, namespace) == (authority_name("bytes"), "team")
+        if self.files is None:
+            raise client.ApiException(status=self.status, reason="No")
+        data = {key: base64.b64encode(text.encode()).decode() for key, text in self.files.items()}
+        return SimpleNamespace(data=data)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def typed(*more: str) -> Any:
+    words = ["credentials", "bytes", "--context", "east", *more]
+    return CliRunner().invoke(cli.app, words)
+
+
+def test_the_command_prints_a_secret_that_is_taken_where_it_is_applied(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_operator.cli.credentials.time.time", lambda: NOW)
+    done = typed("--region", "eu-west", "--days", "3")
+    assert done.exit_code == 0, done.output
+    printed = yaml.safe_load(done.output)
+    assert printed["metadata"]["name"] == credentials_name("bytes", "eu-west")
+    found = judged(printed)
+    assert found.fault == ""
+    assert judged(printed, NOW + 3.1 * DAY).fault
+    assert found.operator is not None
+    assert isinstance(found.operator, Credentials)
+    assert found.operator.authority == ISSUERS.bundle
+    assert certificates.due(found.operator.certificate, NOW + 2.1 * DAY)
+
+
+@pytest.mark.parametrize(
+    ("tls", "words"),
+    [
+        ({"mode": "Disabled"}, "need no credentials"),
+        ({"issuerRef": {"name": "ca"}}, "cert-manager issues the certificates"),
+    ],
+)
+def test_where_nothing_can_be_printed_the_command_says_why(
+    cluster: Cluster, tls: dict[str, Any], words: str
+) -> None:
+    cluster.job["spec"]["syncer"]["tls"] = tls
+    done = typed("--region", "eu-west")
+    assert words in str(done.exception)
+    assert not done.output
+
+
+def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(cluster: Cluster) -> None:
+    assert "give one of us-east, eu-west" in str(typed("--region", "eu").exception)
+    cluster.files = None
+    assert "there is no such job in the namespace team" in str(
+        typed("--region", "eu-west").exception
+    )
+    cluster.status = 403
+    assert "the cluster says 403 No" in str(typed("--region", "eu-west").exception)
