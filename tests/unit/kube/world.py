@@ -165,6 +165,10 @@ class Shards:
         self.followed = {key: dict(addresses)}
         return self.asked
 
+    def refusals(self, addresses: Mapping[int, str]) -> dict[int, str]:
+        """None: they take each other."""
+        return {}
+
     async def forget(self, key: Any) -> None:
         self.followed.pop(key, None)
 
