@@ -5,13 +5,19 @@ cluster can reach the API server of the other; its pods reach the other's nodes 
 """
 
 import json
+import os
+import re
+import shlex
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
@@ -27,6 +33,7 @@ SYNCER = {
 }
 SAID_SECONDS_MAX = 90.0
 CUT_SECONDS = 60.0
+CHAINS = ("OUTPUT", "FORWARD")
 TRAINED_SECONDS_MAX = 400.0
 
 
@@ -61,6 +68,29 @@ class Both:
         self.apply(whole)
         return whole
 
+    def printed_credentials(self, region: str) -> dict[str, Any]:
+        """What the command that the condition names prints for a region."""
+        message = self.other.condition("Accepted")["message"]
+        found = re.search(r"run atoll (credentials .*?) > ", message)
+        assert found, message
+        words = shlex.split(found[1].replace("--region eu-west", f"--region {region}"))
+        done = subprocess.run(
+            [Path(sys.executable).with_name("atoll"), *words],
+            env={**os.environ, "KUBECONFIG": self.home.kube.kubeconfig},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        printed: dict[str, Any] = yaml.safe_load(done.stdout)
+        return printed
+
+    def bring(self, secret: dict[str, Any], region: str) -> None:
+        """Apply a Secret under the name of a region's."""
+        name = f"{self.other.name}-credentials-{region}"
+        metadata = secret["metadata"] | {"name": name}
+        self.other.kube.apply(self.other.namespace, secret | {"metadata": metadata})
+
     def says(self, job: Job, kind: str, reason: str, seconds: float = SAID_SECONDS_MAX) -> None:
         until(f"{kind} says {reason}", lambda: job.condition(kind)["reason"] == reason, seconds)
 
@@ -90,18 +120,26 @@ def both(installs: None, clusters: list[Kubectl], namespace: str) -> Both:
 @pytest.mark.timeout(900)
 def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: Both) -> None:
     job = dict(manifest("apart", REGIONS, steps=120, learner=pace(300)))
-    job["spec"]["syncer"] = SYNCER
+    job["spec"]["syncer"] = SYNCER | {"tls": {"mode": "Required"}}
     both.apply(job)
     both.says(both.other, "Accepted", "EndpointsMissing")
     assert "status.syncer.endpoints" in both.other.condition("Accepted")["message"]
-    assert not both.other.pods()
     before = both.home.uids("shard")
     both.apply(both.copied_endpoints(job))
-    both.home.trains(2)
+    both.says(both.other, "Accepted", "CredentialsMissing")
+    both.bring(both.printed_credentials("us-east"), region="eu-west")  # those of another region
+    both.says(both.other, "Accepted", "CredentialsRefused")
+    assert (
+        "region us-east, and region eu-west is needed"
+        in both.other.condition("Accepted")["message"]
+    )
+    assert not both.other.pods()
+    both.bring(both.printed_credentials("eu-west"), region="eu-west")
+    for one in (both.home, both.other):
+        until("both train", lambda: one.get()["status"].get("learnersLive") == 2, 120)  # noqa: B023
     assert both.home.uids("shard") == before  # endpoints restart nobody where the syncer runs
     for one, region in ((both.home, "us-east"), (both.other, "eu-west")):
         assert list(one.pods("learner")) == [f"apart-{region}-0"]
-        until("both train, here, too", lambda: one.get()["status"].get("learnersLive") == 2, 30)  # noqa: B023
     assert not both.other.pods("shard")
     for one in (both.home, both.other):
         until("complete", lambda: one.is_true("Complete"), TRAINED_SECONDS_MAX)  # noqa: B023
@@ -156,8 +194,7 @@ def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
     nodes = both.home.kube.get("nodes")["items"]
     addresses = [each["status"]["addresses"][0]["address"] for each in nodes]
     link = lab.node("c2-eu-west-1")["namespace"]
-    rules = [f"-A OUTPUT -d {each} -j DROP" for each in addresses]
-    rules += [f"-A FORWARD -d {each} -j DROP" for each in addresses]
+    rules = [f"-I {chain} -d {each} -j DROP" for each in addresses for chain in CHAINS]
 
     def told(rule: str) -> None:
         subprocess.run(
@@ -174,7 +211,7 @@ def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
         assert len(both.home.commits()) > began  # the others train on
     finally:
         for rule in rules:
-            told(rule.replace("-A", "-D", 1))
+            told(rule.replace("-I", "-D", 1))
     both.home.trains(2)
     assert both.other.uids("learner") == pods
     both.says(both.other, "Progressing", "Training")

@@ -1,6 +1,7 @@
 """Credentials that a person brings into a cluster without the syncer."""
 
 import base64
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +13,16 @@ from typer.testing import CliRunner
 from atoll_operator import certificates, cli
 from atoll_operator.certificates import Authorities
 from atoll_operator.kube import credentials as verb
-from atoll_operator.kube.names import authority_name, credentials_name
+from atoll_operator.kube.edges.api import path
+from atoll_operator.kube.names import TLS_VOLUME, authority_name, credentials_name
 from atoll_operator.kube.observation import Certificates, SecretSeen
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.certificates import decide_brought
 from atoll_protos.credentials import Credentials
 from atoll_protos.identity import Owner, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
-from unit.kube.cluster_values import MANIFEST, job
+from unit.kube.cluster_values import MANIFEST, SETTINGS, job
+from unit.kube.world import KEY, World
 
 NAME = "bytes-credentials-eu-west"
 ISSUERS = authorities()
@@ -134,6 +137,73 @@ def test_a_secret_is_asked_for_again_before_it_expires() -> None:
     (said,) = decided(uid="u", due_at=NOW - 1).expiring
     assert said.startswith("the certificates of the Secret tiny-credentials-eu-west expire: run")
     assert COMMAND in said
+
+
+# ---------------------------------------------------------------- passes in that cluster
+
+
+EU_WEST = replace(SETTINGS, regions=("eu-west",))
+TINY = Owner(namespace="demo", job="tiny", uid="uid-at-home")
+SECRET = path("Secret", "demo", "tiny-credentials-eu-west")
+STILL = 1_800_000_000.0  # as `still` says
+
+
+def bring(world: World, region: str = "eu-west") -> None:
+    issuers = authorities(STILL, TINY)
+    raw = brought.secret(issuers, TINY, region, "tiny-credentials-eu-west", STILL, 30 * DAY)
+    raw["metadata"] |= {"uid": "brought", "resourceVersion": "1"}
+    world.server.children[SECRET] = raw
+    world.reconciler.memories[KEY].certificates.next_at = 0.0
+
+
+@pytest.mark.usefixtures("still")
+def test_nothing_is_made_and_nobody_asked_before_the_credentials_are_there() -> None:
+    world = World(("syncer", {"shards": 1, "endpoints": ["lb:7700"]}), settings=EU_WEST)
+    world.run()
+    assert world.server.children == {}
+    assert world.said("Accepted")["reason"] == "CredentialsMissing"
+    assert world.shards.own == {}
+    bring(world, region="us-east")
+    world.run()
+    assert world.said("Accepted")["reason"] == "CredentialsRefused"
+    assert "region us-east, and region eu-west is needed" in world.said("Accepted")["message"]
+    assert list(world.server.children) == [SECRET]
+    bring(world)
+    world.run()
+    world.run()
+    assert world.said("Accepted")["reason"] == "Valid"
+    assert world.shards.own["eu-west"].check(STILL).role is Role.OPERATOR
+    template = world.server.children[path("StatefulSet", "demo", "tiny-eu-west")]["spec"][
+        "template"
+    ]
+    (volume,) = [each for each in template["spec"]["volumes"] if each["name"] == TLS_VOLUME]
+    assert volume["secret"]["secretName"] == "tiny-credentials-eu-west"
+    mounted = {each["key"] for each in volume["secret"]["items"]}
+    assert mounted == {"tls.crt", "tls.key", "ca.crt"}  # and not the operator's
+    assert not any("tiny-ca" in where for where in world.server.children)
+
+
+@pytest.mark.usefixtures("still")
+def test_credentials_that_are_taken_away_end_nothing_that_runs() -> None:
+    world = World(("syncer", {"shards": 1, "endpoints": ["lb:7700"]}), settings=EU_WEST)
+    world.run()
+    bring(world)
+    world.run()
+    world.run()
+    del world.server.children[SECRET]
+    world.reconciler.memories[KEY].certificates.next_at = 0.0
+    world.run()
+    assert world.said("Accepted")["reason"] == "CredentialsMissing"
+    assert world.server.children[path("StatefulSet", "demo", "tiny-eu-west")]["spec"]["replicas"]
+
+
+@pytest.mark.usefixtures("still")
+def test_in_plain_text_no_credentials_are_asked_for() -> None:
+    syncer = {"shards": 1, "endpoints": ["lb:7700"], "tls": {"mode": "Disabled"}}
+    world = World(("syncer", syncer), settings=EU_WEST)
+    world.run()
+    assert world.said("Accepted")["reason"] == "Valid"
+    assert world.shards.own is None
 
 
 # ---------------------------------------------------------------- the command

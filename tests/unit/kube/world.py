@@ -24,6 +24,7 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.settings import Settings
 from atoll_operator.kube.term import reconciler
 from atoll_protos.names import Label
 from unit.kube.cluster_values import MANIFEST, SETTINGS
@@ -180,7 +181,7 @@ class Shards:
 
 
 class World:
-    def __init__(self, *changes: tuple[str, Any]) -> None:
+    def __init__(self, *changes: tuple[str, Any], settings: Settings = SETTINGS) -> None:
         job = yaml.safe_load(MANIFEST)
         job["metadata"] |= {"namespace": "demo", "uid": "job-uid", "generation": 1}
         job["spec"] |= {"syncer": {"shards": 1}} | dict(changes)
@@ -192,7 +193,7 @@ class World:
         api: Any = self.server
         shards: Any = self.shards
         self.metrics = Metrics()
-        self.reconciler = reconciler(api, shards, shards, self.nodes, SETTINGS, self.metrics)
+        self.reconciler = reconciler(api, shards, shards, self.nodes, settings, self.metrics)
 
     def run(self) -> list[str]:
         """One pass; what it wrote."""
