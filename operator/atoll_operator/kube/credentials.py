@@ -62,6 +62,10 @@ def _check(job: Job, region: str) -> None:
     tls, regions = job.spec.syncer.tls, [each.name for each in job.spec.regions]
     if region not in regions:
         raise SpecError("--region", f"{region} is no region of {job.name}", _one_of(regions))
+    if region == job.spec.syncer_region:  # its operator alone may say what becomes of the job
+        problem = f"{region} is where the syncer runs, and has its certificates"
+        others = [each for each in regions if each != region]
+        raise SpecError("--region", problem, _one_of(others) if others else "there is no other one")
     if tls.mode is TlsMode.DISABLED:
         problem = "is Disabled: its processes talk in plain text and need no credentials"
         raise SpecError("spec.syncer.tls.mode", problem, "apply the manifest in that cluster")

@@ -286,6 +286,9 @@ def test_where_nothing_can_be_printed_the_command_says_why(
 
 def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(cluster: Cluster) -> None:
     assert "give one of us-east, eu-west" in str(typed("--region", "eu").exception)
+    home = str(typed("--region", "us-east").exception)
+    assert "us-east is where the syncer runs" in home
+    assert home.endswith("give one of eu-west")
     cluster.files = None
     assert "there is no such job in the namespace team" in str(
         typed("--region", "eu-west").exception
