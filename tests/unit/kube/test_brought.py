@@ -142,6 +142,7 @@ def test_a_secret_is_asked_for_again_before_it_expires() -> None:
 # ---------------------------------------------------------------- passes in that cluster
 
 
+SYNCER = {"shards": 1, "endpoints": ["lb:7700"], "tls": {"mode": "Required"}}
 EU_WEST = replace(SETTINGS, regions=("eu-west",))
 TINY = Owner(namespace="demo", job="tiny", uid="uid-at-home")
 SECRET = path("Secret", "demo", "tiny-credentials-eu-west")
@@ -158,7 +159,7 @@ def bring(world: World, region: str = "eu-west") -> None:
 
 @pytest.mark.usefixtures("still")
 def test_nothing_is_made_and_nobody_asked_before_the_credentials_are_there() -> None:
-    world = World(("syncer", {"shards": 1, "endpoints": ["lb:7700"]}), settings=EU_WEST)
+    world = World(("syncer", SYNCER), settings=EU_WEST)
     world.run()
     assert world.server.children == {}
     assert world.said("Accepted")["reason"] == "CredentialsMissing"
@@ -185,7 +186,7 @@ def test_nothing_is_made_and_nobody_asked_before_the_credentials_are_there() -> 
 
 @pytest.mark.usefixtures("still")
 def test_credentials_that_are_taken_away_end_nothing_that_runs() -> None:
-    world = World(("syncer", {"shards": 1, "endpoints": ["lb:7700"]}), settings=EU_WEST)
+    world = World(("syncer", SYNCER), settings=EU_WEST)
     world.run()
     bring(world)
     world.run()
@@ -215,7 +216,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job = yaml.safe_load(MANIFEST)
         self.job["metadata"] |= {"name": "bytes", "namespace": "team", "uid": OWNER.uid}
-        self.job["spec"]["syncer"] = {"shards": 1}
+        self.job["spec"]["syncer"] = {"shards": 1, "tls": {"mode": "Required"}}
         files = {name: each.decode() for name, each in ISSUERS.to_files().items()}
         self.files: dict[str, str] | None = files
         self.status = 404
@@ -272,7 +273,7 @@ def test_the_command_prints_a_secret_that_is_taken_where_it_is_applied(
     ("tls", "words"),
     [
         ({"mode": "Disabled"}, "need no credentials"),
-        ({"issuerRef": {"name": "ca"}}, "cert-manager issues the certificates"),
+        ({"mode": "Required", "issuerRef": {"name": "ca"}}, "cert-manager issues the certificates"),
     ],
 )
 def test_where_nothing_can_be_printed_the_command_says_why(

@@ -433,3 +433,18 @@ def test_shards_stay_a_while_to_tell_other_clusters_that_the_job_is_over() -> No
     assert shards_at(5.0, US_EAST) is None  # as they are: 1
     assert shards_at(121.0, US_EAST) == 0
     assert shards_at(5.0, SETTINGS) == 0  # all regions are here
+
+
+def test_the_last_reports_of_learners_reach_the_status_of_a_job_that_is_over() -> None:
+    registrar = completed(evaluation=60)
+    registrar.slots.extend(serving(us_east_0="Left").slots)
+    one = there(remembered=heard(registrar, final_seconds=1.0))
+    first = decided(one)
+    assert first.status is not None
+    assert first.status.status["progress"]["tokens"] == 100
+    registrar.slots[0].tokens = 128
+    later = decided(again(one, first, remembered=heard(registrar)))
+    assert later.status is not None
+    assert later.status.status["progress"]["tokens"] == 128
+    registrar.slots[0].tokens = 64  # a shard that was started again
+    assert decided(again(one, later, remembered=heard(registrar))).status is None

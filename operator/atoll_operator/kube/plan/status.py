@@ -103,7 +103,7 @@ def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | No
     found = conditions.decide(facts)
     if case.phase.kind.over and case.before.over:
         # Pods and shards are gone: what was written while they were there stays.
-        status = case.seen.status
+        status = _with_last_reports(case)
     else:
         status = statuses.of(_view(case))
         status = status.model_copy(update={"run": status.run or _run(case), **_lasts(case)})
@@ -111,6 +111,20 @@ def of_job(case: Situation, refused: Sequence[Refusal] = ()) -> StatusWrite | No
     if case.phase.kind is Kind.COMPLETE and place:
         status = status.model_copy(update={"export_url": place})
     return _write(case.seen, found, status, case.now)
+
+
+def _with_last_reports(case: Situation) -> Status:
+    """The status of a job that is over, with what learners have reported in their last moments.
+
+    Shards that stay a while, to tell other clusters of the end, go on answering, and so all
+    clusters come to the same numbers.
+    """
+    status = case.seen.status
+    last, known = statuses.of(_view(case)).progress, status.progress
+    if last is None or known is None or last.step < known.step or last.tokens <= known.tokens:
+        return status
+    kept = {"loss": known.loss, "metrics": last.metrics or known.metrics}
+    return status.model_copy(update={"progress": last.model_copy(update=kept)})
 
 
 def _view(case: Situation) -> statuses.View:
