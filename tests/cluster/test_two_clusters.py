@@ -85,6 +85,10 @@ class Both:
         printed: dict[str, Any] = yaml.safe_load(done.stdout)
         return printed
 
+    def accepted(self) -> str:
+        """What the other cluster says of the manifest."""
+        return self.other.condition("Accepted").get("message", "")
+
     def bring(self, secret: dict[str, Any], region: str) -> None:
         """Apply a Secret under the name of a region's."""
         name = f"{self.other.name}-credentials-{region}"
@@ -124,15 +128,23 @@ def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: 
     both.apply(job)
     both.says(both.other, "Accepted", "EndpointsMissing")
     assert "status.syncer.endpoints" in both.other.condition("Accepted")["message"]
-    before = both.home.uids("shard")
     both.apply(both.copied_endpoints(job))
     both.says(both.other, "Accepted", "CredentialsMissing")
-    printed = both.printed_credentials("eu-west")
-    both.bring(printed | {"data": printed["data"] | {"operator.crt": ""}}, "eu-west")
+    former = both.printed_credentials("eu-west")
+    both.bring(former | {"data": former["data"] | {"operator.crt": ""}}, "eu-west")
     both.says(both.other, "Accepted", "CredentialsRefused")
     assert "operator.crt" in both.other.condition("Accepted")["message"]
+    both.home.kubectl("delete", "dtj", "apart")  # the next one has another UID and authority
+    until("its shard has gone", lambda: not both.home.pods("shard"), 60)
+    both.home.kube.apply(both.home.namespace, job)
+    whole = both.copied_endpoints(job)
+    before = both.home.uids("shard")
+    both.apply(whole)
+    both.bring(former, "eu-west")
+    until("they are of another run", lambda: "another run" in both.accepted(), SAID_SECONDS_MAX)
+    assert both.other.condition("Accepted")["reason"] == "CredentialsRefused"
     assert not both.other.pods()
-    both.bring(printed, "eu-west")
+    both.bring(both.printed_credentials("eu-west"), "eu-west")
     for one in (both.home, both.other):
         until("both train", lambda: one.get()["status"].get("learnersLive") == 2, 120)  # noqa: B023
     assert both.home.uids("shard") == before  # endpoints restart nobody where the syncer runs
