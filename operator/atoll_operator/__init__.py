@@ -1,6 +1,7 @@
 """The operator: a manifest becomes a running job, in a cluster or on this machine.
 
     cli/          the command `atoll`, a module for each verb
+    client.py     jobs of a cluster from Python, for users
     __main__.py   the process `atoll-operator`
     api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
     certificates.py  the authority of a job, and the certificates that it issues

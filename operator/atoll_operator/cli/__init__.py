@@ -1,21 +1,22 @@
-"""The command `atoll`: one module for each verb.
+"""The command `atoll`, which is `kubectl atoll` too: one module for each verb.
 
 A module imports only what reading its arguments needs, and a verb the rest when it runs, so that
-`atoll --help`, `validate` and `status` start without gRPC, matplotlib or rich. A new verb is one
-more module with one function, and one line in `app.py`.
+`atoll --help`, `validate` and `status DIR` start without gRPC, Kubernetes' client, matplotlib or
+rich. A new verb is one more module with one function, and one line in `app.py`.
 
     app.py        the verbs under their names, --version, exit code 2 for bad input
     validate.py   checks a manifest without a cluster
     run.py        trains on this machine
-    status.py     the status of a run folder
+    status.py     how a run folder or a job in a cluster stands
     logs.py       what the processes of a run folder or of a job in a cluster have written
     export.py     the model of a run as it is now
     credentials.py  the Secret of a region in another cluster
     evaluate.py   `atoll eval`: the held-out loss of an exported byte model
     reading.py    a manifest's file becomes a job
+    which.py      whether a name is that of a run folder or of a job
 """
 
-from atoll_operator.cli.app import app, main
+from atoll_operator.cli.app import app, complete, main
 from atoll_operator.cli.reading import read_job
 
-__all__ = ["app", "main", "read_job"]
+__all__ = ["app", "complete", "main", "read_job"]

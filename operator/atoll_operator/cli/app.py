@@ -1,7 +1,10 @@
 """The verbs of `atoll` under their names, `--version`, and what bad input looks like."""
 
 import importlib.metadata
+import os
+import shlex
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +19,9 @@ from atoll_operator.cli.status import status
 from atoll_operator.cli.validate import validate
 from atoll_operator.local.summary import Exit
 from atoll_protos.errors import SpecError
+
+PLUGIN = "kubectl atoll"
+FILES_TOO = ":0"  # kubectl's word for: names of files fit as well
 
 # Of click, or of the copy of it that newer versions of typer carry.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -53,11 +59,31 @@ app.command(name="eval", context_settings={"ignore_unknown_options": True})(eval
 
 def main() -> None:
     """Run a verb; bad input becomes one line that names field and remedy, and exit code 2."""
+    program = Path(sys.argv[0]).name
     try:
-        app()
+        app(prog_name=PLUGIN if program == "kubectl-atoll" else None)
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(Exit.BAD_INPUT)
+
+
+def complete() -> None:
+    """Offer words for `kubectl atoll ...`, as kubectl asks a plugin for them.
+
+    kubectl gives the words so far, of which the last one may be empty, and reads one offer a line,
+    with a tab before what it means, and a last line that says what else to offer.
+    """
+    *whole, begun = sys.argv[1:] or [""]
+    words = shlex.join(["atoll", *whole]) + f" {begun}"
+    os.environ |= {
+        "_ATOLL_COMPLETE": "complete_fish",  # of all shells its format is that of kubectl
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": words,
+    }
+    try:
+        app(prog_name="atoll")
+    finally:
+        typer.echo(FILES_TOO)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,7 +1,6 @@
 """`atoll logs`: what the processes of a run have written, in a run folder or in a cluster."""
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Annotated
 
 import typer
 
+from atoll_operator.cli.which import Context, Namespace, Which, folder_of
 from atoll_operator.local import logs as files
 from atoll_operator.local.summary import Exit
-from atoll_protos.errors import SpecError
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
-JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def _of_folder(context: typer.Context, incomplete: str) -> list[str]:
@@ -24,13 +22,7 @@ def _of_folder(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def logs(
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|JOB",
-            help="Folder of a run; or name of a job in the cluster of your kubeconfig.",
-        ),
-    ],
+    which: Which,
     process: Annotated[
         str,
         typer.Argument(
@@ -46,10 +38,8 @@ def logs(
         int | None,
         typer.Option(min=0, help="Last lines of each process only.", show_default="all"),
     ] = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of a job; left out, as for kubectl.")
-    ] = "",
-    context: Annotated[str, typer.Option(help="Of the kubeconfig, for a job.")] = "",
+    namespace: Namespace = "",
+    context: Context = "",
 ) -> None:
     """Show what the processes of a run have written.
 
@@ -74,13 +64,9 @@ def _lines(
     which: str, process: str, tail: int | None, follow: bool, namespace: str, context: str
 ) -> Iterator[tuple[str, str]]:
     """Pairs of a process and a line, from a folder or from a cluster."""
-    if not (namespace or context):
-        if files.holds_run(Path(which)):
-            return files.lines(Path(which), process, tail=tail, follow=follow)
-        if JOB_NAME.fullmatch(which) is None:
-            there = "holds no run" if Path(which).is_dir() else "is not there"
-            remedy = "give the folder of a run, or the name of a job in a cluster"
-            raise SpecError(which, there, remedy)
+    folder = folder_of(which, namespace, context)
+    if folder is not None:
+        return files.lines(folder, process, tail=tail, follow=follow)
     from atoll_operator.kube.logs import connect  # noqa: PLC0415 - slow to import
 
     return connect(which, namespace, context).lines(process, tail=tail, follow=follow)

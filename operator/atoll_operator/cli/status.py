@@ -1,25 +1,65 @@
-"""`atoll status`: the status of a run folder."""
+"""`atoll status`: how a run stands, in a run folder or in a cluster."""
 
 import json
 import time
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atoll_operator.cli.which import Context, Namespace, Which, folder_of
 from atoll_operator.local import folder
 from atoll_operator.local.told import told
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 
+if TYPE_CHECKING:
+    from atoll_operator.client import TrainingJob
+
+OPERATOR_SECONDS_MAX = 60.0  # an operator writes the progress of a job that trains every 10 s
+
 
 def status(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    which: Which,
     as_json: Annotated[
         bool, typer.Option("--json", help="All of it, in the shape of the CRD's status.")
     ] = False,
+    namespace: Namespace = "",
+    context: Context = "",
 ) -> None:
     """Say how a run stands: its step, losses, learners, and what is wrong with it."""
+    out = folder_of(which, namespace, context)
+    if out is not None:
+        _of_folder(out, as_json)
+        return
+    from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
+
+    job = JobClient(namespace, context).get(which)
+    if as_json:
+        typer.echo(json.dumps(job.status.to_object(), indent=2))
+    else:
+        typer.echo(of_job(job, time.time()))
+
+
+def of_job(job: "TrainingJob", now: float) -> str:
+    """The words about a job of a cluster; `now` is in Unix seconds."""
+    progress = job.status.progress
+    age = 0.0
+    if progress is not None and job.is_true("Progressing"):
+        age = now - datetime.fromisoformat(progress.last_updated_time).timestamp()
+    steps = job.manifest["spec"].get("steps")
+    text = told(
+        job.status, job.name, steps, age, writer="the operator", silent_seconds=OPERATOR_SECONDS_MAX
+    )
+    if job.status.conditions and not job.is_current:
+        text += "\n  the operator has not looked at the last change of the manifest yet"
+    elif not job.status.conditions:
+        text += "\n  no operator has looked at it yet: is one installed for this namespace?"
+    return text
+
+
+def _of_folder(out: Path, as_json: bool) -> None:
     found = folder.read_status(out)
     if as_json:
         typer.echo(json.dumps(found.to_object(), indent=2))
@@ -28,4 +68,4 @@ def status(
         raise SpecError(str(out), "has no run.json", "give the folder of a run")
     age = time.time() - (out / folder.STATUS_FILE).stat().st_mtime
     run = RunFile.from_json((out / "run.json").read_text(encoding="utf-8"))
-    typer.echo(told(found, run, age))
+    typer.echo(told(found, run.job, run.steps, age))

@@ -25,11 +25,12 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     shards       where a job's shards are, for `atoll export`; no part of the operator
     credentials  a region's Secret, for `atoll credentials`; no part of the operator
     logs         the logs of a job's pods, for `atoll logs`; no part of the operator
+    person       how a person reaches a cluster, for these three; no part of the operator
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
 Imports go downwards in this order: shards, credentials; serve, logs; term; reconcile; observe,
 apply, report; repair, trial; recorder; edges; memory, plan; objects; health, observation; cache,
-election; metrics, settings, names.
+election; metrics, settings, names, person.
 `plan` imports no time, network or cluster (import-linter checks all of this).
 """

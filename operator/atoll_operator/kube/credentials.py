@@ -15,8 +15,9 @@ from atoll_operator.api.manifest import from_object
 from atoll_operator.api.parts import TlsMode
 from atoll_operator.api.spec import Job
 from atoll_operator.certificates import Authorities
-from atoll_operator.kube.logs import CALL_SECONDS_MAX, REMEDY, connect
+from atoll_operator.kube.logs import connect
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION, authority_name, credentials_name
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY
 from atoll_operator.kube.plan import brought
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Owner

@@ -1,39 +1,33 @@
 """The logs of a job's pods, for `atoll logs JOB`: as a person reads them, with their own rights.
 
-This is no part of the operator: it uses the kubeconfig of whoever calls it. Pods are found by the
-label of their job, and a process has the name that it has under `atoll run`: its slot, shard-N or
-evaluator.
+This is no part of the operator (`person`). Pods are found by the label of their job, and a process
+has the name that it has under `atoll run`: its slot, shard-N or evaluator.
 
 Following goes through restarts: one thread for each pod reads the stream of its container, and a
 stream that ends is begun again for as long as the pod is there. The API can say "since" only in
 whole seconds, so lines are asked for with their time, and those that have been seen are left out.
 """
 
-import json
-import os
 import queue
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import urllib3
-from kubernetes import client, config
+from kubernetes import client
 
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, message, reach
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
-CALL_SECONDS_MAX = 20.0
 LOOK_SECONDS = 2.0  # between two looks for new pods
 AHEAD_LINES_MAX = 1000  # that are read and not shown yet: who reads the output may be slow
-NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SILENT_SECONDS_MAX = 60.0  # that a follower bears without an answer of the API server
 HTTP_OK, FORBIDDEN = 200, (401, 403)
-REMEDY = "check --context, and that kubectl get pods works"
 
 Line = tuple[str, str]  # process, line
 
@@ -155,7 +149,7 @@ class Logs:
             told = error.status not in FORBIDDEN or pod.uid in self.refused
             self.refused.add(pod.uid)
             if not follow or not told:  # a follower comes back, and is told of a refusal once
-                yield pod.process, f"(no log: {_message(error)})"
+                yield pod.process, f"(no log: {message(error)})"
         except urllib3.exceptions.HTTPError as error:
             if not follow:
                 yield pod.process, f"(the log broke off: {error})"
@@ -163,23 +157,8 @@ class Logs:
 
 def connect(job: str, namespace: str, context: str) -> Logs:
     """The logs of a job, with the kubeconfig of whoever calls; raises SpecError without one."""
-    file = os.environ.get("KUBECONFIG") or None
-    settings = client.Configuration()
-    try:
-        config.load_kube_config(file, context=context or None, client_configuration=settings)
-        contexts, active = config.list_kube_config_contexts(file)
-        chosen = next((each for each in contexts if each["name"] == context), active)
-        own = chosen["context"].get("namespace") or "default"
-    except config.ConfigException as error:
-        try:
-            config.load_incluster_config(client_configuration=settings)
-            own = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
-        except (config.ConfigException, OSError):
-            problem = f"is no run folder, and no cluster can be asked ({error})"
-            raise SpecError(job, problem, "give the folder of a run, or set KUBECONFIG") from error
-    settings.retries = False
-    core = client.CoreV1Api(client.ApiClient(settings))
-    return Logs(core, namespace or own, job)
+    found = reach(job, namespace, context)
+    return Logs(client.CoreV1Api(found.api), found.namespace, job)
 
 
 def _pod(job: str, raw: Any) -> Pod:
@@ -222,12 +201,4 @@ def _whole_lines(answer: Any) -> Iterator[str]:
 
 
 def _refused(job: str, error: client.ApiException) -> SpecError:
-    return SpecError(job, f"the cluster refuses: {_message(error)}", REMEDY)
-
-
-def _message(error: client.ApiException) -> str:
-    """What the API server says of its refusal."""
-    try:
-        return str(json.loads(error.body or "")["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"{error.status} {error.reason}"
+    return SpecError(job, f"the cluster refuses: {message(error)}", REMEDY)

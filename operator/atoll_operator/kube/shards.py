@@ -12,8 +12,9 @@ from typing import Any
 import urllib3
 from kubernetes import client
 
-from atoll_operator.kube.logs import CALL_SECONDS_MAX, REMEDY, connect
+from atoll_operator.kube.logs import connect
 from atoll_operator.kube.names import RUN_FILE, SHARD_ROLE
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY
 from atoll_operator.kube.plan.pods import RUN_VOLUME
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError

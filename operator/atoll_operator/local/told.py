@@ -4,18 +4,36 @@ from itertools import pairwise
 
 from atoll_operator.api.reasons import FALSE, TRUE, UNKNOWN
 from atoll_operator.api.status import Status
-from atoll_protos.run import RunFile
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 FEW = 10  # from here on a finer unit says nothing
-TROUBLES = (("Accepted", FALSE), ("Degraded", TRUE), ("SyncerReady", FALSE), ("Failed", TRUE))
+TROUBLES = (
+    ("Accepted", FALSE),
+    ("Degraded", TRUE),
+    ("SyncerReady", FALSE),
+    ("NodeLossHeld", TRUE),
+    ("SpecDrift", TRUE),
+    ("Failed", TRUE),
+)
 
 
-def told(status: Status, run: RunFile, age_seconds: float, *, silent_seconds: float = 15.0) -> str:
-    """What is to be known of a run whose status is `age_seconds` old, as lines of text."""
+def told(
+    status: Status,
+    job: str,
+    steps: int | None,
+    age_seconds: float,
+    *,
+    writer: str = "atoll run",
+    silent_seconds: float = 15.0,
+) -> str:
+    """What is to be known of a job of so many steps, as lines of text.
+
+    `writer` has written the status `age_seconds` ago, and when it is well it writes one at least
+    every `silent_seconds`.
+    """
     conditions = {each.type: each for each in status.conditions or []}
     ready = conditions.get("Ready")
-    lines = [f"{run.job}: {ready.reason if ready else 'unknown'}" + reached(status, run.steps)]
+    lines = [f"{job}: {ready.reason if ready else 'unknown'}" + reached(status, steps)]
     progress, columns = status.progress, status.columns
     if progress is not None:
         metrics = {each.name: each.value for each in progress.metrics or []}
@@ -40,7 +58,7 @@ def told(status: Status, run: RunFile, age_seconds: float, *, silent_seconds: fl
     if ready is not None and ready.message and not any(ready.message in line for line in lines):
         lines.append(ready.message)
     if age_seconds > silent_seconds and not over:
-        lines.append(f"atoll run has written no status for {duration(age_seconds)}")
+        lines.append(f"{writer} has written no status for {duration(age_seconds)}")
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
 
 

@@ -4,10 +4,8 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
@@ -16,6 +14,7 @@ from typer.testing import CliRunner
 from atoll_operator import cli
 from atoll_operator.kube import logs
 from atoll_protos.errors import SpecError
+from unit.kube.person_side import kubeconfig
 
 PODS = "/api/v1/namespaces/team/pods"
 SECONDS_MAX = 20.0
@@ -70,39 +69,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     """It is the cluster of the kubeconfig, whose namespace is team."""
     found = Cluster()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            query = {key: values[0] for key, values in parse_qs(address.query).items()}
-            status, body = found.answer(address.path, query)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(body.encode())
+    def answer(verb: str, path: str, query: dict[str, str], body: str) -> tuple[int, str]:
+        assert (verb, body) == ("GET", "")
+        return found.answer(path, query)
 
-        def log_message(self, *arguments: object) -> None:
-            """Nothing is printed."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        config = {
-            "current-context": "here",
-            "clusters": [
-                {
-                    "name": "c",
-                    "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"},
-                }
-            ],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [
-                {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
-                {"name": "other", "context": {"cluster": "c", "user": "u"}},
-            ],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
+    with kubeconfig(tmp_path / "config", answer):
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         yield found
-        server.shutdown()
 
 
 def fill(cluster: Cluster) -> None:

@@ -1,9 +1,11 @@
 """The command `atoll` starts fast: a verb imports only what it needs."""
 
+import importlib
 import importlib.metadata
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ TINY = str(EXAMPLES / "tiny.yaml")
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("validate", str(EXAMPLES / "tiny.yaml")), ("status", "no-such-folder")],
+    [("--help",), ("validate", str(EXAMPLES / "tiny.yaml")), ("status", "./no-such-folder")],
 )
 def test_verbs_that_start_nothing_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
     script = (
@@ -81,6 +83,49 @@ def test_shells_can_complete_verbs_and_options() -> None:
     asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": "atoll val", "COMP_CWORD": "1"}
     offered = CliRunner().invoke(cli.app, env=asked, prog_name="atoll")
     assert offered.output.split() == ["validate"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        (["val"], ["validate\tCheck a manifest without a cluster."]),
+        (["run", "x.yaml", "--chao"], ["--chaos\t"]),
+        (["status", "--js"], ["--json\t"]),
+    ],
+)
+def test_kubectl_completes_the_words_of_its_plugin(
+    words: list[str],
+    offers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("_ATOLL_COMPLETE", "_TYPER_COMPLETE_FISH_ACTION", "_TYPER_COMPLETE_ARGS"):
+        monkeypatch.setenv(name, "")  # so that they are as before when the test is over
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-atoll", *words])
+    with pytest.raises(SystemExit):
+        cli.complete()
+    *found, directive = capsys.readouterr().out.splitlines()
+    assert directive == ":0"
+    assert len(found) == len(offers)
+    for line, offer in zip(found, offers, strict=True):
+        assert line.startswith(offer)
+
+
+def test_every_command_of_the_package_is_a_function_that_is_there() -> None:
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]
+    assert project["scripts"].keys() >= {"atoll", "kubectl-atoll", "kubectl_complete-atoll"}
+    for place in project["scripts"].values():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_plugin_of_kubectl_is_called_by_its_name_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/kubectl-atoll", "status", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "kubectl atoll status" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ RUN = run_file(parse(MANIFEST))
 
 
 def words(status: Status, age_seconds: float = 1.0) -> str:
-    return told.told(status, RUN, age_seconds)
+    return told.told(status, RUN.job, RUN.steps, age_seconds)
 
 
 def training() -> Status:
