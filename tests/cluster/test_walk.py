@@ -1,11 +1,17 @@
 """The README's walk: helm install, kubectl apply, a model trained in three regions."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from atoll_operator.api.reasons import TYPES
+from atoll_operator.client import FailedError, JobClient
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job
@@ -17,7 +23,7 @@ MODELS = "/models"
 
 @pytest.mark.timeout(1200)
 def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_says(
-    atoll: Installed, kube: Kubectl, namespace: str, worker_image: str
+    atoll: Installed, kube: Kubectl, namespace: str, worker_image: str, tmp_path: Path
 ) -> None:
     job = Job(kube=kube, namespace=namespace, name="three-regions")
     job.kubectl("apply", "-f", str(EXAMPLE))
@@ -39,7 +45,8 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     (shard,) = job.pods("shard")
     where = f"/api/v1/namespaces/{namespace}/pods/{shard}:9090/proxy/metrics"
     assert "atoll_syncer_" in kube("get", "--raw", where)
-    until("complete", lambda: job.is_true("Complete"), TRAINED_SECONDS_MAX)
+    _is_read_and_exported_from_here(job, tmp_path / "model")
+    _is_waited_for_from_python(job)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
     status = job.get()["status"]
     assert status["exportURL"] == "file:///models/three-regions"
@@ -52,6 +59,56 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     left = "all,cm,pdb,sa"
     selector = "-l", "atoll.dev/job=three-regions"
     until("nothing is left", lambda: not job.kubectl("get", left, *selector, "-o", "name"), 60)
+
+
+def _is_read_and_exported_from_here(job: Job, model: Path) -> None:
+    """`atoll status`, `logs` and `export` of the running job, as a person types them."""
+    told = _types(job, "status", job.name)
+    assert told.startswith("three-regions: Training, tick "), told
+    assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in told
+    logs = _types(job, "logs", job.name, "--tail", "1").splitlines()
+    slots = ("us-east-0", "eu-west-0", "ap-south-0")
+    assert {each.partition(" ")[0] for each in logs} >= {
+        f"[{slot}]" for slot in (*slots, "shard-0")
+    }
+    before = job.uids()
+    _types(job, "export", job.name, "--out", str(model))
+    with safe_open(model / "model.safetensors", "np") as file:
+        assert len(list(file.keys())) > 1
+    assert (model / "model.safetensors.index.json").exists()
+    assert before.items() <= job.uids().items()
+
+
+def _is_waited_for_from_python(job: Job) -> None:
+    """Until it is Complete; the client of a person's program reads the same status."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", job.kube.kubeconfig)
+        jobs = JobClient(namespace=job.namespace)
+        assert [each.name for each in jobs.list()] == [job.name]
+        done = jobs.wait_for(job.name, "Complete", timeout_seconds=TRAINED_SECONDS_MAX)
+        assert done.state == "Complete"
+        assert done.status.export_url == "file:///models/three-regions"
+        with pytest.raises(FailedError, match="three-regions: has become Complete"):
+            jobs.wait_for(job.name, "Suspended")
+
+
+def _types(job: Job, *words: str) -> str:
+    """What `kubectl atoll ...` prints, with the test's kubeconfig and kubectl."""
+    with tempfile.TemporaryDirectory() as folder:
+        plugin = Path(folder) / "kubectl-atoll"  # as pip writes it
+        plugin.write_text(f"#!{sys.executable}\nfrom atoll_operator.cli import main\nmain()\n")
+        plugin.chmod(0o755)
+        path = f"{folder}:{Path(job.kube.program).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["kubectl", "atoll", *words, "-n", job.namespace],
+            env={**os.environ, "KUBECONFIG": job.kube.kubeconfig, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def _loss(job: Job, image: str) -> float:

@@ -52,10 +52,11 @@ def reach(what: str, namespace: str, context: str) -> Reach:
             own = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
         except (config.ConfigException, OSError):
             problem = f"no cluster can be asked ({error})"
-            remedy = "give --context, or set KUBECONFIG; of a run on this machine give the folder"
-            if what:
-                raise SpecError(what, f"is no run folder, and {problem}", remedy) from error
-            raise SpecError("kubeconfig", problem, remedy) from error
+            if not what:
+                remedy = "set KUBECONFIG, or name a context"
+                raise SpecError("kubeconfig", problem, remedy) from error
+            remedy = "give the folder of a run, or --context, or set KUBECONFIG"
+            raise SpecError(what, f"is no run folder, and {problem}", remedy) from error
     settings.retries = False
     return Reach(client.ApiClient(settings), namespace or own)
 

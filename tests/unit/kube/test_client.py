@@ -270,5 +270,5 @@ def test_without_a_cluster_the_kubeconfig_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(SpecError, match="kubeconfig: no cluster can be asked .* set KUBECONFIG"):
+    with pytest.raises(SpecError, match=r"kubeconfig: no cluster can be asked .* set KUBECONFIG"):
         JobClient()

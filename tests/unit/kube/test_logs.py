@@ -1,6 +1,7 @@
 """`atoll logs JOB`: the pods' logs, by the names that processes have on one machine too."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -115,6 +116,18 @@ def test_the_namespace_is_the_contexts_or_the_given_one(cluster: Cluster) -> Non
     cluster.refusal = 403
     with pytest.raises(SpecError, match="the cluster refuses: pods is forbidden"):
         list(logs.connect("tiny", "", "").lines("", tail=None, follow=False))
+
+
+def test_a_context_is_enough_where_none_is_current(cluster: Cluster) -> None:
+    fill(cluster)
+    file = Path(os.environ["KUBECONFIG"])
+    whole = yaml.safe_load(file.read_text())
+    del whole["current-context"]
+    file.write_text(yaml.safe_dump(whole))
+    shown = CliRunner().invoke(cli.app, ["logs", "tiny", "us-east-0", "--context", "here"])
+    assert shown.output.splitlines() == ["one", "two"]
+    refused = CliRunner().invoke(cli.app, ["logs", "tiny", "us-east-0"])
+    assert "give the folder of a run, or --context, or set KUBECONFIG" in str(refused.exception)
 
 
 def test_a_name_with_a_namespace_is_a_jobs_even_where_a_folder_has_it(
