@@ -1,6 +1,7 @@
 """The last phase of a pass: writes the status and its Events, and measures replacements.
 
-At most one status write per pass, and none when nothing is new (`plan.status` decides). Events
+At most one status write per pass, and none when nothing is new (`plan.status` decides), or when it
+is only progress and the limit on requests is nearly reached: a later pass writes it. Events
 are told (`recorder`) only after the status that they announce, so that an operator that dies
 between the two says too little rather than something twice: its successor finds the status written
 and the condition unchanged. Each change of a condition is logged with its reason as well, because
@@ -34,12 +35,13 @@ class StatusWriter:
     metrics: Metrics
     recorder: Recorder
     missing: Callable[[], None] = lambda: None  # told of a job that the API server does not have
+    busy: Callable[[], bool] = lambda: False  # whether progress should wait
 
     async def report(self, plan: Plan, memory: Memory) -> None:
         """Raises ApiError and what the network raises; no status of a job that is gone."""
         self._measure(plan, memory)
         await self.recorder.flush(memory.uid)
-        if plan.status is None:
+        if plan.status is None or (not plan.status.urgent and self.busy()):
             return
         try:
             await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)

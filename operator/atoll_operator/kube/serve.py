@@ -102,6 +102,7 @@ async def serve(settings: Settings) -> None:
         polls = Polls(syncers=syncers, done=terms.ask)
         passes = reconciler(server, syncers, polls, nodes, settings, metrics)
         passes.writer.missing = jobs.wants_list.set
+        passes.writer.busy = lambda: limiter.is_busy
         queue = Queue(reconcile=passes.reconcile)
         return Term(queue=queue, passes=passes, polls=polls, syncers=syncers)
 

@@ -44,3 +44,17 @@ def test_a_quiet_time_fills_the_bucket_again_but_no_further(
     monkeypatch.setattr("time.monotonic", lambda: 1024.0)
     take(one, 4)
     assert waits == [0.125]
+
+
+def test_a_limiter_is_busy_while_less_than_half_of_the_burst_is_left(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Limiter(per_second=8.0, burst=8)
+    assert not one.is_busy
+    take(one, 4)
+    assert not one.is_busy
+    take(one, 1)
+    assert one.is_busy
+    monkeypatch.setattr("time.monotonic", lambda: 128.25)
+    assert not one.is_busy
+    assert waits == []

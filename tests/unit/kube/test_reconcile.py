@@ -18,6 +18,7 @@ from atoll_operator.kube.edges.api import (
     path,
 )
 from atoll_operator.kube.observe import Observer
+from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.report import StatusWriter
 from atoll_protos.names import Label
@@ -314,3 +315,22 @@ def test_a_job_that_the_api_server_does_not_have_asks_for_a_list() -> None:
     world.server.job = None
     asyncio.run(world._pass())
     assert asked
+
+
+def test_while_requests_are_scarce_progress_waits_and_conditions_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = lost_learner()
+    for _ in range(4):  # its replacement is made, and told
+        world.run()
+    reply = world.shards.replies[0]
+    assert reply is not None
+    world.reconciler.writer.busy = lambda: True
+    monkeypatch.setattr(status, "WRITE_SECONDS", 0.0)
+    reply.tick += 10
+    assert "status" not in world.run()
+    reply.state = pb.SHARD_RECOVERING
+    assert "status" in world.run()
+    reply.tick += 10
+    world.reconciler.writer.busy = lambda: False
+    assert "status" in world.run()

@@ -2,7 +2,9 @@
 
 The API server has limits of its own (priority and fairness) and answers 429 beyond them; this one
 keeps an operator with many jobs from getting there, and from taking what other clients need. A
-request waits for its turn; none is refused. Watches do not count: they are begun seldom.
+request waits for its turn; none is refused. Watches do not count: they are begun seldom. What
+only tells of progress waits while the bucket is half empty (`is_busy`), so that the statuses of
+many jobs never use up what the loss of a node needs.
 """
 
 import asyncio
@@ -25,3 +27,8 @@ class Limiter:
         self.free_at = max(self.free_at, full_at) + 1 / self.per_second
         if self.free_at > now:
             await asyncio.sleep(self.free_at - now)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether less than half of the burst is left: what can wait should."""
+        return time.monotonic() - self.free_at < self.burst / 2 / self.per_second

@@ -65,6 +65,7 @@ class StatusWrite:
     status: Object
     changed: tuple[Condition, ...] = ()  # conditions whose status has changed
     events: tuple[Event, ...] = ()  # one for each of them
+    urgent: bool = True  # more than progress
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
@@ -397,6 +398,7 @@ def _write(
             )
             for each in changed
         ),
+        urgent=urgent,
     )
 
 
