@@ -139,6 +139,14 @@ class ServerFiles:
         log.info("credentials renewed", identity=str(found.identity))
         return _configuration(found)
 
+    def expiry(self) -> float:
+        """When the certificate expires that the next handshake shows, in UNIX seconds."""
+        try:
+            found = self._folder.read()
+        except (SpecError, OutOfDateError):
+            found = None
+        return (found or self._used).not_after
+
 
 def _configuration(credentials: Credentials) -> Any:
     return grpc.ssl_server_certificate_configuration(

@@ -227,6 +227,8 @@ async def serve(flags: argparse.Namespace, refused: "Refused") -> int:
         bind(health_server, f"{host}:{flags.health_port}", flag="--health-port")
     metrics = Metrics(CollectorRegistry())
     refused.metrics = metrics
+    if files is not None:
+        metrics.certificate_expiry.set_function(files.expiry)
     if flags.metrics_port:
         serve_metrics(metrics, flags)
     pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")

@@ -41,6 +41,10 @@ class Metrics:
         self.staged_bytes = self._gauge(
             "staged_bytes", "Memory used by offers that are not merged yet"
         )
+        self.certificate_expiry = self._gauge(
+            "certificate_expiry_timestamp_seconds",
+            "When this shard's certificate expires, in UNIX seconds; 0 in plain text",
+        )
         # counters, since the start of this process
         self.commits = self._counter("commits", "Durable commits")
         self.offers = self._counter("offers", "Offers by outcome", "outcome")

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 import yaml
 
+from atoll_operator.cli.reading import checked
 from atoll_operator.kube.edges.api import KINDS
-from chart.rendering import CHART, Rendered, named, of_kind, rights, run, template
+from chart.rendering import CHART, Rendered, hooks, named, of_kind, rights, run, template
 from unit.kube.cluster_values import children
 
 OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
@@ -203,3 +205,53 @@ def test_the_name_of_all_objects_is_a_value(helm: str) -> None:
     assert (account["metadata"]["name"], account["metadata"]["annotations"]) == (
         "trainer", {"a": "b"},
     )  # fmt: skip
+
+
+def test_helm_test_trains_in_a_namespace_that_is_served_with_rights_to_one_job(helm: str) -> None:
+    for sets, namespace, region in (
+        ((), "atoll-system", "test"),
+        (("namespaces={one,two}", "regions={eu-west,eu-north}"), "one", "eu-west"),
+    ):
+        found = hooks(helm, *sets)
+        assert {each["metadata"]["namespace"] for each in found} == {namespace}
+        (pod,) = of_kind(found, "Pod")
+        (container,) = pod["spec"]["containers"]
+        env = {each["name"]: each["value"] for each in container["env"]}
+        assert (env["TEST_NAMESPACE"], env["TEST_REGION"]) == (namespace, region)
+        (role,) = of_kind(found, "Role")
+        named_one, any_one = role["rules"]
+        assert named_one["resourceNames"] == [env["TEST_JOB"]]
+        assert any_one["verbs"] == ["create"]
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_job_of_helm_test_is_valid(helm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pod,) = of_kind(hooks(helm, "regions={eu-west}"), "Pod")
+    (container,) = pod["spec"]["containers"]
+    for each in container["env"]:
+        monkeypatch.setenv(each["name"], each["value"])
+    (script,) = container["args"]
+    assert script == (CHART / "files/test.py").read_text()
+    found: dict[str, Any] = {}
+    exec(compile(script, "test.py", "exec"), found)
+    job = checked(found["MANIFEST"])
+    assert [each.name for each in job.spec.regions] == ["eu-west"]
+    assert job.name == "atoll-operator-test"
+
+
+def test_the_notes_name_the_next_steps_in_a_namespace_that_is_served(helm: str) -> None:
+    words = ("install", "atoll", str(CHART), "--namespace", "atoll-system", "--dry-run=client")
+    notes = run(helm, *words).stdout.partition("NOTES:")[2]
+    assert "helm test atoll --namespace atoll-system" in notes
+    assert "kubectl create -f -" in notes
+    notes = run(helm, *words, "--set", "namespaces={one}").stdout.partition("NOTES:")[2]
+    assert "kubectl -n one create -f -" in notes
+
+
+def test_the_job_of_the_notes_is_valid(helm: str) -> None:
+    words = ("install", "atoll", str(CHART), "--namespace", "atoll-system", "--dry-run=client")
+    for more in ((), ("--set", "regions={eu-west}")):
+        notes = run(helm, *words, *more).stdout.partition("NOTES:")[2]
+        manifest = notes.partition("<<END\n")[2].partition("  END\n")[0]
+        assert checked(yaml.safe_load(manifest)).name == "tiny"

@@ -74,3 +74,17 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
   resources: [events]
   verbs: [list, watch, create, patch]     # read: why a StatefulSet's controller cannot make a pod
 {{- end }}
+
+{{- /* Egress rules of every pod of a job. */ -}}
+{{- define "atoll.dnsAndShards" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+    - {port: 5353, protocol: UDP}         # that of OpenShift's DNS pods
+    - {port: 5353, protocol: TCP}
+- to:
+    - podSelector:
+        matchLabels: {atoll.dev/role: shard}
+  ports:
+    - {port: 7700, protocol: TCP}
+{{- end }}

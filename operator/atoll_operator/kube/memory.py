@@ -109,6 +109,7 @@ class Memory:
     # what was done
     acted_at: float = LONG_AGO  # when the last effect of a pass was under way
     stormed_at: dict[str, float] = field(default_factory=dict)  # last storm, by region
+    state: str = ""  # the reason of Ready, as the status has it
     held: bool = False  # the last plan held replacements: NodeLossHeld
     replacements: dict[str, Replacement] = field(default_factory=dict)  # by pod name or role
     written_at: list[float] = field(default_factory=list)  # the status, within the last minute

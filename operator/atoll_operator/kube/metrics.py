@@ -6,6 +6,7 @@
     atoll_operator_node_replacements_total{role}    pods deleted for lost nodes
     atoll_operator_node_loss_deletion_seconds       how soon a lost pod is deleted
     atoll_operator_node_replacement_seconds         how soon its successor works
+    atoll_operator_jobs{state}                      jobs by the column State of `kubectl get dtj`
     atoll_operator_jobs_held                        above 0: a person has to decide (NodeLossHeld)
     atoll_operator_owner_words_total                SetOwner calls to registrars
     atoll_operator_leader                           the sum over all replicas is 1, or nobody leads
@@ -14,8 +15,14 @@
 Progress and health of a job are metrics of its shards, not of the operator.
 """
 
+import collections
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from atoll_operator.api.reasons import STATUSES
+
+STATES = tuple(sorted({reason for kind, reason in STATUSES if kind == "Ready"}))
 SECONDS = (1, 2, 5, 10, 15, 20, 25, 30, 45, 60, 90, 120, 300)
 
 
@@ -46,6 +53,10 @@ class Metrics:
             "From a node's last sign of life until its pod is deleted",
             ["role"], buckets=SECONDS, registry=registry,
         )  # fmt: skip
+        self.jobs = Gauge(
+            f"{name}_jobs", "Jobs by the reason of their condition Ready, on the leader",
+            ["state"], registry=registry,
+        )  # fmt: skip
         self.held = Gauge(f"{name}_jobs_held", "Jobs with NodeLossHeld", registry=registry)
         self.owners = Counter(f"{name}_owner_words", "SetOwner calls made", registry=registry)
         self.leader = Gauge(
@@ -55,3 +66,10 @@ class Metrics:
             f"{name}_api_requests", "Requests to the API server; status 0: no answer came",
             ["verb", "status"], registry=registry,
         )  # fmt: skip
+        self.show_states(())
+
+    def show_states(self, states: Iterable[str]) -> None:
+        """How many jobs are in each state now; a word that no state has is left out."""
+        found = collections.Counter(states)
+        for each in STATES:
+            self.jobs.labels(each).set(found[each])

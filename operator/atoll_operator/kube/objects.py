@@ -286,6 +286,12 @@ def belongs(raw: Raw, job: Raw) -> bool:
     return not made or not job_made or seconds_of(made) >= seconds_of(job_made)
 
 
+def ready_reason(job: Raw) -> str:
+    """The reason of a job's condition Ready; empty before it has one."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return next((str(each["reason"]) for each in conditions if each["type"] == "Ready"), "")
+
+
 def key_of(child: Raw) -> tuple[str, str]:
     """Kind and name, which identify a child within its namespace."""
     return child["kind"], child["metadata"]["name"]

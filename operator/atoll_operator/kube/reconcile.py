@@ -54,6 +54,7 @@ from atoll_operator.kube.cache import Key, manifest
 from atoll_operator.kube.edges.fence import NotLeaderError
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.objects import ready_reason
 from atoll_operator.kube.observation import Object
 from atoll_operator.kube.observe import NotAskedError, NotSeenError, Observer
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
@@ -85,8 +86,16 @@ class Reconciler:
             with self.metrics.pass_seconds.time(), self.metrics.failures.count_exceptions():
                 again = await self._pass_of_leader(key)
         finally:
-            self.metrics.held.set(sum(memory.held for memory in self.memories.values()))
+            self._measure(key)
         return again
+
+    def _measure(self, key: Key) -> None:
+        """What is counted over all jobs; of this one the status has the answer to its write."""
+        raw, own = self.observer.cache.job(key), self.memories.get(key)
+        if raw is not None and own is not None:
+            own.state = ready_reason(raw)
+        self.metrics.held.set(sum(memory.held for memory in self.memories.values()))
+        self.metrics.show_states(memory.state for memory in self.memories.values())
 
     async def _pass_of_leader(self, key: Key) -> float | None:
         try:

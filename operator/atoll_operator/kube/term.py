@@ -101,6 +101,7 @@ class Term:
             await self.polls.close()
             await self.syncers.close()
             self.passes.metrics.held.set(0)
+            self.passes.metrics.show_states(())
 
 
 async def fresh(each: Reflector | Jobs) -> None:

@@ -1,9 +1,12 @@
-"""Both ends of a channel agree on sizes and keepalive."""
+"""Both ends of a channel agree on sizes and keepalive; when a server's certificate expires."""
+
+from pathlib import Path
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import channels
 from atoll_protos.frames import CHUNK_BYTES, HEADER
 from atoll_protos.layout import TENSORS_MAX
+from unit.certificate_values import DAY, NOW, authorities, leaf
 
 ENDS = [channels.control_options(), channels.bulk_options(), channels.server_options()]
 
@@ -43,3 +46,24 @@ def test_a_dead_peer_is_noticed_by_both_ends_within_twenty_seconds() -> None:
 
 def test_each_channel_has_a_connection_of_its_own() -> None:
     assert all(dict(options)["grpc.use_local_subchannel_pool"] == 1 for options in ENDS[:2])
+
+
+def test_a_server_tells_when_the_certificate_in_its_folder_expires(tmp_path: Path) -> None:
+    issuers = authorities()
+
+    def put(now: float) -> None:
+        found = leaf(issuers, now=now)
+        (tmp_path / "tls.crt").write_bytes(found.certificate)
+        (tmp_path / "tls.key").write_bytes(found.key)
+        (tmp_path / "ca.crt").write_bytes(found.authority)
+
+    put(NOW)
+    folder = channels.Folder(path=str(tmp_path), clock=lambda: NOW + DAY)
+    first = folder.read()
+    assert first is not None
+    files = channels.ServerFiles(folder, first)
+    assert files.expiry() == NOW + 30 * DAY
+    put(NOW + DAY)  # renewed, and no handshake since
+    assert files.expiry() == NOW + 31 * DAY
+    (tmp_path / "tls.crt").write_bytes(b"")  # cannot be used: the one in use still counts
+    assert files.expiry() == NOW + 30 * DAY

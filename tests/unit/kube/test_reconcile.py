@@ -76,6 +76,21 @@ def test_a_job_created_suspended_has_no_children() -> None:
     assert world.condition("Suspended") == "True"
 
 
+def test_a_pass_counts_its_job_by_the_state_that_its_status_has() -> None:
+    world = World()
+
+    def jobs(state: str) -> float | None:
+        registry = world.reconciler.metrics.registry
+        return registry.get_sample_value("atoll_operator_jobs", {"state": state})
+
+    world.run()
+    world.run()  # which writes no status
+    assert (jobs("Starting"), jobs("Suspended")) == (1, 0)
+    world.server.job = None
+    world.run()
+    assert jobs("Starting") == 0
+
+
 def test_a_job_that_is_gone_is_forgotten() -> None:
     world = World()
     world.run()
