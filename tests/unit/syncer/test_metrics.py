@@ -12,7 +12,7 @@ from unit.syncer.shard_side import RUN, Side, begun, digest, run_file, side, ste
 
 Samples = dict[str, float]
 
-BOUNDED = {"state", "outcome", "trouble", "code", "le"}
+BOUNDED = {"state", "outcome", "trouble", "code", "reason", "le"}
 
 
 def collected() -> list[Metric]:
