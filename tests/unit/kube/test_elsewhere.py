@@ -299,7 +299,9 @@ def test_a_silent_shard_beside_one_that_answers_is_no_lost_syncer() -> None:
         "spec.export={url: 'file:///m'}",
     )
     live = live_children(*two)
-    heard_of = Remembered(replies=(None, serving()), silent_seconds={0: 9999.0, 1: 0.0})
+    answers = serving(*two)
+    answers.shard = 1
+    heard_of = Remembered(replies=(None, answers), silent_seconds={0: 9999.0, 1: 0.0})
     one = seen(WAY, *two, children=live, remembered=heard_of)
     assert said(decided(one), "Degraded")[1] == "SyncerSilent"
 
