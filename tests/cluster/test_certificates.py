@@ -1,13 +1,21 @@
 """Mutual TLS on a real cluster: a job of it trains, nobody else is answered, and keys change."""
 
+import base64
+import json
+import shutil
+import subprocess
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.certificates import Authorities, issue, make_authorities
 from atoll_protos.channels import TARGET_NAME
-from atoll_protos.credentials import Credentials
+from atoll_protos.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from atoll_protos.identity import Identity
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
@@ -97,3 +105,47 @@ def mounted(job: Job) -> bytes:
     """The certificate that the shard's container sees."""
     words = ("exec", "deploy/sealed-syncer-0", "--", "cat", "/etc/atoll-tls/tls.crt")
     return job.kubectl(*words).encode()
+
+
+CERT_MANAGER = "github.com/cert-manager/cert-manager@v1.21.2"
+
+
+@pytest.fixture
+def certificates(kube: Kubectl, tmp_path: Path) -> Iterator[None]:
+    """The definition of Certificate, as cert-manager's Go module has it."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go, which fetches cert-manager's definitions")
+    (tmp_path / "go.mod").write_text("module fetch\n")
+    words = ["go", "mod", "download", "-json", CERT_MANAGER]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    file = f"{json.loads(done.stdout)['Dir']}/deploy/crds/cert-manager.io_certificates.yaml"
+    kube("create", "-f", file)
+    kube("wait", "--for=condition=Established", "crd/certificates.cert-manager.io")
+    yield
+    kube("delete", "-f", file)
+
+
+@pytest.mark.long
+def test_a_job_whose_issuer_is_cert_managers_trains_when_its_secrets_are_there(
+    atoll: Installed, certificates: None, kube: Kubectl, namespace: str
+) -> None:
+    """No cert-manager runs here: the test takes its part, under its definition of Certificate."""
+    job = Job(kube=kube, namespace=namespace, name="sealed")
+    issued = {**SYNCER, "tls": {"mode": "Required", "issuerRef": {"name": "corp"}}}
+    kube.apply(namespace, manifest("sealed", REGIONS, syncer=issued, learner=pace(300)))
+    until("it waits", lambda: job.condition("Accepted")["reason"] == "CertificatesMissing", 60)
+    assert not job.pods()
+    authority: Authorities | None = None
+    for order in kube.get("-n", namespace, "certificates")["items"]:
+        who = Identity.parse(order["spec"]["uris"][0])
+        authority = authority or make_authorities(who.owner, time.time())
+        found = issue(authority, who, time.time())
+        files = {CERTIFICATE: found.certificate, KEY: found.key, AUTHORITY: found.authority}
+        data = {name: base64.b64encode(value).decode() for name, value in files.items()}
+        metadata = {"name": order["spec"]["secretName"], **order["spec"]["secretTemplate"]}
+        made = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+        kube.apply(namespace, {**made, "type": "kubernetes.io/tls"})
+    job.trains(sum(REGIONS.values()))
+    until("accepted", lambda: job.is_true("Accepted"), 30)
+    shard = kube.get("-n", namespace, "secret", "sealed-tls-shard")
+    assert shard["metadata"]["ownerReferences"][0]["name"] == "sealed"

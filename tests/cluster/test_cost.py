@@ -15,6 +15,7 @@ OPERATOR = f"system:serviceaccount:{NAMESPACE}:{RELEASE}-operator"
 QUIET_SECONDS = 120.0
 SETTLE_SECONDS = 30.0  # after which the start's Events and conditions are written
 WRITES_A_MINUTE_MAX = 7
+SECRETS = 4  # of the authority, the shard and two regions, each read every 5 minutes
 LOOKS_A_MINUTE_MAX = 40  # at the Lease, of one replica: every two seconds or a little earlier
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
@@ -46,6 +47,7 @@ def test_a_quiet_training_job_costs_no_list_and_at_most_seven_writes_a_minute(
     found = requests(log, offset)
     looks = sum(found.pop(f"{verb} leases", 0) for verb in ("get", "patch"))
     assert 0 < looks <= LOOKS_A_MINUTE_MAX * REPLICAS * QUIET_SECONDS / 60, looks
+    assert found.pop("get secrets", 0) <= SECRETS, found
     assert not [each for each in found if each.startswith("list ")], found
     assert not [each for each in found if each.startswith("get ")], found
     writes = sum(count for each, count in found.items() if each.split()[0] in WRITES)

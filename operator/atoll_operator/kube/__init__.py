@@ -11,6 +11,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     plan/        phase 2: every decision, pure
     apply        phase 3: carries a Plan out, in its order
     trial        what the API server would refuse, asked before it is applied
+    secrets      reads and writes the Secrets with a job's certificates
     repair       phase 3: the sequences for a pod on a lost node
     report       phase 4: status and Events
     recorder     Events: one object for what happens again and again
@@ -30,7 +31,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     names        annotations, field managers, children's names, roles, ports
 
 Imports go downwards in this order: shards, credentials; serve, logs; term; reconcile; observe,
-apply, report; repair, trial; recorder; edges; memory, plan; objects; health, observation; cache,
-election; metrics, settings, names, person.
+apply, report; repair, trial, secrets; recorder; edges; memory, plan; objects; health,
+observation; cache, election; metrics, settings, names, person.
 `plan` imports no time, network or cluster (import-linter checks all of this).
 """

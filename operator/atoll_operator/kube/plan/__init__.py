@@ -17,6 +17,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     exposure     how other clusters reach the shards
     sessions     whose session is dead, and who owns a slot (SetOwner)
     children     the objects that a job owns
+    certificates which certificates a job has, and what is to be made of them now
     budgets      how many pods a drain may evict at a time
     configs      accounts and ConfigMaps of a job's pods
     owner        what all children have from the job: labels, selectors, metadata
