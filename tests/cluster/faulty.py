@@ -73,9 +73,7 @@ class Proxy:
 
     def start(self) -> Path:
         """Serve; returns a KUBECONFIG for whoever is to come through here."""
-        self.thread = threading.Thread(
-            target=lambda: self.loop.run_until_complete(self._run()), daemon=True
-        )
+        self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
         assert self.serves.wait(START_SECONDS_MAX)
         config = self.folder / "faulty.kubeconfig"
@@ -121,6 +119,10 @@ class Proxy:
         found = self.since(moment)
         minutes = [[b for b in found if a.at <= b.at < a.at + 60.0] for a in found]
         return Counter(f"{each.verb} {each.path}" for each in max(minutes, key=len, default=[]))
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:  # it ends what still hangs
+            runner.run(self._run())
 
     async def _run(self) -> None:
         self.server, context = _credentials(self.kubeconfig)
