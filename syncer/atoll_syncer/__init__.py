@@ -9,6 +9,7 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     handshakes         failed handshakes, from what gRPC's core says of them
     service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
     exporting          an export of a job that trains, as an observer takes it
+    asking             what all shards say, for a person at a terminal
     job_files          the job's present length and learners, read from the operator's files
     registrar_client   calls of the other shards to the registrar
     admission          who may call what, by the identity in a peer's certificate

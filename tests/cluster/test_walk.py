@@ -62,10 +62,19 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
 
 
 def _is_read_and_exported_from_here(job: Job, model: Path) -> None:
-    """`atoll status`, `logs` and `export` of the running job, as a person types them."""
+    """What `kubectl atoll` shows and takes of the running job, as a person types it."""
     told = _types(job, "status", job.name)
     assert told.startswith("three-regions: Training, tick "), told
     assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in told
+    rows = _types(job, "top", job.name).splitlines()
+    (learner,) = [row for row in rows if row.startswith("us-east-0 ")]
+    assert "Training" in learner
+    assert job.node_of("three-regions-us-east-0") in learner.split()
+    assert [row.split()[1] for row in rows if row.startswith("shard-0 ")] == ["Serving"]
+    picture = model.with_name("loss.png")
+    drawn = ("plot", job.name, "--out", str(picture))
+    until("a loss of each learner is noted", lambda: "3 learners" in _types(job, *drawn), 60)
+    assert picture.stat().st_size > 0
     logs = _types(job, "logs", job.name, "--tail", "1").splitlines()
     slots = ("us-east-0", "eu-west-0", "ap-south-0")
     assert {each.partition(" ")[0] for each in logs} >= {

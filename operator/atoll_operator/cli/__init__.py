@@ -8,7 +8,9 @@ rich. A new verb is one more module with one function, and one line in `app.py`.
     validate.py   checks a manifest without a cluster
     run.py        trains on this machine
     status.py     how a run folder or a job in a cluster stands
+    top.py        every learner and shard as it is now
     logs.py       what the processes of a run folder or of a job in a cluster have written
+    plot.py       the loss curves as a picture
     export.py     the model of a run as it is now
     credentials.py  the Secret of a region in another cluster
     evaluate.py   `atoll eval`: the held-out loss of an exported byte model

@@ -14,8 +14,10 @@ from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.evaluate import evaluate
 from atoll_operator.cli.export import export
 from atoll_operator.cli.logs import logs
+from atoll_operator.cli.plot import plot
 from atoll_operator.cli.run import run
 from atoll_operator.cli.status import status
+from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
 from atoll_operator.local.summary import Exit
 from atoll_protos.errors import SpecError
@@ -50,7 +52,9 @@ app = typer.Typer(
 )
 app.command(cls=WithScript)(run)
 app.command()(status)
+app.command()(top)
 app.command()(logs)
+app.command()(plot)
 app.command()(export)
 app.command()(credentials)
 app.command()(validate)

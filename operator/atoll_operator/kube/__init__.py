@@ -23,7 +23,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     objects      how raw objects of the API server are read
     observation  what a pass has seen, as frozen values
     metrics      the operator's own metrics
-    shards       where a job's shards are, for `atoll export`; no part of the operator
+    shards       where a job's shards are, for `atoll export` and `top`; no part of the operator
     credentials  a region's Secret, for `atoll credentials`; no part of the operator
     logs         the logs of a job's pods, for `atoll logs`; no part of the operator
     person       how a person reaches a cluster, for these three; no part of the operator

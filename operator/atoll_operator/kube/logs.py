@@ -41,6 +41,7 @@ class Pod:
     process: str
     container: str
     began: bool
+    node: str  # empty while it has none
 
 
 @dataclass(slots=True)
@@ -177,6 +178,7 @@ def _pod(job: str, raw: Any) -> Pod:
         process=process,
         container=container,
         began=bool(state and (state.running or state.terminated)),
+        node=raw.spec.node_name or "",
     )
 
 

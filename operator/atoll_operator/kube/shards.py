@@ -1,9 +1,9 @@
-"""Where the shards of a job in a cluster are, for `atoll export JOB`: by a person's own rights.
+"""Where the shards of a job in a cluster are, for `atoll export`, `top` and `plot`.
 
-The addresses of shards mean something only inside the cluster, so the export is taken in a shard's
-pod and comes back through `kubectl exec`. Where there is no kubectl, such as in a pod, what a
-shard's pod was started with tells how to reach the shards: the list of endpoints, and the ConfigMap
-that holds the run file.
+They are found by a person's own rights. The addresses of shards mean something only inside the
+cluster, so they are read in a shard's pod, and what was read comes back through `kubectl exec`.
+Where there is no kubectl, such as in a pod, what a shard's pod was started with tells how to reach
+the shards: the list of endpoints, and the ConfigMap that holds the run file.
 """
 
 from dataclasses import dataclass
@@ -67,6 +67,13 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
         pod=pod.metadata.name,
         container=container,
     )
+
+
+def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
+    """By slot, shard-N or evaluator, the node on which it runs. Raises SpecError."""
+    return {
+        each.process: each.node for each in connect(job, namespace, context).pods() if each.node
+    }
 
 
 def _order(pod: Any) -> tuple[bool, str]:

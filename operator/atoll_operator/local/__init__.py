@@ -17,6 +17,7 @@ and rich are imported only where a run needs them.
     folder.py       who runs what is in a run folder, and its last status
     logs.py         the logs of a run folder, through restarts
     told.py         a status in a few lines for a person
+    rows.py         every learner and shard in a row, for `atoll top`
     live.py         the live table, lines of text, lines of JSON
     summary.py      summary.json: what became of every token
     curves.py       the curves of a run, from the lines that its processes write

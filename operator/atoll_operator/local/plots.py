@@ -35,24 +35,46 @@ class Steps:
     losses: list[float] = field(default_factory=list)
 
 
-def draw(out: Path, tokens: dict[str, int], unit: str) -> None:
-    """Write both pictures; `tokens` is that part of the summary, `unit` is that of a loss."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """How many learners have a curve, and whether the held-out loss has one."""
+
+    learners: int
+    held_out: bool
+
+
+def draw_losses(folder: Path, picture: Path, unit: str = "loss") -> Drawn:
+    """Draw the losses that the files of a run folder hold; raises OSError and ValueError."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(8, 4.5), constrained_layout=True)
+    try:
+        found = _losses(axes, folder, unit)
+        figure.savefig(picture, dpi=120)
+    finally:
+        plt.close(figure)
+    return found
+
+
+def _pyplot() -> Any:
     import matplotlib as mpl  # noqa: PLC0415 - only local mode has it, and it is slow to import
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), constrained_layout=True)
-    _losses(axes, out, unit)
-    figure.savefig(out / "loss.png", dpi=120)
-    plt.close(figure)
+    return plt
+
+
+def draw(out: Path, tokens: dict[str, int], unit: str) -> None:
+    """Write both pictures; `tokens` is that part of the summary, `unit` is that of a loss."""
+    draw_losses(out, out / "loss.png", unit)
+    plt = _pyplot()
     figure, axes = plt.subplots(figsize=(7, 3), constrained_layout=True)
     _tokens(axes, tokens)
     figure.savefig(out / "goodput.png", dpi=120)
     plt.close(figure)
 
 
-def _losses(axes: Any, out: Path, unit: str) -> None:
+def _losses(axes: Any, out: Path, unit: str) -> Drawn:
     """A line for each learner, broken where it was started again, and the held-out loss."""
     lines = {
         path.stem: [
@@ -92,6 +114,7 @@ def _losses(axes: Any, out: Path, unit: str) -> None:
         axes.legend(ncols=math.ceil(len(labels) / COLUMNS_OF))
     else:
         axes.text(0.5, 0.5, "no step was made", transform=axes.transAxes, ha="center")
+    return Drawn(sum(map(bool, lines.values())), bool(evaluations))
 
 
 def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:

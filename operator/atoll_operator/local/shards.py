@@ -54,6 +54,19 @@ class Poller:
         return replies
 
 
+def ask(endpoints: Sequence[str]) -> list[pb.StatusReply | None]:
+    """What the shards of a run on this machine say now, once; None where none came."""
+    replies: list[pb.StatusReply | None] = []
+    for endpoint in endpoints:
+        with grpc.insecure_channel(endpoint, options=control_options()) as channel:
+            stub: Any = SyncerStub(channel)
+            try:
+                replies.append(stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX))
+            except grpc.RpcError:
+                replies.append(None)
+    return replies
+
+
 def utc_now() -> str:
     """The time in RFC 3339, in whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -44,6 +44,7 @@ grows until a slow link gets in).
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -446,7 +447,20 @@ def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict
             for name in sorted(state.sessions.slots)
             if name not in present
         ],
+        losses=[
+            {"slot": part.slot, "incarnation": part.incarnation, "loss": loss}
+            for part in entry.participants
+            if (loss := _loss(state, part.slot)) is not None
+        ],
     )
+
+
+def _loss(state: State, slot: str) -> float | None:
+    """The training loss that a learner reported last, for people; None: it has told none."""
+    known = state.sessions.slots.get(slot)
+    if known is None or not known.report.t_m or not math.isfinite(known.report.loss):
+        return None
+    return known.report.loss
 
 
 # ------------------------------------------------------------ what other rules change

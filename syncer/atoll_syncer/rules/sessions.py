@@ -203,9 +203,10 @@ def leaves(state: State, sender: Session, leave: pb.Leave) -> None:
     state.sessions.slots[sender.slot].left = leave.reason or "left"
 
 
-def evaluated(state: State, evaluation: pb.Evaluation) -> None:
+def evaluated(state: State, evaluation: pb.Evaluation) -> list[Effect]:
     """An observer has measured the newest model."""
     state.sessions.evaluation = evaluation
+    return [Tape({"event": "evaluation", "tick": evaluation.tick, "loss": evaluation.loss})]
 
 
 def ended(state: State, effect: EndSession) -> list[Effect]:

@@ -284,8 +284,7 @@ class Shard:
             case "model" if sender.welcomed and sender.slot:
                 return seeding.model_arrived(state, sender, message.model)
             case "evaluation" if sender.join.observer:
-                sessions.evaluated(state, message.evaluation)
-                return []
+                return sessions.evaluated(state, message.evaluation)
         return [end_session(session, pb.BAD_MESSAGE, f"message {kind} is out of place here")]
 
     # ------------------------------------------------------------ inputs: transfers

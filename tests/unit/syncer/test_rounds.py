@@ -1,5 +1,6 @@
 """A shard's rounds: rules 10, 11, 13, 14, 15, 19 and 29, from a Call to a durable version."""
 
+import math
 from typing import Any
 
 import pytest
@@ -153,6 +154,21 @@ def test_the_tape_says_who_was_left_out_and_why_rule_29() -> None:
         {"slot": "b-0", "reason": "Lost"},
     ]
     assert (line["version"], line["base"], line["epoch"], line["due"]) == (1, 0, 1, 4)
+
+
+def test_the_tape_says_what_loss_each_participant_reported_last_if_it_told_one() -> None:
+    one, sessions = open_round("a-0", "a-1", "b-0", quorum=3)
+    one.report(sessions[0], 6, loss=2.0)
+    one.report(sessions[0], 7, loss=1.5)
+    one.report(sessions[1], 7, loss=math.nan)
+    for session in sessions:
+        one.offer(session, 1, 5)
+    (line,) = [t.record for t in one.take(Tape) if t.record["event"] == "commit"]
+    assert len(line["participants"]) == 3
+    told = {each["slot"]: each["loss"] for each in line["losses"]}
+    assert told["a-0"] == 1.5
+    assert "a-1" not in told
+    assert all(each["incarnation"] == 1 for each in line["losses"])
 
 
 def lockstep(*slots: str) -> tuple[Side, list[int]]:

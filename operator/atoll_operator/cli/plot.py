@@ -1,0 +1,71 @@
+"""`atoll plot`: the loss curves of a run as a picture, from a run folder or from a cluster."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll_operator.cli.top import MODULE, in_pod, kubectl
+from atoll_operator.cli.which import Context, Namespace, Which, folder_of
+from atoll_protos.errors import SpecError
+
+
+def plot(
+    which: Which,
+    out: Annotated[
+        Path, typer.Option("--out", help="Picture to write: .png, .svg or .pdf.")
+    ] = Path("loss.png"),
+    namespace: Namespace = "",
+    context: Context = "",
+) -> None:
+    """Draw the losses of all learners and the held-out loss, by tick.
+
+    In a cluster they are those that shard 0 has noted, at each of its merges, and come through
+    `kubectl exec`. A job that is over has no pods to ask any more.
+    """
+    folder = folder_of(which, namespace, context)
+    if folder is not None:
+        _draw(folder, out, "")
+        return
+    from atoll_operator.kube.shards import shards_of  # noqa: PLC0415 - slow to import
+
+    found = shards_of(which, namespace, context)
+    lines = in_pod([*found.command(kubectl(), context), MODULE, "--curves"])
+    with tempfile.TemporaryDirectory(prefix="atoll-plot-") as copy:
+        write(Path(copy), lines)
+        _draw(Path(copy), out, "as noted at the merges of a shard; ")
+
+
+def write(folder: Path, lines: list[dict[str, Any]]) -> None:
+    """Lines of a tape as the files of a run folder that hold losses."""
+    learners: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        for each in line.get("losses", ()):
+            learners.setdefault(each["slot"], []).append({"tick": line["tick"], **each})
+    (folder / "learners").mkdir()
+    for slot, found in learners.items():
+        _write(folder / "learners" / f"{slot}.jsonl", found)
+    _write(folder / "evaluations.jsonl", [x for x in lines if x.get("event") == "evaluation"])
+
+
+def _write(file: Path, lines: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _draw(folder: Path, out: Path, note: str) -> None:
+    try:
+        from atoll_operator.local import plots  # noqa: PLC0415 - slow to import
+
+        curves = plots.draw_losses(folder, out)
+    except ModuleNotFoundError as error:
+        remedy = 'pip install "atoll[local]", or matplotlib alone'
+        raise SpecError("--out", f"no picture can be drawn ({error})", remedy) from error
+    except (OSError, ValueError) as error:
+        raise SpecError("--out", f"{out}: {error}", "name a .png in a writable folder") from error
+    if not curves.learners:
+        typer.echo("no learner has told a loss yet", err=True)
+    if not curves.held_out:
+        typer.echo("there is no held-out loss: spec.evaluator measures it", err=True)
+    typer.echo(f"{out}: {note}{curves.learners} learners")

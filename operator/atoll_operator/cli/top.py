@@ -1,0 +1,113 @@
+"""`atoll top`: every learner and shard of a run as it is now, in a run folder or in a cluster."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atoll_operator.cli.which import Context, Namespace, Which, folder_of
+from atoll_operator.local import folder as folders
+from atoll_operator.local.summary import Exit
+from atoll_protos.errors import SpecError
+
+if TYPE_CHECKING:
+    from atoll_operator.local.rows import Answer
+
+MODULE = "atoll_syncer.asking"
+LOOK_SECONDS = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+CALL_SECONDS_MAX = 60.0
+
+Look = Callable[[], tuple[list["Answer"], Mapping[str, str]]]
+
+
+def top(
+    which: Which,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again every 2 s until Ctrl-C.")
+    ] = False,
+    namespace: Namespace = "",
+    context: Context = "",
+) -> None:
+    """Show every learner and shard: speed, time blocked, loss, node; ticks, commits and bytes.
+
+    In a cluster a shard's pod asks the shards, through `kubectl exec`.
+    """
+    out = folder_of(which, namespace, context)
+    look = _folder(out) if out is not None else _cluster(which, namespace, context)
+    from atoll_operator.local.rows import table  # noqa: PLC0415 - needs protobuf's messages
+
+    try:
+        while True:
+            text = table(*look())
+            typer.echo(f"{CLEAR}{text}" if watch else text)
+            if not watch:
+                return
+            time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def in_pod(command: list[str]) -> list[dict[str, object]]:
+    """The lines of JSON that a program in a shard's pod writes. Raises SpecError."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=CALL_SECONDS_MAX
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+        remedy = "check that you may exec into pods, and that the job's image is of this version"
+        raise SpecError(shlex.join(command), said, remedy)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def kubectl() -> str:
+    """The program. Raises SpecError where there is none."""
+    found = shutil.which("kubectl")
+    if found is None:
+        problem = "is not on the PATH, and the shards are asked through kubectl exec"
+        raise SpecError("kubectl", problem, "install it; atoll status JOB needs none")
+    return found
+
+
+def _cluster(job: str, namespace: str, context: str) -> Look:
+    from google.protobuf import json_format  # noqa: PLC0415 - slow to import
+
+    import atoll_protos.v1.atoll_pb2 as pb  # noqa: PLC0415
+    from atoll_operator.kube.shards import nodes_of, shards_of  # noqa: PLC0415
+    from atoll_operator.local.rows import Answer  # noqa: PLC0415
+
+    program = kubectl()
+
+    def look() -> tuple[list["Answer"], Mapping[str, str]]:
+        found = shards_of(job, namespace, context)
+        answers = []
+        for each in in_pod([*found.command(program, context), MODULE]):
+            problem = each.pop("problem", "")
+            reply = json_format.ParseDict(each, pb.StatusReply(), ignore_unknown_fields=True)
+            answers.append(Answer(None if problem else reply, str(problem)))
+        return answers, nodes_of(job, found.namespace, context)
+
+    return look
+
+
+def _folder(out: Path) -> Look:
+    if not folders.is_run(out):
+        problem = "nothing runs in it now"
+        raise SpecError(str(out), problem, f"see atoll status {out}, or go on with --resume")
+    rows = json.loads((out / "processes.json").read_text(encoding="utf-8"))
+    endpoints = [row["endpoint"] for row in rows if row["role"] == "shard"]
+
+    from atoll_operator.local.rows import Answer  # noqa: PLC0415 - needs protobuf's messages
+    from atoll_operator.local.shards import ask  # noqa: PLC0415 - needs gRPC
+
+    def look() -> tuple[list["Answer"], Mapping[str, str]]:
+        replies = zip(endpoints, ask(endpoints), strict=True)
+        return [Answer(found, "" if found else f"{e} does not answer") for e, found in replies], {}
+
+    return look
