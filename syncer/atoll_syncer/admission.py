@@ -21,7 +21,7 @@ from atoll_protos.names import split_slot
 # A shard takes exports of the whole job on a schedule, and joins the others for that.
 OBSERVERS: Final = frozenset({Role.OBSERVER, Role.EVALUATOR, Role.OPERATOR, Role.SHARD})
 SHARDS: Final = frozenset({Role.SHARD})
-EVERYBODY: Final = frozenset(Role)
+LETTERS_MAX: Final = 100  # of a name that a peer has chosen, in a refusal
 
 
 class Reason(StrEnum):
@@ -82,7 +82,7 @@ def identify(owner: Owner, uris: Sequence[str], asked: str) -> Identity | Refusa
             raise SpecError("identity", f"{len(uris)} URIs", "use one")
         peer = Identity.parse(uris[0])
     except SpecError:
-        presented = f"nobody that is known ({', '.join(uris)[:200] or 'no URI'})"
+        presented = f"nobody that is known ({', '.join(uris)[:LETTERS_MAX] or 'no URI'})"
         return Refusal(reason=Reason.NO_IDENTITY, asked=asked, needed=needed, presented=presented)
     if (peer.namespace, peer.job) != (owner.namespace, owner.job):
         return Refusal(reason=Reason.OTHER_JOB, asked=asked, needed=needed, presented=str(peer))
@@ -106,7 +106,7 @@ def of_join(peer: Identity, join: pb.Join) -> Refusal | None:
     """
     if join.observer:
         return of_roles(peer, OBSERVERS, "observing")
-    asked = f"joining as {join.slot!r}"
+    asked = f"joining as {join.slot[:LETTERS_MAX]!r}"
     try:
         region, _ = split_slot(join.slot)
     except SpecError:
@@ -120,7 +120,7 @@ def of_owner(peer: Identity, slot: str) -> Refusal | None:
         region, _ = split_slot(slot)
     except SpecError:
         region = ""
-    return _of_region(peer, Role.OPERATOR, region, f"naming the owner of {slot!r}")
+    return _of_region(peer, Role.OPERATOR, region, f"naming the owner of {slot[:LETTERS_MAX]!r}")
 
 
 def of_intent(peer: Identity, region: str) -> Refusal | None:

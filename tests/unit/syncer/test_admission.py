@@ -110,6 +110,17 @@ def test_a_refusal_names_what_was_presented_and_what_was_needed() -> None:
     assert "credentials of the learner of region us-east" in refused.end.remedy
 
 
+def test_what_a_peer_has_chosen_makes_no_refusal_long() -> None:
+    long = "x" * 1_000_000
+    for found in (
+        admission.of_join(identity(Role.OPERATOR), pb.Join(slot=long)),
+        admission.of_owner(identity(), long),
+        admission.identify(OWNER, [long], "Status"),
+    ):
+        assert isinstance(found, Refusal)
+        assert len(str(found)) < 500
+
+
 def test_a_refused_learner_ends_as_bad_input_but_waits_for_the_end_of_a_former_run() -> None:
     """A job that is made anew gets shards that take the place of the former ones."""
     assert exit_code_of(pb.NOT_ALLOWED) is ExitCode.BAD_INPUT
