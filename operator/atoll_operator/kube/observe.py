@@ -26,11 +26,12 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import CertificateMemory, Memory
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observation import Certificates, Object, Observation, Pod, Workload
-from atoll_operator.kube.plan import accepted, rendering, restore
+from atoll_operator.kube.plan import accepted, elsewhere, rendering, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import Reading
 from atoll_operator.kube.plan.certificates import needed
 from atoll_operator.kube.plan.owner import Owner
+from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.planner import is_managed_here
 from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.restore import Former
@@ -84,10 +85,13 @@ class Observer:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
         containers = container_names(job)
         pods = [objects.pod(each, containers) for each in children if each["kind"] == "Pod"]
+        before = _before(raw, found)
         memory.addresses = shard_addresses(job, pods, self.settings.serves)
+        if before.over and not elsewhere.lingers(Status.read(raw.get("status")), time.time()):
+            memory.addresses = dict.fromkeys(memory.addresses, "")  # all is known
         workloads = [each for each in children if each["kind"] in observation.WORKLOADS]
         tls = rendering.speaks_tls(workloads)
-        certificates = await self._certificates(raw, found, workloads, pods, memory, tls)
+        certificates = await self._certificates(raw, job, before, workloads, pods, memory, tls)
         own = memory.certificates.own if _speaks_tls(job, tls) else None
         if not await self.polls.follow(key, memory, memory.addresses, own):
             raise NotAskedError
@@ -115,25 +119,21 @@ class Observer:
     async def _certificates(
         self,
         raw: Object,
-        found: Reading,
+        job: Job,
+        before: Before,
         workloads: Sequence[Object],
         pods: Sequence[Pod],
         memory: Memory,
         tls: bool | None,
     ) -> Certificates | None:
         """What is known of the job's certificates, if it needs any."""
-        job, metadata = found.job, raw["metadata"]
-        assert job is not None, "the caller has looked"
-        generation = None if found.error else metadata["generation"]
-        retry = str((metadata.get("annotations") or {}).get(Annotation.RETRY, ""))
-        status = Status.read(raw.get("status"))
-        before = phases.before(status, time.time(), generation=generation, retry=retry)
+        metadata = raw["metadata"]
         runs = any(each["spec"].get("replicas") for each in workloads)
         home = self.settings.serves(job.spec.syncer_region)
         if home:
             needs = needed(job, before, runs=runs, tls=tls)
         else:  # also to ask the shards
-            needs = _speaks_tls(job, tls) and not before.over
+            needs = _speaks_tls(job, tls) and any(memory.addresses.values())
         if not needs:
             memory.certificates = CertificateMemory()
             return None
@@ -201,6 +201,17 @@ class Observer:
     def _children(self, key: Key, job: Object) -> list[Object]:
         """The job's objects and pods, without those that a former job of its name has left."""
         return [each for each in self.cache.children(key) if objects.belongs(each, job)]
+
+
+def _before(raw: Object, found: Reading) -> Before:
+    """What earlier passes have written of the job."""
+    metadata = raw["metadata"]
+    return phases.before(
+        Status.read(raw.get("status")),
+        time.time(),
+        generation=None if found.error else metadata["generation"],
+        retry=str((metadata.get("annotations") or {}).get(Annotation.RETRY, "")),
+    )
 
 
 def _speaks_tls(job: Job, tls: bool | None) -> bool:

@@ -15,6 +15,7 @@ from atoll_operator.certificates import Authorities
 from atoll_operator.kube import credentials as verb
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.names import TLS_VOLUME, authority_name, credentials_name
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import Certificates, SecretSeen
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.certificates import decide_brought
@@ -205,6 +206,20 @@ def test_in_plain_text_no_credentials_are_asked_for() -> None:
     world.run()
     assert world.said("Accepted")["reason"] == "Valid"
     assert world.shards.own is None
+
+
+@pytest.mark.usefixtures("still")
+def test_of_a_job_that_is_over_the_shards_are_asked_a_while_and_then_no_more() -> None:
+    syncer = {"shards": 1, "endpoints": ["lb:7700"], "tls": {"mode": "Disabled"}}
+    complete = {"type": "Complete", "status": "True", "reason": "Trained", "message": ""}
+    for seconds, asked in ((5, "lb:7700"), (121, "")):
+        world = World(("syncer", syncer), settings=EU_WEST)
+        assert world.server.job is not None
+        world.server.job["status"] = {
+            "conditions": [complete], "completionTime": rfc3339(STILL - seconds),
+        }  # fmt: skip
+        world.run()
+        assert world.shards.followed[KEY] == {0: asked}
 
 
 # ---------------------------------------------------------------- the command
