@@ -172,6 +172,8 @@ def test_when_another_leads_the_passes_that_run_have_ended_before_anything_else(
 
 def test_a_pass_whose_write_is_refused_for_want_of_a_lease_is_no_failure() -> None:
     class Observer:
+        cache = Cache()
+
         async def observe(self, key: Key, memories: object) -> None:
             raise NotLeaderError("not renewed")
 
