@@ -153,7 +153,10 @@ class SyncSpec(Model):
         default=24,
         ge=1,
         le=PERIOD_MAX,
-        description="Steps between two merges of the same fragment (H).",
+        description=(
+            "Steps between two merges of the same fragment (H). A shorter period brings the"
+            " learners closer together, and each halving doubles what travels."
+        ),
     )
     overlap: int = Field(
         default=2,
@@ -162,7 +165,8 @@ class SyncSpec(Model):
         description=(
             "Steps between a learner's hand-over of a fragment and its adoption of the merged"
             " value (tau). With 1 or more, training goes on while values travel; with 0, learners"
-            " wait. Less than the period."
+            " wait. These steps should take longer than a fragment's way to the shard and back;"
+            " if they do not, `atoll top` shows learners that are blocked. Less than the period."
         ),
     )
     quorum: int | None = Field(  # None: all learners, as a preset says; a manifest has a number
