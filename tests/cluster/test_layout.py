@@ -39,12 +39,17 @@ def test_addresses_of_the_largest_lab_are_apart() -> None:
         assert ipaddress.IPv4Network(node.pod_net).subnet_of(whole)
 
 
+def test_a_cluster_may_be_a_control_plane_alone() -> None:
+    (cluster,) = plan(["us-east=0"], 1, "fast").clusters
+    assert cluster.nodes == ()
+
+
 @pytest.mark.parametrize(
     ("nodes", "clusters", "remedy"),
     [
         (["us-east"], 1, "region=count"),
         (["us-east=1,us-east=2"], 1, "region=count"),
-        (["us-east=0"], 1, "1 to 60"),
+        (["us-east=61"], 1, "at most 60"),
         (["us-east=1"], 6, "1 to 5"),
         (["us-east=1", "eu-west=1"], 1, "2 times for 1 clusters"),
     ],

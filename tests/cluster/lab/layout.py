@@ -177,8 +177,8 @@ def _regions(words: str) -> dict[str, int]:
         if not name or not count.isdecimal() or name in regions:
             raise LabError(f"--nodes {words}: write region=count, like us-east=2,eu-west=1")
         regions[name] = int(count)
-    if not 1 <= sum(regions.values()) <= NODES_MAX:
-        raise LabError(f"--nodes {words}: 1 to {NODES_MAX} nodes for each cluster")
+    if sum(regions.values()) > NODES_MAX:
+        raise LabError(f"--nodes {words}: at most {NODES_MAX} nodes for each cluster")
     return regions
 
 

@@ -90,7 +90,7 @@ def up(lab: Lab) -> None:
 
 def _bring_up(lab: Lab) -> None:
     programs, containerd = prepare(lab.images)
-    archive = images.role_archive()
+    archive = images.role_archive() if any(lab.nodes()) else None
     run_folder().mkdir(parents=True)
     (run_folder() / "lab.json").write_text(to_json(lab))
     machine.prepare(OWN_FOLDERS)
@@ -99,7 +99,8 @@ def _bring_up(lab: Lab) -> None:
     with ThreadPoolExecutor() as pool:
         for cluster in pool.map(lambda c: _boot(lab, c, programs, containerd), lab.clusters):
             wait_until_usable(cluster)
-    load(lab, archive)
+    if archive is not None:
+        load(lab, archive)
 
 
 def load(lab: Lab, archive: Path) -> None:
