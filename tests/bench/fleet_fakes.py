@@ -90,6 +90,7 @@ class Shard(SyncerServicer, RegistrarServicer):
     tick: int = 100
     learners: dict[str, Object] = field(default_factory=dict)
     words: dict[str, int] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802 - gRPC's
         slots = [
@@ -101,6 +102,7 @@ class Shard(SyncerServicer, RegistrarServicer):
                 tokens=self.tick * 1000,
                 t_m=self.tick,
                 owner_word=self.words.get(name, 0),
+                owner_uid=self.owners.get(name, ""),
             )
             for name, pod in sorted(self.learners.items())
         ]
@@ -111,6 +113,7 @@ class Shard(SyncerServicer, RegistrarServicer):
 
     async def SetOwner(self, request: Any, context: Any) -> pb.SetOwnerReply:  # noqa: N802
         self.words[request.slot] = request.word + 1
+        self.owners[request.slot] = request.uid
         return pb.SetOwnerReply(word=request.word + 1)
 
 
