@@ -151,7 +151,7 @@ def _writes(reading: Reading) -> int:
     """Of the jobs' objects: statuses and the Lease of the leader are written at rest too."""
     return sum(
         count for each, count in reading.requests.items()
-        if each.split()[0] in ("patch", "delete", "create") 
+        if each.split()[0] in ("patch", "delete", "create")
         and not each.endswith(("/status", " leases"))
     )  # fmt: skip
 
