@@ -62,6 +62,7 @@ class Env:
     OPERATOR_API_REQUESTS: Final = "ATOLL_OPERATOR_API_REQUESTS_PER_SECOND"
     OPERATOR_API_BURST: Final = "ATOLL_OPERATOR_API_BURST"
     OPERATOR_LEASE: Final = "ATOLL_OPERATOR_LEASE"
+    OPERATOR_POD_USER: Final = "ATOLL_OPERATOR_POD_USER"
     OPERATOR_CERTIFICATE_SECONDS: Final = "ATOLL_OPERATOR_CERTIFICATE_SECONDS"
 
 
@@ -283,6 +284,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         roles=(Role.OPERATOR,),
         set_by=CHART,
         default="default/atoll-operator",
+    ),
+    Variable(
+        name=Env.OPERATOR_POD_USER,
+        meaning="user and group of jobs' pods whose template names none; empty: the cluster gives"
+        " them one",
+        roles=(Role.OPERATOR,),
+        set_by=CHART,
+        default="65532",
     ),
     Variable(
         name=Env.OPERATOR_CERTIFICATE_SECONDS,

@@ -255,3 +255,22 @@ def test_the_job_of_the_notes_is_valid(helm: str) -> None:
         notes = run(helm, *words, *more).stdout.partition("NOTES:")[2]
         manifest = notes.partition("<<END\n")[2].partition("  END\n")[0]
         assert checked(yaml.safe_load(manifest)).name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("words", "user"),
+    [
+        ((), "65532"),
+        (("--set", "podUser=1000650000"), "1000650000"),
+        (("--set-json", "podUser=1000650000"), "1000650000"),
+        (("--set", "podUser="), ""),
+        (("--set", "podUser=null"), "65532"),
+    ],
+)
+def test_the_user_of_jobs_pods_is_a_value(helm: str, words: tuple[str, ...], user: str) -> None:
+    done = run(helm, "template", "atoll", str(CHART), *words)
+    assert done.returncode == 0, done.stderr
+    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    (deployment,) = of_kind(found, "Deployment")
+    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "ATOLL_OPERATOR_POD_USER", "value": user} in env

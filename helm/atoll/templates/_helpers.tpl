@@ -88,3 +88,11 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
   ports:
     - {port: 7700, protocol: TCP}
 {{- end }}
+
+{{- /* The default for helm upgrade --reuse-values; a number of a file is a float. */ -}}
+{{- define "atoll.podUser" -}}
+{{- if not (hasKey .Values "podUser") }}65532
+{{- else if kindIs "string" .Values.podUser }}{{ .Values.podUser }}
+{{- else }}{{ int64 .Values.podUser }}
+{{- end }}
+{{- end }}

@@ -26,6 +26,7 @@ class Settings:
     regions: tuple[str, ...] = (EVERY_REGION,)
     region_label: str = default(Env.OPERATOR_REGION_LABEL)
     pull_policy: str = default(Env.OPERATOR_PULL_POLICY)
+    pod_user: int | None = int(default(Env.OPERATOR_POD_USER))  # None: the cluster gives one
     http_port: int = int(default(Env.OPERATOR_HTTP_PORT))  # probes and metrics
     namespaces: tuple[str, ...] = ()  # empty: all
     api_requests_per_second: float = float(default(Env.OPERATOR_API_REQUESTS))
@@ -54,6 +55,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         regions=regions,
         region_label=value(environment, Env.OPERATOR_REGION_LABEL),
         pull_policy=value(environment, Env.OPERATOR_PULL_POLICY),
+        pod_user=_user(environment, Env.OPERATOR_POD_USER),
         http_port=int(value(environment, Env.OPERATOR_HTTP_PORT)),
         namespaces=_words(value(environment, Env.OPERATOR_NAMESPACES)),
         api_requests_per_second=_above_zero(environment, Env.OPERATOR_API_REQUESTS),
@@ -61,6 +63,15 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         lease=_namespace_and_name(environment, Env.OPERATOR_LEASE),
         certificate_seconds=_above_zero(environment, Env.OPERATOR_CERTIFICATE_SECONDS),
     )
+
+
+def _user(environment: Mapping[str, str], name: str) -> int | None:
+    text = value(environment, name).strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise SpecError(name, f"is {text!r}", "give a number above 0, or nothing")
+    return int(text)
 
 
 def _above_zero(environment: Mapping[str, str], name: str) -> float:

@@ -337,3 +337,20 @@ def test_the_uid_as_a_label_restarts_no_pod_of_an_earlier_version() -> None:
     assert Label.JOB_UID not in running["metadata"]["labels"]
     hashes = [each["metadata"]["annotations"][Annotation.TEMPLATE] for each in (new, running)]
     assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("user", [1000, None])
+def test_the_user_of_every_pod_is_a_setting_and_may_be_left_out(user: int | None) -> None:
+    found = children(settings=replace(SETTINGS, pod_user=user))
+    pods = [
+        each["spec"]["template"]["spec"]
+        for each in found.values()
+        if each["kind"] in ("Deployment", "StatefulSet")
+    ]
+    assert len(pods) == 5
+    for pod in pods:
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        for name in ("runAsUser", "runAsGroup", "fsGroup"):
+            assert security.get(name) == user
+            assert (name in security) is (user is not None)

@@ -30,7 +30,7 @@ WORKLOADS = ("StatefulSet", "Deployment")
 def upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on this operator renders pods and run files in another way."""
     monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 77)
-    monkeypatch.setattr(pods, "USER_ID", 1000)
+    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
 
 
 def keyed(objects: list[dict[str, Any]]) -> Live:
@@ -88,7 +88,7 @@ def test_the_renderings_of_two_versions_differ() -> None:
 
 def test_an_upgrade_changes_no_template_of_a_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
     before = begun()
-    monkeypatch.setattr(pods, "USER_ID", 1000)
+    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
     for _ in range(2):
         after = next_pass(before, generation=1, settings=NEW)
         assert after == before
@@ -120,7 +120,7 @@ def test_a_note_of_a_later_version_with_more_fields_restarts_nobody(
 ) -> None:
     """So an operator that goes back to this version leaves the pods alone."""
     before = noted_by_a_later_version(begun())
-    monkeypatch.setattr(pods, "USER_ID", 1000)
+    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
     after = next_pass(before, generation=1, settings=NEW)
     assert templates(after) == templates(before)
     assert notes(after) == notes(before)
@@ -293,7 +293,7 @@ def test_a_template_that_is_too_long_to_be_noted_outlives_an_upgrade_as_well(
     east = before["StatefulSet", "tiny-us-east"]
     assert len(east["metadata"]["annotations"][Annotation.RENDERED]) < 1000
     east["spec"]["template"]["metadata"]["creationTimestamp"] = None  # as the API server shows it
-    monkeypatch.setattr(pods, "USER_ID", 1000)
+    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
     after = next_pass(before, f"spec.regions={long}", generation=1, settings=NEW)
     del east["spec"]["template"]["metadata"]["creationTimestamp"]
     assert templates(after) == templates(before)

@@ -19,3 +19,12 @@ def test_the_lease_is_a_namespace_and_a_name() -> None:
 def test_a_lease_that_is_neither_is_refused_by_name(wrong: str) -> None:
     with pytest.raises(SpecError, match=f"{Env.OPERATOR_LEASE}.*give NAMESPACE/NAME"):
         from_environment({**IMAGES, Env.OPERATOR_LEASE: wrong})
+
+
+def test_the_user_of_pods_may_be_left_to_the_cluster() -> None:
+    assert from_environment(IMAGES).pod_user == 65532
+    assert from_environment({**IMAGES, Env.OPERATOR_POD_USER: "1000"}).pod_user == 1000
+    assert from_environment({**IMAGES, Env.OPERATOR_POD_USER: ""}).pod_user is None
+    for wrong in ("0", "root", "-1", "1.5"):
+        with pytest.raises(SpecError, match=f"{Env.OPERATOR_POD_USER}.*give a number above 0"):
+            from_environment({**IMAGES, Env.OPERATOR_POD_USER: wrong})

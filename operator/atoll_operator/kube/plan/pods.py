@@ -13,8 +13,9 @@ A region's podOverrides are part of the user's template: `overrides` merges them
 is filled in. The first container of the template runs Atoll's process; others are sidecars and
 stay as they are. A template without containers gets one, so `template: {}` is a complete manifest.
 
-Every pod is admitted under the "restricted" pod security standard: it runs as USER_ID, without
-privileges and capabilities, with the runtime's seccomp profile. Under TLS Atoll's container, and no
+Every pod is admitted under the "restricted" pod security standard: it runs as
+`Settings.pod_user`, or where that is None as the user that the cluster gives it, without privileges
+and capabilities, with the runtime's seccomp profile. Under TLS Atoll's container, and no
 sidecar, has its certificate in TLS_FOLDER (`plan.certificates`). `/tmp` and `/dev/shm` are folders
 of the pod; the latter is memory, and the two processes of a learner share theirs through it.
 
@@ -65,7 +66,6 @@ from atoll_protos.credentials import AUTHORITY, CERTIFICATE, KEY
 from atoll_protos.environment import Env, of_learner, of_process, of_shard, of_tls
 
 GROUP_READS = 0o440
-USER_ID = 65532  # "nonroot" of distroless images; any but 0 would do
 GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
 RUN_VOLUME = "atoll-run"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -182,9 +182,9 @@ def _pod(
     spec["enableServiceLinks"] = False
     security = spec.setdefault("securityContext", {})
     security.setdefault("runAsNonRoot", True)
-    security.setdefault("runAsUser", USER_ID)
-    security.setdefault("runAsGroup", USER_ID)
-    security.setdefault("fsGroup", USER_ID)
+    user = context.settings.pod_user
+    for name in ("runAsUser", "runAsGroup", "fsGroup") if user is not None else ():
+        security.setdefault(name, user)
     security.setdefault("seccompProfile", {"type": "RuntimeDefault"})
     spec.setdefault("terminationGracePeriodSeconds", 30)
     _container(context, spec, env)
