@@ -165,6 +165,7 @@ def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: 
         assert here[name] == there[name], name
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Both) -> None:
     job = both.begins(failure={"syncerLostSeconds": 20})
@@ -195,6 +196,7 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Both
     until("its learners are gone", lambda: not both.other.pods(), 60)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
     both: Both, lab: LabCommand
