@@ -44,6 +44,7 @@ class Phase:
 
 SUSPENDED_ELSEWHERE: Final = "SuspendedElsewhere"  # by the cluster where the syncer runs
 # Why the learners of a cluster without the syncer wait while the job runs.
+SYNCER_SILENT: Final = "SyncerSilent"  # from the beginning
 SYNCER_LOST: Final = "SyncerLost"
 OTHER_MANIFEST: Final = "OtherManifest"
 HOME_FAILED: Final = "HomeFailed"

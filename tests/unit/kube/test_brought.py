@@ -22,7 +22,7 @@ from atoll_operator.kube.plan.certificates import decide_brought
 from atoll_protos.credentials import Credentials
 from atoll_protos.identity import Owner, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
-from unit.kube.cluster_values import MANIFEST, SETTINGS, job
+from unit.kube.cluster_values import MANIFEST, SETTINGS, job, reply
 from unit.kube.world import KEY, World
 
 NAME = "bytes-credentials-eu-west"
@@ -190,6 +190,7 @@ def test_credentials_that_are_taken_away_end_nothing_that_runs() -> None:
     world = World(("syncer", SYNCER), settings=EU_WEST)
     world.run()
     bring(world)
+    world.shards.replies = [reply(us_east_0="Training")]
     world.run()
     world.run()
     del world.server.children[SECRET]

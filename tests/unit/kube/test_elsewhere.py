@@ -283,6 +283,20 @@ def test_learners_train_on_alone_until_the_syncer_is_lost_for_long() -> None:
     assert "no shard at lb:7700 has answered for 3600 s" in message(later, "Degraded")
 
 
+def test_no_learner_starts_before_a_shard_has_answered_for_the_first_time() -> None:
+    new = there(children=[], workloads={}, remembered=heard(None, silent=3.0))
+    found = decided(new)
+    assert replicas(found)["tiny-eu-west"] == 0
+    assert said(found, "Degraded") == ("Unknown", "SyncerSilent")
+    assert message(found, "Degraded") == (
+        "the learners of this cluster start once a shard has answered"
+    )
+    answered = decided(there(children=[], workloads={}, remembered=heard(serving())))
+    assert replicas(answered)["tiny-eu-west"] == 1
+    known = again(new, answered, remembered=heard(None, silent=3.0))  # such as after a resume
+    assert replicas(decided(known))["tiny-eu-west"] == 1
+
+
 def test_an_operator_that_was_restarted_keeps_them_away_until_a_shard_answers() -> None:
     known, later = lost_syncer()
     forgotten = again(known, later, pods=(), remembered=heard(None, silent=0.0))

@@ -26,6 +26,8 @@ train on. It judges no deadline (`activeDeadlineSeconds`), which is the home's, 
 
 Learners of a manifest that differs from the home's in what must be equal would be refused by every
 shard (rule 3 of docs/protocol.md). They are not started (`SpecDrift`); the other regions train on.
+So that this is known, and credentials of a former run are told, no learner starts before a shard
+has answered for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +40,7 @@ from atoll_operator.api.facts import (
     OTHER_MANIFEST,
     SUSPENDED_ELSEWHERE,
     SYNCER_LOST,
+    SYNCER_SILENT,
     Hold,
     Kind,
     Phase,
@@ -73,6 +76,7 @@ class Scene:
     replies: Sequence[pb.StatusReply | None]
     silent_seconds: Mapping[int, float]  # by shard
     final_seconds: float | None
+    runs: bool = False  # learners of this cluster have been started
 
     @property
     def registrar(self) -> pb.StatusReply | None:
@@ -182,6 +186,9 @@ def hold(scene: Scene) -> Hold | None:
     if drift and known_drift and scene.registrar is None and drift.reason == OTHER_MANIFEST:
         return Hold(reason=OTHER_MANIFEST, message=drift.message)
     silent = all(reply is None for reply in scene.replies)
+    if silent and not scene.runs and not scene.status.run:
+        text = "the learners of this cluster start once a shard has answered"
+        return Hold(reason=SYNCER_SILENT, message=text)
     if scene.is_lost or (silent and known == SYNCER_LOST):
         where = ", ".join(scene.job.spec.syncer.endpoints)
         seconds = scene.job.spec.failure.syncer_lost_seconds

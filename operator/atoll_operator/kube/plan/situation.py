@@ -90,6 +90,7 @@ def _scene(
         replies=seen.replies,
         silent_seconds=seen.remembered.silent_seconds,
         final_seconds=seen.remembered.final_seconds,
+        runs=any(each.replicas for each in seen.workloads.values()),
     )
 
 
