@@ -203,6 +203,7 @@ def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
 ) -> None:
     both.begins()
     both.home.trains(2)
+    until("its work is merged", lambda: merges(both.home, "eu-west-0") > 0, 60)
     pods = both.other.uids("learner")
     nodes = both.home.kube.get("nodes")["items"]
     addresses = [each["status"]["addresses"][0]["address"] for each in nodes]
@@ -220,15 +221,24 @@ def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
         until("it is seen", lambda: set(both.home.training()) == {"us-east-0"}, 60)
         both.says(both.other, "Progressing", "SyncerSilent")
         began = len(both.home.commits())
+        alone = merges(both.home, "eu-west-0")
         pass_seconds(CUT_SECONDS)
         assert len(both.home.commits()) > began  # the others train on
+        assert merges(both.home, "eu-west-0") == alone
     finally:
         for rule in rules:
             told(rule.replace("-I", "-D", 1))
     both.home.trains(2)
     assert both.other.uids("learner") == pods
     both.says(both.other, "Progressing", "Training")
+    until("it is merged again", lambda: merges(both.home, "eu-west-0") > alone, 60)
     assert_nothing_counts_twice(both.home)
+
+
+def merges(job: Job, slot: str) -> int:
+    """How many commits hold work of a slot."""
+    parts = [each["participants"] for each in job.tape() if each.get("event") == "commit"]
+    return sum(slot in [part["slot"] for part in each] for each in parts)
 
 
 def assert_nothing_counts_twice(job: Job) -> None:
