@@ -123,7 +123,7 @@ def both(installs: None, clusters: list[Kubectl], namespace: str) -> Both:
 
 @pytest.mark.timeout(900)
 def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: Both) -> None:
-    job = dict(manifest("apart", REGIONS, steps=120, learner=pace(300)))
+    job = dict(manifest("apart", REGIONS, steps=300, learner=pace(300)))
     job["spec"]["syncer"] = SYNCER | {"tls": {"mode": "Required"}}
     both.apply(job)
     both.says(both.other, "Accepted", "EndpointsMissing")
@@ -155,7 +155,7 @@ def test_a_job_over_two_clusters_trains_to_its_end_and_both_show_the_same(both: 
         until("complete", lambda: one.is_true("Complete"), TRAINED_SECONDS_MAX)  # noqa: B023
     here, there = (one.get()["status"] for one in (both.home, both.other))
     assert here["run"] == there["run"]
-    assert here["progress"]["step"] >= 120
+    assert here["progress"]["step"] >= 300
     assert here["exportURL"].startswith("pvc://")
     assert "exportURL" not in there  # that volume is in the other cluster
     for one in (both.home, both.other):

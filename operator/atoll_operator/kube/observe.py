@@ -139,6 +139,7 @@ class Observer:
             return None
         owner = Owner(namespace=metadata["namespace"], name=job.name, uid=metadata["uid"])
         waits = any(objects.cannot_start(pod, time.time()) for pod in pods)
+        waits |= not home and bool(self.polls.refusals(memory.addresses))
         await self.secrets.look(job, owner, memory.certificates, waits=waits)
         return memory.certificates.seen
 

@@ -82,7 +82,7 @@ class Secrets:
     # ------------------------------------------------------------ reading
 
     async def look(self, job: Job, owner: Owner, memory: CertificateMemory, *, waits: bool) -> None:
-        """Read what is due; `waits`: a pod cannot start.
+        """Read what is due; `waits`: a pod cannot start, or no shard takes what is there.
 
         An edit may ask for more of them. Where the syncer lives in another cluster that is what a
         person has brought.

@@ -19,6 +19,7 @@ from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import Certificates, SecretSeen
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.certificates import decide_brought
+from atoll_operator.kube.secrets import HURRY_SECONDS
 from atoll_protos.credentials import Credentials
 from atoll_protos.identity import Owner, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
@@ -198,6 +199,26 @@ def test_credentials_that_are_taken_away_end_nothing_that_runs() -> None:
     world.run()
     assert world.said("Accepted")["reason"] == "CredentialsMissing"
     assert world.server.children[path("StatefulSet", "demo", "tiny-eu-west")]["spec"]["replicas"]
+
+
+@pytest.mark.usefixtures("still")
+def test_credentials_that_no_shard_takes_are_read_again_soon() -> None:
+    world = World(("syncer", SYNCER), settings=EU_WEST)
+    world.run()
+    bring(world)
+    world.shards.refused = {0: "it has credentials of another run"}
+    world.run()
+    assert world.said("Accepted")["reason"] == "CredentialsRefused"
+    assert "it has credentials of another run" in world.said("Accepted")["message"]
+    memory = world.reconciler.memories[KEY].certificates
+    before, at_rest = world.shards.own["eu-west"], memory.next_at
+    bring(world)
+    memory.next_at = at_rest  # in minutes
+    world.run()
+    assert world.shards.own["eu-west"] == before
+    memory.read_at -= HURRY_SECONDS
+    world.run()
+    assert world.shards.own["eu-west"] != before
 
 
 @pytest.mark.usefixtures("still")

@@ -151,6 +151,7 @@ class Shards:
         self.replies: list[pb.StatusReply | None] = [None]
         self.log = log
         self.asked = True
+        self.refused: dict[int, str] = {}
         self.followed: dict[Any, Any] = {}
         self.own: Any = None  # the certificates of the operator
 
@@ -167,8 +168,8 @@ class Shards:
         return self.asked
 
     def refusals(self, addresses: Mapping[int, str]) -> dict[int, str]:
-        """None: they take each other."""
-        return {}
+        """Those that a test has given."""
+        return self.refused
 
     async def forget(self, key: Any) -> None:
         self.followed.pop(key, None)
