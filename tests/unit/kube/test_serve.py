@@ -116,6 +116,14 @@ def writers(server: ApiServer) -> int:
     return sum(verb not in reads and where not in leases for verb, where in server.requests)
 
 
+async def quiet(server: ApiServer) -> None:
+    """Wait until nothing is being written."""
+    before = -1
+    while before != writers(server):
+        before = writers(server)
+        await asyncio.sleep(2.0)
+
+
 def test_a_watch_that_is_refused_comes_back_and_the_process_lives_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         server = ApiServer(kinds=KINDS_BY_PATH)
@@ -180,6 +188,7 @@ def test_a_leader_that_was_stopped_and_goes_on_writes_nothing(tmp_path: Path) ->
             server.put(jobs, "tiny", **tiny())
             made = path("StatefulSet", "demo", "tiny-us-east")
             await until(lambda: server.count("PATCH", made) > 0)
+            await quiet(server)  # what it had sent before it was stopped would arrive after it
             first.process.send_signal(signal.SIGSTOP)
             lease = server.items[LEASES_OF_OPERATORS][0]
             spec = {**lease["spec"], "holderIdentity": "another"}
