@@ -14,8 +14,9 @@ from atoll_operator.cli.reading import checked, read_text
 from atoll_operator.local import manifests
 from atoll_operator.local.folder import read_status
 from atoll_operator.local.live import Output
-from atoll_operator.local.plan import MANIFEST_FILE
+from atoll_operator.local.plan import MANIFEST_FILE, RUN_FILE
 from atoll_protos.errors import SpecError
+from atoll_protos.run import RunFile
 
 SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
 --set spec.steps=100; --set spec.sync.outer.momentum=0.5; --set spec.evaluator= (removes it);
@@ -149,10 +150,12 @@ def _refuse_longer(job: Job, out: Path) -> None:
     """Raise SpecError for a run that is complete and was asked to go on."""
     try:
         found = read_status(out)
+        had = RunFile.from_json(read_text(out / RUN_FILE))
     except SpecError:
         return  # there is no run yet, or nothing was heard of it
-    reached = found.progress.step if found.progress else 0
-    if found.true_condition("Complete") is not None and (job.spec.steps or 0) > reached:
+    longer = (job.spec.steps or 0) > (had.steps or 0) or (job.spec.tokens or 0) > (had.tokens or 0)
+    if longer and found.true_condition("Complete") is not None:
+        reached = found.progress.step if found.progress else 0
         problem = f"the run in {out} is complete since tick {reached}, and stays so"
         raise SpecError("--resume", problem, f"begin a new one: atoll run {out / MANIFEST_FILE}")
 
@@ -164,6 +167,6 @@ def _of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Pat
             problem = "is a folder"
             raise SpecError(str(what), problem, "give a script or a manifest, or add --resume")
         what = what / MANIFEST_FILE
-    if resume and out is None and (what.parent / "run.json").exists():
+    if resume and out is None and (what.parent / RUN_FILE).exists():
         out = what.parent
     return what, out

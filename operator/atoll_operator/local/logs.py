@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_operator.local.folder import is_run
+from atoll_operator.local.plan import RUN_FILE
 from atoll_protos.errors import SpecError
 
 LOOK_SECONDS = 0.2  # files of all kinds of file systems can be looked at, few can tell of a change
@@ -18,7 +19,7 @@ LOOK_SECONDS = 0.2  # files of all kinds of file systems can be looked at, few c
 
 def holds_run(out: Path) -> bool:
     """Whether a folder is one that `atoll run` writes, or has written."""
-    return (out / "run.json").is_file() or (out / "logs").is_dir()
+    return (out / RUN_FILE).is_file() or (out / "logs").is_dir()
 
 
 def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterator[tuple[str, str]]:

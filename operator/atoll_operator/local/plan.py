@@ -18,6 +18,7 @@ from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.names import slot_name
 
 MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
+RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length
 SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
 EVALUATOR = "evaluator"  # name of its process
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -44,7 +45,7 @@ def processes(
     """
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {
-        **of_process(run_file=str(out / "run.json"), endpoints=endpoints),
+        **of_process(run_file=str(out / RUN_FILE), endpoints=endpoints),
         Env.TELEMETRY_DIR: str(out),
         "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
         "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault

@@ -282,7 +282,7 @@ def prepare(wanted: RunFile, slots: Expected, out: Path, *, resume: bool) -> boo
 
     Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
     """
-    path = out / "run.json"
+    path = out / plan.RUN_FILE
     if path.exists():
         if not resume:
             raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")

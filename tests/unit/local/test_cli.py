@@ -165,6 +165,25 @@ def test_what_cannot_be_run_is_one_line_with_its_remedy_and_makes_no_folder(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("tick", [200, 260])  # the clock goes on until all learners have the end
+def test_a_complete_run_is_not_made_longer_however_far_its_clock_went(
+    tick: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replies = [reply("Complete", tick=tick), reply("Complete", tick=tick)]
+    status = progress.status(job(), replies, NOW).to_object()
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    (tmp_path / "run.json").write_text(run_file(job()).to_json())
+    longer = ["atoll", "run", TINY, "--out", str(tmp_path), "--resume", "--set", "spec.steps=220"]
+    monkeypatch.setattr("sys.argv", longer)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert f"is complete since tick {tick}" in capsys.readouterr().err
+
+
 def test_a_status_is_a_short_text_and_with_json_all_of_it(tmp_path: Path) -> None:
     replies = [reply(), reply()]
     found = progress.status(job(), replies, NOW).to_object()
