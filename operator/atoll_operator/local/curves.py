@@ -103,6 +103,8 @@ class Curves:
         slot, tick = line["slot"], line["tick"]
         self.slices |= {(each["shard"], each["slice"]) for each in line["adopted"]}
         self.trained += line["tokens"]
+        if not line["t_m"]:
+            return  # it has joined, at a tick that may lie before its last one, and made no step
         mean = self.means.setdefault(slot, Mean(tick))
         if mean.tick != tick:
             yield from mean.points(slot)

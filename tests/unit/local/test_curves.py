@@ -37,6 +37,15 @@ def test_a_learners_loss_is_the_mean_of_its_steps_in_a_tick() -> None:
     assert values(curves.rest()) == {("a-0", "loss", 2): 5.0, ("a-0", "tokens_per_second", 2): 5.0}
 
 
+def test_a_tick_is_drawn_once_where_a_learner_joins_again_at_an_earlier_one() -> None:
+    curves = Curves()
+    curves.feed(Writer.LEARNER, step(39, 3.0))
+    joined = {**step(38, None, tokens=0, first=True), "t_m": 0}
+    found = curves.feed(Writer.LEARNER, joined) + curves.feed(Writer.LEARNER, step(39, 1.0))
+    found += curves.feed(Writer.LEARNER, step(40, 5.0))
+    assert [(each.tick, each.value) for each in found if each.tag == "loss"] == [(39, 2.0)]
+
+
 def test_a_step_without_a_loss_draws_none() -> None:
     curves = Curves()
     curves.feed(Writer.LEARNER, step(1, None, tokens=0))
