@@ -63,6 +63,7 @@ def test_what_is_fixed_cannot_be_changed(
     new = {"spec.syncer.region": "eu-west", "spec.syncer.shards": 3, "spec.learner.hosts": 2,
            "spec.sync": {"period": 17}, "spec.managedBy": "x",
            "spec.restore": {"fromJob": {"name": "old"}},
+           "spec.syncer.tls.issuerRef": {"name": "another"},
            "spec.syncer.storage.storageClassName": "b", "spec.syncer.storage.size": "5Gi",
            }.get(fixed.field, 5)  # fmt: skip
     for key in reversed(fixed.field.split(".")[1:]):
