@@ -199,7 +199,7 @@ class Tls(Model):
     """How the processes of a job prove to one another who they are."""
 
     mode: TlsMode = Field(
-        default=TlsMode.DISABLED,
+        default=TlsMode.REQUIRED,
         strict=False,
         description=(
             "Required: shards, learners, evaluator and operator talk over mutual TLS 1.3, and each"
