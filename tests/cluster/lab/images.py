@@ -29,7 +29,7 @@ def base_archive(programs: Path) -> Path:
 
     These are the pause image, one with nothing but Python, and the lower layers of Atoll's own.
     """
-    python = _python_layer()
+    python = python_layer()
     images = [
         Image(name=PAUSE, layers=[_pause_layer(programs)], config={"Entrypoint": ["/pause"]}),
         Image(name=PYTHON, layers=[python], config={"Cmd": ["python3"], "Env": PYTHON_ENV}),
@@ -50,7 +50,7 @@ def base_archive(programs: Path) -> Path:
 
 def role_archive(tag: str = roles.TAG) -> Path:
     """Write the images of this checkout, for nodes that have those of `base_archive`."""
-    return roles.write_images(_python_layer(), tag)
+    return roles.write_images(python_layer(), tag)
 
 
 def _pause_layer(programs: Path) -> Path:
@@ -62,7 +62,7 @@ def _pause_layer(programs: Path) -> Path:
     return layer
 
 
-def _python_layer() -> Path:
+def python_layer() -> Path:
     """Return the layer of a small Debian with Python."""
     user, _, group = roles.USER.partition(":")
     line = f"atoll:x:{user}:{group}::/tmp:/usr/sbin/nologin"  # some libraries ask for its name
