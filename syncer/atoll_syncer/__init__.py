@@ -8,6 +8,7 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     serving            the life of one process: wait for the shard, restore, serve, stop
     handshakes         failed handshakes, from what gRPC's core says of them
     service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
+    doorkeeper         who calls, by the certificate of each call's peer
     exporting          an export of a job that trains, as an observer takes it
     asking             what all shards say, for a person at a terminal
     job_files          the job's present length and learners, read from the operator's files

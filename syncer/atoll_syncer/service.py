@@ -17,15 +17,14 @@ the fact that the receiver lacks it. What is sent for it is looked up when the s
 (`Shard.publish`), so it is always the newest. The number of sessions is bounded too:
 RESOURCE_EXHAUSTED refuses a Join, and never ends a session.
 
-With mutual TLS every call is looked at before the rules see anything of it (`admission`): a Join is
-answered with an End, other calls with PERMISSION_DENIED. A refusal is a line in the log and counts
-in a metric. In plain text there is nobody to look at, and all is let through.
+With mutual TLS every call is looked at before the rules see anything of it (`doorkeeper`): a Join
+is answered with an End, other calls with PERMISSION_DENIED.
 """
 
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -46,6 +45,7 @@ from atoll_protos.frames import Assembler, FrameError, transfer_frames
 from atoll_protos.identity import Identity
 from atoll_syncer import admission
 from atoll_syncer.admission import Refusal
+from atoll_syncer.doorkeeper import Doorkeeper, anybody
 from atoll_syncer.driver import Driver
 from atoll_syncer.rules.status import status
 
@@ -53,7 +53,6 @@ JOIN_SECONDS_MAX = 20.0
 STALLED_SECONDS = 30.0  # between two frames of a transfer
 SESSIONS_MAX = 20_000  # of all kinds, also those that have not sent their Join
 DIGITS_MAX = 20  # of a session's number
-PEER_URI = "peer_spiffe_id"  # gRPC's name of the only URI of a peer's certificate
 OBSERVERS_MAX = 64  # each gets all values, and is no part of the training
 
 log = structlog.get_logger()
@@ -115,49 +114,6 @@ def _bugs_end(driver: Driver) -> Iterator[None]:
     except Exception as error:
         driver.failed(error)
         raise
-
-
-def anybody(peer: Identity) -> Refusal | None:
-    """The rule of a call that every process of the job may make."""
-    del peer
-    return None
-
-
-class Doorkeeper:
-    """Looks at who calls, in a server with mutual TLS; lets everybody in without an identity."""
-
-    def __init__(self, identity: Identity | None, driver: Driver) -> None:
-        self.identity, self.driver = identity, driver
-
-    def look(
-        self, context: Any, asked: str, rule: Callable[[Identity], Refusal | None]
-    ) -> Identity | Refusal | None:
-        """Who it is, if it is one of the job's and `rule` allows it; None in plain text."""
-        if self.identity is None:
-            return None
-        uris = [each.decode() for each in context.auth_context().get(PEER_URI, ())]
-        peer = admission.identify(self.identity.owner, uris, asked)
-        found = peer if isinstance(peer, Refusal) else rule(peer)
-        if found is None:
-            return peer
-        log.warning("peer refused", peer=context.peer(), reason=str(found))
-        self.driver.machine.metrics.refused_peers.labels(found.reason).inc()
-        return found
-
-    def speaks(self, peer: Identity) -> Refusal | None:
-        """The rule of saying what becomes of the job: only the operator of the shard's region."""
-        assert self.identity is not None, "plain text has no peers"
-        return admission.of_intent(peer, self.identity.region)
-
-    async def admit(
-        self, context: Any, asked: str, rule: Callable[[Identity], Refusal | None]
-    ) -> Identity | None:
-        """Who calls; ends the call of whoever may not."""
-        found = self.look(context, asked, rule)
-        if isinstance(found, Refusal):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(found))
-            raise AssertionError("abort does not return")
-        return found
 
 
 class SyncerService(rpc.SyncerServicer):

@@ -1,16 +1,17 @@
 """All that a shard knows, in parts; exactly one module of `rules` writes each part.
 
-    part       written by        what it holds
-    history    rules/shard       what the entries add up to (model/history); only `apply` writes
-    run        rules/runs        the search for the run: who holds which run, calls of the registrar
-    term       rules/runs        the epoch of this process, and whether its record is durable
-    sessions   rules/sessions    open sessions, slots and their reports, admissions under way
-    seed       rules/seeding     the model's layout, version 0 on its way, the mark "has begun"
-    clock      rules/clock       the tick, the learners' positions, the rate of the clock
-    rounds     rules/rounds      open rounds, starts of slices, moving means, finished slices
-    recovery   rules/recovery    what is lost and on its way back; None while nothing is lost
-    companion  rules/companions  what an export needs beside the values, on its way
-    ending     rules/ending      the last rounds, this shard's part of the export, the job's end
+    part         written by         what it holds
+    history      rules/shard        what the entries add up to (model/history); only `apply` writes
+    run          rules/runs         the search for the run: who holds which; calls of the registrar
+    term         rules/runs         the epoch of this process, and whether its record is durable
+    sessions     rules/sessions     open sessions, slots and their reports, admissions under way
+    seed         rules/seeding      the model's layout, version 0 on its way, the mark "has begun"
+    clock        rules/clock        the tick, the learners' positions, the rate of the clock
+    rounds       rules/rounds       open rounds, starts of slices, moving means, finished slices
+    data_states  rules/data_states  what scripts keep with the cursors of the history
+    recovery     rules/recovery     what is lost and on its way back; None while nothing is lost
+    companion    rules/companions   what an export needs beside the values, on its way
+    ending       rules/ending       the last rounds, this shard's part of the export, the job's end
 
 A `Session` is shared by four modules, field by field: its docstring names them. Every module may
 read everything. tests/unit/syncer/test_state.py reads the source of the rules and fails when a
@@ -22,7 +23,7 @@ lost with the process: the next one computes them again from the history (`new_s
 learners that join, and from the registrar's answers. So nothing in them may be needed for safety.
 
 `State.standing` answers, for one moment, the three questions that all rules of a round ask: who
-trains, how many make a quorum, how long the grace is. `rules/shard` computes it once per input,
+trains, how many make a quorum, how long the grace is. `rules/moves` computes it once per input,
 after the input's own change and before anything follows from it, and passes it down.
 """
 
@@ -165,7 +166,13 @@ class Rounds:
     finished: set[int] = field(default_factory=set)  # slices that had their last round
     late: int = 0  # offers that completed too late to count
     refused: dict[str, Refused] = field(default_factory=dict)  # by slot, until its next good offer
-    data_states: dict[str, bytes] = field(default_factory=dict)  # by slot: those of the history
+
+
+@dataclass(slots=True, kw_only=True)
+class DataStates:
+    """What learners' scripts keep with the cursors of the history (rule 28)."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)  # by slot
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,6 +221,7 @@ class State:
     seed: Seed
     clock: Clock
     rounds: Rounds
+    data_states: DataStates
     recovery: Recovery | None
     companion: Companion
     ending: Ending
@@ -357,6 +365,7 @@ def new_state(
         ),
         clock=Clock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),
         rounds=Rounds(starts=dict(history.due)),
+        data_states=DataStates(),
         recovery=None,
         companion=Companion(),
         ending=Ending(

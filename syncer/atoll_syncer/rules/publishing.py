@@ -1,4 +1,4 @@
-"""Which versions a session holds, what it lacks, and the tape's line of a commit (rules 13, 17).
+"""Which versions a session holds, and what it lacks (rules 13, 17).
 
 A version counts as held only by its whole name: run, number and digest. After a loss two values
 may have one number (rule 22), so a number alone proves nothing. What a learner says about
@@ -15,14 +15,10 @@ last merged offer, however many versions ago that was merged; from it the learne
 merged and what was late (rule 13).
 """
 
-import dataclasses
-from typing import Any
-
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model.effects import Effect, PublishHead
 from atoll_syncer.model.history import Head
-from atoll_syncer.model.log import Committed
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
 
@@ -115,32 +111,3 @@ def to_lacking(state: State, fragment: int) -> list[Effect]:
 def to_all(state: State, fragment: int) -> list[Effect]:
     """One slice's head to every session."""
     return [PublishHead(number, fragment) for number in state.sessions.welcomed]
-
-
-def commit_again(state: State, entry: Committed) -> dict[str, Any]:
-    """The tape's line of a commit whose process was killed before it wrote one, from its entry."""
-    return commit_record(
-        state,
-        entry,
-        from_log=True,
-        **({"recovered": True} if entry.recovered else {}),
-        participants=[dataclasses.asdict(each) for each in entry.participants],
-    )
-
-
-def commit_record(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
-    """The tape's line of a commit (rule 29): what a replay needs, and `fields`."""
-    return {
-        "event": "commit",
-        "shard": state.number,
-        "epoch": entry.epoch,
-        "tick": entry.tick,
-        "due": entry.due,
-        "slice": entry.slice,
-        "version": entry.number,
-        "base": entry.base,
-        "digest": entry.digest,
-        "reason": entry.reason,
-        **fields,
-        "last": entry.last,
-    }

@@ -58,7 +58,7 @@ from atoll_syncer.model.recovery import (
 )
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import ending, publishing, rounds, seeding
+from atoll_syncer.rules import ending, publishing, records, rounds, seeding
 from atoll_syncer.rules.clock import jump, reach
 
 REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
@@ -374,7 +374,7 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
     reach(state, entry.tick)
     rounds.recovered(state, entry)
     ends = seeding.end_others(state) if entry.tensors else []
-    record = publishing.commit_record(
+    record = records.line(
         state,
         entry,
         recovered=True,

@@ -44,8 +44,6 @@ grows until a slow link gets in).
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -60,21 +58,15 @@ from atoll_syncer.model.effects import (
     Send,
     Stage,
     Tape,
-    end_session,
 )
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.roster import Credit, Session
 from atoll_syncer.model.round import Round, decide
 from atoll_syncer.model.state import Refused, Standing, State
-from atoll_syncer.rules import offers, publishing
+from atoll_syncer.rules import data_states, offers, publishing, records
 from atoll_syncer.rules.clock import reach
 
-ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
-ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
 NOT_FINITE: Final = "values that would have made the version not finite"
-NO_ANSWER: Final = (
-    f"no offer came in {ANSWER_SECONDS_MAX:.0f} s after its Call, although the learner trains"
-)
 DAMAGED_OFFERS_MAX: Final = 3  # in a row of one slot, until a round does without it
 
 # ------------------------------------------------------------ 1: a round begins
@@ -153,32 +145,6 @@ def _call(
 def spend_credit(sender: Session, fragment: int) -> Credit | None:
     """A transfer of this slice has begun: the Call is answered."""
     return sender.credits.pop(fragment, None)
-
-
-def unanswered(state: State, now: float) -> list[Effect]:
-    """End the sessions that have answered a Call for too long with nothing at all (rule 10).
-
-    A learner answers at its next step boundary, and its transfers come one after the other. So a
-    Call is given up only when the learner has made more steps since, and nothing has come on its
-    bulk stream meanwhile. Without this a round of K = M would wait for ever. A round that closed
-    without the learner leaves its Call behind; that one need not be answered any more.
-    """
-    effects: list[Effect] = []
-    for number, session in sorted(state.sessions.open.items()):
-        if session.receiving is not None or not session.credits:
-            continue
-        position = state.sessions.slots[session.slot].report.t_m
-        for fragment, credit in sorted(session.credits.items()):
-            each = state.rounds.open.get(fragment)
-            if each is None or each.closed_at is not None or each.base != credit.base:
-                continue
-            silent_seconds = now - max(session.heard_at, credit.called_at)
-            if silent_seconds > ANSWER_SECONDS_MAX and position >= credit.t_m + ANSWER_STEPS:
-                reason = f"slice {fragment}: {NO_ANSWER}"
-                refused(state, session.slot, fragment, reason, final=True)
-                effects.append(end_session(number, pb.BAD_TRANSFER, reason))
-                break
-    return effects
 
 
 def refused(state: State, slot: str, fragment: int, reason: str, *, final: bool) -> None:
@@ -271,36 +237,6 @@ def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
             each.count_grace_again(offers.quorum(state, each, standing))
             effects.append(drop(each.slice, offer))
     return effects
-
-
-def cursor(state: State, slot: str) -> tuple[int, bytes | None]:
-    """Where the slot's data goes on, and the data state that belongs to this cursor (rule 28).
-
-    It is the largest cursor of any version, those included whose entry is not durable yet. A
-    successor may be welcomed meanwhile, and must not train on that data again.
-    """
-    known: list[tuple[int, bytes | None]] = [
-        (state.history.cursors.get(slot, 0), state.rounds.data_states.get(slot))
-    ]
-    for each in state.rounds.open.values():
-        if each.closed_at is not None and slot in each.complete:
-            known.append((each.complete[slot].cursor, each.data_states.get(slot)))
-    return max(known, key=lambda pair: (pair[0], pair[1] is not None))
-
-
-def _keep_data_states(state: State, entry: log.Committed, new: Mapping[str, bytes]) -> None:
-    """After an entry: the data states that belong to the cursors of the history, and no others."""
-    kept, named = state.rounds.data_states, state.history.data_states
-    for slot, data_state in new.items():
-        if slot in named and named[slot] == entry.data_states.get(slot):
-            kept[slot] = data_state
-    for slot in kept.keys() - named.keys():
-        del kept[slot]
-
-
-def data_states_read(state: State, data_states: Mapping[str, bytes]) -> None:
-    """What the store holds of the data states that the history names, by slot."""
-    state.rounds.data_states = dict(data_states)
 
 
 def drop(fragment: int, offer: Participant) -> Drop:
@@ -419,48 +355,14 @@ def merged(
 def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
     """The version is durable: every session gets it."""
     each = state.rounds.open.pop(entry.slice)
-    _keep_data_states(state, entry, each.data_states)
+    data_states.keep(state, entry, each.data_states)
     reach(state, entry.tick)
     note_start(state, entry.slice, entry.due)
     if entry.last and state.ending.began_at is not None:
         finish(state, entry.slice)
     took = state.rounds.timings.sync.add(now - (each.closed_at or now))
     state.rounds.timings = dataclasses.replace(state.rounds.timings, sync=took)
-    return [*publishing.to_all(state, entry.slice), Tape(_record(state, entry, each, now))]
-
-
-def _record(state: State, entry: log.Committed, each: Round, now: float) -> dict[str, object]:
-    """The tape's line: how long the round waited, who took part, and who did not and why."""
-    quorum_at = each.quorum_at or each.closed_at or now
-    closed_at = each.closed_at or now
-    present = {part.slot for part in entry.participants}
-    names = Participant.__slots__
-    return publishing.commit_record(
-        state,
-        entry,
-        quorum_wait_seconds=quorum_at - each.opened_at,
-        grace_seconds=closed_at - quorum_at,
-        commit_seconds=now - closed_at,
-        participants=[{name: getattr(p, name) for name in names} for p in entry.participants],
-        left_out=[
-            {"slot": name, "reason": offers.why_left_out(state, name, each, now)}
-            for name in sorted(state.sessions.slots)
-            if name not in present
-        ],
-        losses=[
-            {"slot": part.slot, "incarnation": part.incarnation, "loss": loss}
-            for part in entry.participants
-            if (loss := _loss(state, part.slot)) is not None
-        ],
-    )
-
-
-def _loss(state: State, slot: str) -> float | None:
-    """The training loss that a learner reported last, for people; None: it has told none."""
-    known = state.sessions.slots.get(slot)
-    if known is None or not known.report.t_m or not math.isfinite(known.report.loss):
-        return None
-    return known.report.loss
+    return [*publishing.to_all(state, entry.slice), Tape(records.commit(state, entry, each, now))]
 
 
 # ------------------------------------------------------------ what other rules change
@@ -492,6 +394,6 @@ def abandon(state: State, fragment: int) -> list[Effect]:
 
 def recovered(state: State, entry: log.Committed) -> None:
     """A lost version is back: the slice's next round comes when it is due."""
-    _keep_data_states(state, entry, {})
+    data_states.keep(state, entry, {})
     state.rounds.finished.discard(entry.slice)
     note_start(state, entry.slice, entry.due)

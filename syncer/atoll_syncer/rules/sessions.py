@@ -44,6 +44,7 @@ from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import (
     clock,
     companions,
+    data_states,
     ending,
     publishing,
     recovery,
@@ -138,7 +139,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     lost = recovery.versions_claimed(state, joined, now)
     if joined.slot and (history.heads or state.recovery is not None):
         clock.jump(state, joined.join.tick_seen)
-    cursor, data_state = rounds.cursor(state, joined.slot)
+    cursor, data_state = data_states.cursor(state, joined.slot)
     message = pb.Welcome(
         run=history.run,
         incarnation=incarnation,

@@ -45,10 +45,8 @@ The states that Status shows follow from the parts of the State, in this order:
     Seeding      no version 0 yet
     Serving      rounds open and close
 
-Every input changes the part of the State that it is about, and most end with `_move`, which does
-all that may have become possible: take back what is lost, move the clock, begin last rounds,
-begin rounds that are due, close rounds whose time has come, log the end. `_move` computes the
-`Standing` (who trains, quorum, grace) once and passes it down.
+Every input changes the part of the State that it is about, and most end with `moves.move`, which
+does all that may have become possible.
 """
 
 from collections.abc import Mapping
@@ -61,15 +59,18 @@ from atoll_protos.layout import Layout
 from atoll_protos.length import Length, heard
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Effect, EndSession, Exit, end_session
+from atoll_syncer.model.effects import Effect, Exit, end_session
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
-    clock,
+    answers,
     companions,
+    data_states,
     ending,
+    moves,
     publishing,
+    records,
     recovery,
     rounds,
     runs,
@@ -177,7 +178,7 @@ class Shard:
 
     def commit_again(self, entry: log.Committed) -> dict[str, Any]:
         """The tape's line of a commit that an earlier process has not written."""
-        return publishing.commit_again(self.state, entry)
+        return records.commit_again(self.state, entry)
 
     # ------------------------------------------------------------ inputs: life
 
@@ -227,21 +228,15 @@ class Shard:
 
     def deadline(self) -> float:
         """When `tick_time` is due at the latest."""
-        ends = [self._periodic_at + PERIODIC_SECONDS]
-        for each in self.state.rounds.open.values():
-            if each.closed_at is None and self.state.serving:
-                if each.deadline is not None:
-                    ends.append(each.deadline)
-                elif each.quorum_at is not None and not self.sync.lockstep:
-                    ends.append(each.quorum_at + each.grace_seconds)
+        ends = [self._periodic_at + PERIODIC_SECONDS, *moves.deadlines(self.state)]
         return max(min(ends), self._periodic_at + 0.001)
 
     def tick_time(self, now: float) -> list[Effect]:
         """Time has passed."""
         self._periodic_at = now
-        unanswered = self._without_ended(rounds.unanswered(self.state, now))
+        unanswered = self._without_ended(answers.unanswered(self.state, now))
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
-        return [*unanswered, *begins, *self._move(now), *self._export_moves(now)]
+        return [*unanswered, *begins, *self._move(now), *moves.export(self.state, now)]
 
     def length_heard(self, length: Length, now: float) -> list[Effect]:
         """The operator's file says how long the job is; it is read again and again."""
@@ -325,9 +320,9 @@ class Shard:
         """The slices whose heads the store does not give back; before the first session."""
         return recovery.restored(self.state, fragments, now)
 
-    def data_states_read(self, data_states: Mapping[str, bytes]) -> list[Effect]:
+    def data_states_read(self, found: Mapping[str, bytes]) -> list[Effect]:
         """By slot: what the store holds of those in the history; before the first session."""
-        rounds.data_states_read(self.state, data_states)
+        data_states.read(self.state, found)
         return []
 
     def does_not_fit(self, digest: str, reason: str) -> list[Effect]:
@@ -383,35 +378,10 @@ class Shard:
         """A call of another shard or of the operator; Reply follows once it is durable."""
         return self._without_ended(runs.requested(self.state, token, request))
 
-    # ------------------------------------------------------------ what follows from effects
+    # ------------------------------------------------------------ what follows from an input
 
     def _without_ended(self, effects: list[Effect]) -> list[Effect]:
-        """A session that these effects end counts no more from now on (rule 5).
-
-        Its streams may stay open for seconds, and what it has sent may still be on its way or under
-        examination. None of that counts; its Calls die, and are made again to its successor.
-        """
-        for each in [each for each in effects if isinstance(each, EndSession)]:
-            effects = [*effects, *sessions.ended(self.state, each)]
-        return effects
-
-    def _export_moves(self, now: float) -> list[Effect]:
-        """A companion that nobody sends any more is asked for elsewhere, or given up."""
-        companions.time_passed(self.state, now)
-        return [*companions.ask(self.state), *ending.index_when_whole(self.state)]
+        return moves.without_ended(self.state, effects)
 
     def _move(self, now: float) -> list[Effect]:
-        """What is lost, the clock, the end, rounds that are due, rounds that may close."""
-        state = self.state
-        back = recovery.move(state, now)
-        if not state.serving or state.history.ended:
-            return back
-        standing = state.standing(now)
-        return [
-            *back,
-            *clock.move(state, standing, now),
-            *ending.last_rounds(state, standing, now),
-            *rounds.start_due(state, standing, now),
-            *rounds.look_at_all(state, standing, now),
-            *ending.end_when_finished(state),
-        ]
+        return moves.move(self.state, now)

@@ -232,7 +232,7 @@ def test_what_is_merged_without_an_offer_does_not_keep_its_data_state() -> None:
     left_out = frozenset({"a-0"})
     one.feed(one.shard.merged(1, digest(1, 1), "object", one.now, left_out, "states"))
     assert head_of(one.entries, 1).data_states == {"a-1": "states"}
-    assert one.state.rounds.data_states == {"a-1": b"a-1"}
+    assert one.state.data_states.kept == {"a-1": b"a-1"}
 
 
 def test_a_session_carries_a_data_state_once_for_several_slices() -> None:

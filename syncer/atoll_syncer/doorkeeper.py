@@ -1,0 +1,65 @@
+"""Who calls: looks at the certificate of each call's peer before the rules see anything of it.
+
+The identity stands in the only URI of the certificate, and `admission` has the rules. A refusal is
+a line in the log and counts in a metric. In plain text there is nobody to look at, and all is let
+through.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from atoll_protos.identity import Identity
+from atoll_syncer import admission
+from atoll_syncer.admission import Refusal
+from atoll_syncer.driver import Driver
+
+PEER_URI = "peer_spiffe_id"  # gRPC's name of the only URI of a peer's certificate
+
+log = structlog.get_logger()
+
+
+def anybody(peer: Identity) -> Refusal | None:
+    """The rule of a call that every process of the job may make."""
+    del peer
+    return None
+
+
+class Doorkeeper:
+    """Looks at who calls, in a server with mutual TLS; lets everybody in without an identity."""
+
+    def __init__(self, identity: Identity | None, driver: Driver) -> None:
+        self.identity, self.driver = identity, driver
+
+    def look(
+        self, context: Any, asked: str, rule: Callable[[Identity], Refusal | None]
+    ) -> Identity | Refusal | None:
+        """Who it is, if it is one of the job's and `rule` allows it; None in plain text."""
+        if self.identity is None:
+            return None
+        uris = [each.decode() for each in context.auth_context().get(PEER_URI, ())]
+        peer = admission.identify(self.identity.owner, uris, asked)
+        found = peer if isinstance(peer, Refusal) else rule(peer)
+        if found is None:
+            return peer
+        log.warning("peer refused", peer=context.peer(), reason=str(found))
+        self.driver.machine.metrics.refused_peers.labels(found.reason).inc()
+        return found
+
+    def speaks(self, peer: Identity) -> Refusal | None:
+        """The rule of saying what becomes of the job: only the operator of the shard's region."""
+        assert self.identity is not None, "plain text has no peers"
+        return admission.of_intent(peer, self.identity.region)
+
+    async def admit(
+        self, context: Any, asked: str, rule: Callable[[Identity], Refusal | None]
+    ) -> Identity | None:
+        """Who calls; ends the call of whoever may not."""
+        found = self.look(context, asked, rule)
+        if isinstance(found, Refusal):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(found))
+            raise AssertionError("abort does not return")
+        return found

@@ -1,0 +1,40 @@
+"""Calls that are not answered: a learner that says nothing must not hold a round for ever."""
+
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_syncer.model.effects import Effect, end_session
+from atoll_syncer.model.state import State
+from atoll_syncer.rules import rounds
+
+ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
+ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
+NO_ANSWER: Final = (
+    f"no offer came in {ANSWER_SECONDS_MAX:.0f} s after its Call, although the learner trains"
+)
+
+
+def unanswered(state: State, now: float) -> list[Effect]:
+    """End the sessions that have answered a Call for too long with nothing at all (rule 10).
+
+    A learner answers at its next step boundary, and its transfers come one after the other. So a
+    Call is given up only when the learner has made more steps since, and nothing has come on its
+    bulk stream meanwhile. Without this a round of K = M would wait for ever. A round that closed
+    without the learner leaves its Call behind; that one need not be answered any more.
+    """
+    effects: list[Effect] = []
+    for number, session in sorted(state.sessions.open.items()):
+        if session.receiving is not None or not session.credits:
+            continue
+        position = state.sessions.slots[session.slot].report.t_m
+        for fragment, credit in sorted(session.credits.items()):
+            each = state.rounds.open.get(fragment)
+            if each is None or each.closed_at is not None or each.base != credit.base:
+                continue
+            silent_seconds = now - max(session.heard_at, credit.called_at)
+            if silent_seconds > ANSWER_SECONDS_MAX and position >= credit.t_m + ANSWER_STEPS:
+                reason = f"slice {fragment}: {NO_ANSWER}"
+                rounds.refused(state, session.slot, fragment, reason, final=True)
+                effects.append(end_session(number, pb.BAD_TRANSFER, reason))
+                break
+    return effects
