@@ -64,6 +64,11 @@ def test_an_unknown_node_is_told_with_those_there_are() -> None:
         plan(["us-east=1"], 1, "fast").node("us-west-1")
 
 
+def test_an_unknown_cluster_is_told_with_those_there_are() -> None:
+    with pytest.raises(LabError, match="c1, c2"):
+        plan(["us-east=1"], 2, "fast").cluster("c3")
+
+
 def test_a_machine_without_the_programs_is_told_what_to_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -112,7 +112,15 @@ def load(
 ) -> None:
     """Import images into all nodes, for pods that start from now on."""
     with _alone_and_timed("load"):
-        lifecycle.load(lifecycle.current(), archive or images.role_archive(tag))
+        lifecycle.load(archive or images.role_archive(tag), lifecycle.current().nodes())
+
+
+@app.command()
+def rebuild(name: Annotated[str, typer.Argument(metavar="CLUSTER", help="c1, c2, ...")]) -> None:
+    """End one cluster with all that it holds, and start another one from nothing in its place."""
+    with _alone_and_timed("rebuild"):
+        lab = lifecycle.current()
+        lifecycle.rebuild(lab, lab.cluster(name))
 
 
 @app.command()

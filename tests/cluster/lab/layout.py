@@ -145,6 +145,14 @@ class Lab:
         known = ", ".join(node.name for node in self.nodes())
         raise LabError(f"no node {name!r}: there are {known}")
 
+    def cluster(self, name: str) -> Cluster:
+        """Return the cluster of that name, or raise LabError naming those there are."""
+        for cluster in self.clusters:
+            if name == cluster.name:
+                return cluster
+        known = ", ".join(cluster.name for cluster in self.clusters)
+        raise LabError(f"no cluster {name!r}: there are {known}")
+
     def cluster_of(self, node: Node) -> Cluster:
         return self.clusters[node.cluster - 1]
 

@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cluster.lab.layout import (
     Cluster,
     Lab,
     LabError,
+    Node,
     cache_folder,
     from_json,
     run_folder,
@@ -100,13 +101,26 @@ def _bring_up(lab: Lab) -> None:
         for cluster in pool.map(lambda c: _boot(lab, c, programs, containerd), lab.clusters):
             wait_until_usable(cluster)
     if archive is not None:
-        load(lab, archive)
+        load(archive, lab.nodes())
 
 
-def load(lab: Lab, archive: Path) -> None:
-    """Import an archive into every node."""
+def load(archive: Path, nodes: Iterable[Node]) -> None:
+    """Import an archive into nodes."""
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda node: images.load(node, archive), lab.nodes()))
+        list(pool.map(lambda node: images.load(node, archive), nodes))
+
+
+def rebuild(lab: Lab, cluster: Cluster) -> None:
+    """End a cluster with its nodes and all that it holds; another one begins in its place."""
+    nodes = {node.short for node in cluster.nodes}
+    kill_all(lambda process: process.cluster == cluster.name or process.node in nodes)
+    for node in cluster.nodes:
+        cgroups.remove(node.cgroup)
+    shutil.rmtree(cluster.folder)
+    network.wire(cluster)
+    programs, containerd = prepare(lab.images)
+    wait_until_usable(_boot(lab, cluster, programs, containerd))
+    load(images.role_archive(), cluster.nodes)
 
 
 def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path) -> Cluster:

@@ -1,8 +1,10 @@
 """Bridge, cables and routes of a lab. Nothing that a lab sends may ever leave this machine."""
 
+import contextlib
 import ipaddress
 import json
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cluster.lab.layout import BRIDGE, PLANE_NET, PREFIX, Cluster, Lab, LabError, Node
@@ -20,17 +22,25 @@ def lay(lab: Lab) -> None:
     lines = [f"link add {BRIDGE} type bridge"]
     lines += [f"address add {cluster.address}/16 dev {BRIDGE}" for cluster in lab.clusters]
     lines += [f"link set {BRIDGE} up"]
-    for node in lab.nodes():
-        lines += [
+    run("ip", "-batch", "-", stdin="\n".join(lines))
+    for cluster in lab.clusters:
+        wire(cluster)
+
+
+def wire(cluster: Cluster) -> None:
+    """Give the nodes of a cluster their cables, new ones where they have some."""
+    for node in cluster.nodes:
+        if (NETNS / node.link).exists():
+            run("ip", "link", "delete", node.link)
+            run("ip", "netns", "delete", node.link)
+        lines = [
             f"netns add {node.link}",
             f"link add {node.link} type veth peer name eth0 netns {node.link}",
             f"link set {node.link} master {BRIDGE} up",
-            f"route add {node.pod_net} via {node.address}",
+            f"route replace {node.pod_net} via {node.address}",
         ]
-    run("ip", "-batch", "-", stdin="\n".join(lines))
-    for cluster in lab.clusters:
-        for node in cluster.nodes:
-            _wire_node(cluster, node)
+        run("ip", "-batch", "-", stdin="\n".join(lines))
+        _wire_node(cluster, node)
 
 
 def _wire_node(cluster: Cluster, node: Node) -> None:
@@ -67,6 +77,44 @@ def heal(node: Node) -> None:
 def is_cut(node: Node) -> bool:
     """Tell whether the node's cable is unplugged."""
     return "UP" not in json.loads(run("ip", "-j", "link", "show", "dev", node.link))[0]["flags"]
+
+
+@contextlib.contextmanager
+def cut_off(nodes: Iterable[Node], addresses: Iterable[str]) -> Iterator[None]:
+    """Lose every packet of nodes, and of pods on them, to addresses; both ends stay as they are."""
+    rules = [
+        (node, chain, address)
+        for node in nodes
+        for address in addresses
+        for chain in ("OUTPUT", "FORWARD")
+    ]
+    done = []
+    try:
+        for node, chain, address in rules:
+            _iptables(node, "-I", chain, "-d", address, "-j", "DROP")
+            done.append((node, chain, address))
+        yield
+    finally:
+        for node, chain, address in done:
+            _iptables(node, "-D", chain, "-d", address, "-j", "DROP")
+
+
+def count(node: Node, pod: str, peer: str) -> None:
+    """Begin to count the bytes of TCP packets between a pod of a node and a peer."""
+    for ends in (("-s", pod, "-d", peer), ("-s", peer, "-d", pod)):
+        _iptables(node, "-I", "FORWARD", "-p", "tcp", *ends)
+
+
+def counted_bytes(node: Node, pod: str, peer: str) -> tuple[int, int]:
+    """What has gone from the pod to the peer since `count`, and back, with all heads."""
+    listed = [line.split() for line in _iptables(node, "-nvxL", "FORWARD").splitlines()]
+    ways = ((pod, peer), (peer, pod))
+    up, down = (sum(int(each[1]) for each in listed if tuple(each[-2:]) == way) for way in ways)
+    return up, down
+
+
+def _iptables(node: Node, *words: str) -> str:
+    return run("nsenter", f"--net={NETNS / node.link}", "iptables", "-w", *words)
 
 
 def tear_down() -> None:

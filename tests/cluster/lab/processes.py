@@ -124,10 +124,12 @@ def kill(pid: int) -> None:
         return
 
 
-def kill_all(seconds_max: float = 20) -> None:
-    """End every process of the lab."""
+def kill_all(
+    which: Callable[[Process], bool] = lambda process: True, seconds_max: float = 20
+) -> None:
+    """End every process of the lab, or those of it that are told."""
     deadline = time.monotonic() + seconds_max
-    while left := of_lab():
+    while left := [process for process in of_lab() if which(process)]:
         if time.monotonic() > deadline:
             raise LabError(f"these do not end: {', '.join(f'{p.name} {p.pid}' for p in left)}")
         for process in left:

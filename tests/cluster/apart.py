@@ -1,0 +1,161 @@
+"""One job over several clusters, as the people do it who have the kubeconfig of each."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.kubectl import Object, until
+from cluster.training import Job, manifest, pace
+
+SAID_SECONDS_MAX = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """The job where its syncer runs, and by region in every other cluster."""
+
+    home: Job
+    others: Mapping[str, Job]
+
+    @property
+    def all(self) -> list[Job]:
+        return [self.home, *self.others.values()]
+
+    @property
+    def slots(self) -> set[str]:
+        """One learner in each region."""
+        return {f"{region}-0" for region in self.regions}
+
+    @property
+    def regions(self) -> dict[str, int]:
+        return dict.fromkeys(["us-east", *self.others], 1)
+
+    def apply(self, job: Object) -> None:
+        for each in self.all:
+            each.kube.apply(each.namespace, job)
+
+    def manifest(self, **spec: Any) -> dict[str, Any]:
+        """Of a job with no endpoints yet; the syncer runs in us-east."""
+        whole = {"learner": pace(300), **spec}
+        job = dict(manifest(self.home.name, self.regions, **whole))
+        job["spec"]["syncer"] = {
+            "region": "us-east",
+            "expose": {"type": "NodePort"},
+            "storage": {"type": "PersistentVolumeClaim", "size": "1Gi"},
+        }
+        return job
+
+    def shown_endpoints(self) -> list[str]:
+        """The shards' addresses that the home shows, once it shows them."""
+
+        def printed() -> str:
+            path = "jsonpath={.status.syncer.endpoints}"
+            return self.home.kubectl("get", "dtj", self.home.name, "-o", path)
+
+        until("the shards have addresses", lambda: "null" not in (printed() or "null"), 60)
+        shown: list[str] = json.loads(printed())
+        return shown
+
+    def copied_endpoints(self, job: Object) -> dict[str, Any]:
+        """The manifest with the addresses that the home shows."""
+        return with_endpoints(job, self.shown_endpoints())
+
+    def begins(self, **spec: Any) -> dict[str, Any]:
+        """Apply the job as a person does, first where the syncer runs; returns its manifest."""
+        job = self.manifest(**spec)
+        self.home.kube.apply(self.home.namespace, job)
+        whole = self.copied_endpoints(job)
+        self.apply(whole)
+        for region in self.others:
+            self.carries_credentials(region)
+        return whole
+
+    def carries_credentials(self, region: str) -> None:
+        """Once the cluster of a region asks for them, as it says."""
+        self.says(self.others[region], "Accepted", "CredentialsMissing")
+        self.bring(self.printed_credentials(region), region)
+
+    def printed_credentials(self, region: str) -> dict[str, Any]:
+        """What the command prints that the condition of a region's cluster names."""
+        message = self.accepted(region)
+        found = re.search(r"run atoll (credentials .*?) > ", message)
+        assert found, message
+        done = subprocess.run(
+            [Path(sys.executable).with_name("atoll"), *shlex.split(found[1])],
+            env={**os.environ, "KUBECONFIG": self.home.kube.kubeconfig},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        printed: dict[str, Any] = yaml.safe_load(done.stdout)
+        return printed
+
+    def accepted(self, region: str) -> str:
+        """What the cluster of a region says of the manifest."""
+        return self.others[region].condition("Accepted").get("message", "")
+
+    def bring(self, secret: dict[str, Any], region: str) -> None:
+        """Apply a Secret in the cluster of a region, under that region's name."""
+        other = self.others[region]
+        metadata = secret["metadata"] | {"name": f"{other.name}-credentials-{region}"}
+        other.kube.apply(other.namespace, secret | {"metadata": metadata})
+
+    def says(self, job: Job, kind: str, reason: str, seconds: float = SAID_SECONDS_MAX) -> None:
+        until(f"{kind} says {reason}", lambda: job.condition(kind)["reason"] == reason, seconds)
+
+    def trains_without(self, *regions: str) -> None:
+        """Wait until these regions' learners, and no others, are away."""
+        left = self.slots - {f"{region}-0" for region in regions}
+        until(f"{left} train", lambda: set(self.home.training()) == left, 90)
+
+    def merges(self, region: str) -> int:
+        """How many commits hold work of a region."""
+        commits = [each for each in self.home.tape() if each.get("event") == "commit"]
+        parts = [[part["slot"] for part in each["participants"]] for each in commits]
+        return sum(f"{region}-0" in each for each in parts)
+
+    def all_merge_again(self, seconds: float = 90.0) -> None:
+        """Wait until work of every region is merged that was not before."""
+        before = {region: self.merges(region) for region in self.regions}
+        for region, count in before.items():
+            more = lambda region=region, count=count: self.merges(region) > count  # noqa: E731
+            until(f"work of {region} is merged", more, seconds)
+
+    def nothing_counts_twice(self) -> None:
+        """From the tape: no offer is merged twice, and no more tokens than were trained."""
+        reply = self.home.status()
+        assert reply is not None
+        trained = {each.slot: each.tokens for each in reply.slots}
+        names: set[tuple[Any, ...]] = set()
+        merged: dict[tuple[int, str], int] = defaultdict(int)
+        for line in [each for each in self.home.tape() if each.get("event") == "commit"]:
+            slots = [part["slot"] for part in line["participants"]]
+            assert len(slots) == len(set(slots)), line
+            for part in line["participants"]:
+                fields = ("slot", "incarnation", "base", "capture")
+                name = (line["slice"], *(part[each] for each in fields))
+                assert name not in names, f"{name} is merged twice"
+                names.add(name)
+                merged[line["slice"], part["slot"]] += part["tokens"]
+        assert {slot for _, slot in merged} == self.slots
+        assert all(tokens <= trained[slot] for (_, slot), tokens in merged.items()), (
+            merged,
+            trained,
+        )
+
+
+def with_endpoints(job: Object, endpoints: list[str]) -> dict[str, Any]:
+    """The manifest with these addresses of the shards."""
+    syncer = job["spec"]["syncer"] | {"endpoints": endpoints}
+    return {**job, "spec": {**job["spec"], "syncer": syncer}}
