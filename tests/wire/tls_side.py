@@ -1,21 +1,27 @@
 """A shard that serves mutual TLS, and what its peers hold: good credentials and bad ones."""
 
+import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.certificates import Authorities, issue, make_authorities
-from atoll_protos.channels import TARGET_NAME, control_options
-from atoll_protos.credentials import Credentials
+from atoll_protos.channels import TARGET_NAME, Folder, control_options
+from atoll_protos.credentials import ANY, Credentials
 from atoll_protos.identity import Identity, Owner, Role
+from atoll_protos.names import PROTOCOL
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
-from wire.raw_peer import ShardUnderTest, shard
+from atoll_worker.settings import needed_of
+from atoll_worker.transport.client import Dialler, ShardClient
+from wire.raw_peer import RUN_FILE, SECONDS_MAX, ShardUnderTest, shard
 
 DAY = 86_400.0
 OWNER = Owner(namespace="team", job="wire", uid="run-2")
@@ -49,6 +55,9 @@ class Issuer:
         """Of a job that shares this authority with `owner`'s; issued `begun` seconds ago."""
         identity = who(role, region, owner or self.owner)
         return issue(self.authorities, identity, time.time() - begun, life)
+
+
+ISSUER = Issuer()  # of the shard that tests share: `served` in conftest.py
 
 
 def put(folder: Path, credentials: Credentials) -> Path:
@@ -101,3 +110,60 @@ def status(endpoint: str, credentials: Credentials) -> pb.StatusReply:
     ) as channel:
         reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
         return reply
+
+
+def nothing_was_merged(served: ShardUnderTest) -> bool:
+    """Nor has a byte arrived; asked of a shard whose authority is ISSUER."""
+    seen = status(served.endpoint, ISSUER.leaf(Role.OPERATOR))
+    return seen.bytes_received == 0 and seen.commits == 0
+
+
+def measured(began: float, line: str) -> None:
+    """Print the seconds from a dial (monotonic) to the line that refuses it."""
+    sys.stderr.write(f"\n{time.monotonic() - began:.2f} s from the dial to: {line}\n")
+
+
+class Heard:
+    """What one dial of a learner comes to."""
+
+    def __init__(self) -> None:
+        self.ends: list[pb.End] = []
+        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.client: Any = None
+
+    def connected(self, shard: int) -> None:
+        join = pb.Join(protocol=PROTOCOL, run_hash=RUN_FILE.hash, slot="here-2", instance="i")
+        self.client.send(pb.ToShard(join=join))
+
+    def message(self, shard: int, message: pb.ToLearner) -> None:
+        if message.HasField("end"):
+            self.ends.append(message.end)
+
+    def publish_started(self, shard: int, head: pb.Transfer) -> int | None:
+        del shard, head
+        return None
+
+    async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None: ...
+
+    def disconnected(self, shard: int, reason: str) -> None:
+        if not self.reason.done():
+            self.reason.set_result(reason)
+
+
+def dialled(
+    endpoint: str, folder: Path | None, slot: str | None = "here-2"
+) -> tuple[str, list[pb.End]]:
+    """One dial with these credentials: why it ended, and the Ends that the learner heard."""
+
+    async def scenario() -> tuple[str, list[pb.End]]:
+        heard = Heard()
+        needed = needed_of(slot) if slot is not None else ANY
+        dialler = Dialler(Folder(path=str(folder or ""), needed=needed))
+        heard.client = ShardClient(0, endpoint, heard, dialler.open, dialler.ready)
+        began = time.monotonic()
+        heard.client.dial()
+        reason = await asyncio.wait_for(heard.reason, SECONDS_MAX)
+        measured(began, reason)
+        return reason, heard.ends
+
+    return asyncio.run(scenario())

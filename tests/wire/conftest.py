@@ -1,0 +1,15 @@
+"""A shard with mutual TLS that the tests of one module share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from wire.raw_peer import ShardUnderTest
+from wire.tls_side import ISSUER, tls_shard
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardUnderTest]:
+    """A shard of the job with mutual TLS; tests change nothing there that another one reads."""
+    with tls_shard(tmp_path_factory.mktemp("shard"), ISSUER) as process:
+        yield process

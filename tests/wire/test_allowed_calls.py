@@ -1,0 +1,211 @@
+"""Mutual TLS between real processes: which role of which region may make which call."""
+
+import asyncio
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube.edges.syncers import Syncers
+from atoll_protos import channels
+from atoll_protos.channels import Folder
+from atoll_protos.credentials import Credentials
+from atoll_protos.identity import Role
+from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
+from atoll_syncer.exporting import ExportError, Reach, take
+from wire.raw_peer import RUN_FILE, SECONDS_MAX, Peer, ShardUnderTest, peer, until
+from wire.tls_side import (
+    ISSUER,
+    Issuer,
+    bad_credentials,
+    put,
+    status,
+    tls_shard,
+)
+
+PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+def call(endpoint: str, credentials: Credentials, ask: Any) -> grpc.StatusCode:
+    """How a unary call ends; OK also where the rules refuse what it asks."""
+
+    async def scenario() -> grpc.StatusCode:
+        options = channels.control_options()
+        async with channels.open_channel(endpoint, options, credentials) as channel:
+            try:
+                await ask(channel)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+
+    return asyncio.run(scenario())
+
+
+CALLS = {
+    "Status": lambda channel: SyncerStub(channel).Status(pb.StatusRequest(), timeout=10),
+    "Status with an intent": lambda channel: SyncerStub(channel).Status(
+        pb.StatusRequest(intent=pb.INTENT_SUSPEND), timeout=10
+    ),
+    "Hello": lambda channel: RegistrarStub(channel).Hello(pb.HelloRequest(), timeout=10),
+    "MarkBegun": lambda channel: RegistrarStub(channel).MarkBegun(
+        pb.MarkBegunRequest(shard=9), timeout=10
+    ),
+    "ReportFinal": lambda channel: RegistrarStub(channel).ReportFinal(
+        pb.ReportFinalRequest(shard=9), timeout=10
+    ),
+    "SetOwner": lambda channel: RegistrarStub(channel).SetOwner(
+        pb.SetOwnerRequest(slot="here-1", uid="", word=7), timeout=10
+    ),
+}
+ALLOWED = {
+    "Status": {(role, region) for role in Role for region in ("here", "elsewhere")},
+    "Hello": {(Role.SHARD, "here"), (Role.SHARD, "elsewhere")},
+    "MarkBegun": {(Role.SHARD, "here"), (Role.SHARD, "elsewhere")},
+    "ReportFinal": {(Role.SHARD, "here"), (Role.SHARD, "elsewhere")},
+    "Status with an intent": {(Role.OPERATOR, "here")},
+    "SetOwner": {(Role.OPERATOR, "here")},
+}
+
+
+@pytest.mark.parametrize("name", ["Status", "Status with an intent", "SetOwner", "Hello"])
+def test_a_call_is_for_the_roles_and_regions_that_may_make_it(
+    name: str, served: ShardUnderTest
+) -> None:
+    for role in Role:
+        for region in ("here", "elsewhere"):
+            code = call(served.endpoint, ISSUER.leaf(role, region), CALLS[name])
+            assert (code is PERMISSION_DENIED) == ((role, region) not in ALLOWED[name])
+
+
+@pytest.mark.parametrize("name", ["MarkBegun", "ReportFinal"])
+def test_the_calls_of_shards_are_for_nobody_else(name: str, served: ShardUnderTest) -> None:
+    for role in {*Role} - {Role.SHARD}:
+        assert call(served.endpoint, ISSUER.leaf(role), CALLS[name]) is PERMISSION_DENIED
+
+
+@pytest.mark.parametrize("wrong", ["other job, one authority", "former run, one authority"])
+def test_no_call_is_for_another_job_or_run_that_shares_the_authority(
+    wrong: str, served: ShardUnderTest
+) -> None:
+    """An issuer of the cluster's own signs for all jobs."""
+    name = bad_credentials(ISSUER)[wrong].identity
+    for role in (Role.SHARD, Role.OPERATOR):
+        leaf = ISSUER.leaf(role, owner=name.owner)
+        ours = Credentials(leaf.certificate, leaf.key, leaf.authority)
+        for ask in CALLS.values():
+            assert call_as(served.endpoint, ours, ask) is PERMISSION_DENIED
+
+
+def call_as(endpoint: str, credentials: Credentials, ask: Any) -> grpc.StatusCode:
+    """As `call`, of a client that dials this job's name with another job's certificate."""
+
+    async def scenario() -> grpc.StatusCode:
+        secret = grpc.ssl_channel_credentials(
+            credentials.authority, credentials.key, credentials.certificate
+        )
+        name = (channels.TARGET_NAME, ISSUER.owner.server_name)
+        options = [*channels.control_options(), name]
+        async with grpc.aio.secure_channel(endpoint, secret, options=options) as channel:
+            try:
+                await ask(channel)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+
+    return asyncio.run(scenario())
+
+
+def test_observers_are_taken_by_their_role(served: ShardUnderTest) -> None:
+    async def answer(role: Role) -> pb.ToLearner:
+        async with peer(served.endpoint, "", credentials=ISSUER.leaf(role)) as one:
+            return await one.join(observer=True, slot="")
+
+    for role in Role:
+        refused = asyncio.run(answer(role)).end.code == pb.NOT_ALLOWED
+        assert refused == (role is Role.LEARNER)
+
+
+def test_a_bulk_stream_comes_from_who_has_opened_the_session(served: ShardUnderTest) -> None:
+    """Its number and secret are not enough."""
+
+    async def scenario() -> None:
+        learner, other = ISSUER.leaf(), ISSUER.leaf(region="elsewhere")
+        async with peer(served.endpoint, "here-0", credentials=learner) as one:
+            assert (await one.join()).HasField("welcome")
+            stolen = Peer(stub=one.stub, endpoint=one.endpoint, slot=one.slot, credentials=other)
+            stolen.welcome = one.welcome
+            stolen._open_bulk()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asyncio.wait_for(stolen.bulk.read(), SECONDS_MAX)
+            assert refused.value.code() is PERMISSION_DENIED
+            await stolen.bulk_channel.close()
+
+    asyncio.run(scenario())
+
+
+def test_probes_find_health_alone_on_a_port_of_plain_text(served: ShardUnderTest) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{served.health_port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        reply = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        calls: Any = (
+            (SyncerStub(channel).Status, pb.StatusRequest()),
+            (RegistrarStub(channel).SetOwner, pb.SetOwnerRequest()),
+        )
+        for ask, request in calls:
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(request, timeout=10)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_an_export_is_taken_with_credentials_that_may_see_all_values(tmp_path: Path) -> None:
+    issuer = Issuer()
+
+    async def scenario(endpoint: str) -> None:
+        async with peer(endpoint, "here-0", credentials=issuer.leaf()) as learner:
+            await learner.ready_to_seed()
+            for fragment in (0, 1):
+                await learner.send(learner.frames(fragment))
+            await until(lambda: status(endpoint, issuer.leaf()).state == pb.SHARD_SERVING)
+            for role, fails in (
+                (Role.LEARNER, "observing needs the certificate of role evaluator or observer"),
+                (Role.OBSERVER, ""),
+                (Role.SHARD, ""),
+            ):
+                folder = put(tmp_path / role, issuer.leaf(role))
+                reach = Reach((endpoint,), Folder(path=str(folder)))
+                with pytest.raises(ExportError, match=fails) if fails else nullcontext():
+                    assert await take(RUN_FILE, reach, tmp_path / f"model-{role}") >= 0
+
+    with tls_shard(tmp_path, issuer) as served:
+        asyncio.run(scenario(served.endpoint))
+    assert (tmp_path / "model-shard" / "model.safetensors").exists()
+
+
+def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnderTest) -> None:
+    async def scenario() -> None:
+        ours, other = ISSUER.leaf(Role.OPERATOR), ISSUER.leaf(Role.OPERATOR, "elsewhere")
+        foreign = Issuer().leaf(Role.OPERATOR)
+        syncers, address = Syncers(), served.endpoint
+        try:
+            for credentials in (ours, other, ISSUER.leaf(Role.OPERATOR)):
+                (reply,) = await syncers.status([address], credentials=credentials)
+                assert reply is not None
+            assert await syncers.set_owner(address, "here-1", "", 99, ours) is not None
+            assert not syncers.reasons
+            assert await syncers.set_owner(address, "here-1", "", 99, other) is None
+            assert (
+                "needs the certificate of the operator of region here" in (syncers.reasons[address])
+            )
+            assert await syncers.status([address], credentials=foreign) == [None]
+            assert await syncers.status([address]) == [None]
+            await until(lambda: address in syncers.reasons)
+        finally:
+            await syncers.close()
+
+    asyncio.run(scenario())

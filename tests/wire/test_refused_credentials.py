@@ -1,0 +1,208 @@
+"""Who is refused over mutual TLS: real processes, in which words, how soon; nothing is merged."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import channels
+from atoll_protos.environment import Env
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from wire.raw_peer import SECONDS_MAX, ShardUnderTest, shard, until
+from wire.test_scrapes import scrape
+from wire.tls_side import (
+    DAY,
+    ISSUER,
+    Issuer,
+    bad_credentials,
+    dialled,
+    measured,
+    nothing_was_merged,
+    put,
+    status,
+    tls_shard,
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("self-made", "tls.crt: was not issued by an authority of ca.crt, but by "),
+        ("other region", "tls.crt: is that of region elsewhere, and region here is needed"),
+        ("other role", "tls.crt: is that of role evaluator, and learner is needed"),
+        ("other job", "the shard has those of shard of region here of team/wire (UID run-2), and"),
+        (
+            "other job, one authority",
+            "the shard has those of shard of region here of team/wire (UID run-2), and",
+        ),
+    ],
+)
+def test_a_learner_ends_for_good_with_credentials_that_stay_wrong(
+    wrong: str, words: str, served: ShardUnderTest, tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "tls", bad_credentials(ISSUER)[wrong])
+    reason, (end,) = dialled(served.endpoint, folder)
+    assert words in reason
+    assert words in end.reason
+    assert end.code == pb.NOT_ALLOWED
+    assert end.remedy
+    assert not end.retry
+    assert nothing_was_merged(served)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("former run", "has credentials of another run, shard of region here of team/wire (UID"),
+        ("expired", "tls.crt: expired at 20"),
+    ],
+)
+def test_a_learner_waits_where_new_credentials_may_come(
+    wrong: str, words: str, served: ShardUnderTest, tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "tls", bad_credentials(ISSUER)[wrong])
+    reason, ends = dialled(served.endpoint, folder)
+    assert words in reason
+    assert "\n" not in reason
+    assert not ends
+    assert nothing_was_merged(served)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "words"),
+    [
+        ("other region", "other_region", "needs the certificate of the learner of region here"),
+        ("other role", "other_role", "needs the certificate of the learner of region here"),
+    ],
+)
+def test_a_shard_refuses_what_a_learner_did_not_look_at_in_words_log_and_metric(
+    wrong: str, code: str, words: str, served: ShardUnderTest, tmp_path: Path
+) -> None:
+    """A learner of another version, or an intruder, may dial without looking at its files."""
+    before = scrape(served.metrics_port)
+    folder = put(tmp_path / "tls", bad_credentials(ISSUER)[wrong])
+    _, (end,) = dialled(served.endpoint, folder, slot=None)
+    assert end.code == pb.NOT_ALLOWED
+    assert words in end.reason
+    assert str(bad_credentials(ISSUER)[wrong].identity) in end.reason
+    said = [line for line in served.log.read_text().splitlines() if "peer refused" in line]
+    lines = [json.loads(line) for line in said]
+    assert lines[-1]["reason"] == end.reason
+    name = f"refused_peers_total {code}"
+    assert scrape(served.metrics_port)[name] == before[name] + 1
+    assert nothing_was_merged(served)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason", "words"),
+    [
+        ("former run", "unknown_authority", "self-made, or of another job, or of a former run"),
+        ("expired", "expired", "its certificate has expired"),
+        ("none", "no_certificate", "it presented no certificate"),
+        ("plain text", "plain_text", "it does not speak TLS"),
+    ],
+)
+def test_a_shard_says_and_counts_handshakes_that_fail(
+    wrong: str, reason: str, words: str, served: ShardUnderTest
+) -> None:
+    """Whatever dials: a learner looks at its own files before it does."""
+    name, event = f"refused_peers_total {reason}", "peer refused in the handshake"
+    before, port = scrape(served.metrics_port)[name], int(served.endpoint.rpartition(":")[2])
+    began = time.monotonic()
+    if wrong == "plain text":
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert connection.recv(1) == b""
+    else:
+        bad = bad_credentials(ISSUER).get(wrong)
+        mine = grpc.ssl_channel_credentials(
+            ISSUER.authorities.bundle, *((bad.key, bad.certificate) if bad else ())
+        )
+        options = [(channels.TARGET_NAME, ISSUER.owner.server_name)]
+        with grpc.secure_channel(served.endpoint, mine, options=options) as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    asyncio.run(until(lambda: scrape(served.metrics_port)[name] > before))
+    measured(began, f"{event}: {words}")
+    said = [line for line in served.log.read_text().splitlines() if event in line]
+    assert any(words in json.loads(line)["reason"] for line in said)
+    assert nothing_was_merged(served)
+
+
+def test_tls_on_one_side_only_is_said_in_one_line(served: ShardUnderTest, tmp_path: Path) -> None:
+    reason, (end,) = dialled(served.endpoint, None)
+    assert reason.startswith("ATOLL_TLS_DIR: the shard serves TLS alone, and this process has no")
+    assert end.code == pb.NOT_ALLOWED
+    folder = put(tmp_path / "tls", ISSUER.leaf())
+    (tmp_path / "plain").mkdir()
+    with shard(tmp_path / "plain") as plain:
+        reason, ends = dialled(plain.endpoint, folder)
+        assert "it serves plain text, and this process has credentials" in reason
+        assert not ends
+        assert plain.status.bytes_received == 0
+    assert nothing_was_merged(served)
+
+
+# ------------------------------------------------------------ a whole learner
+
+SCRIPT = """
+import sys, torch
+from atoll import Learner
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with Learner(model, optimizer) as learner:
+    while learner.own_steps < 20:
+        loss = model(torch.ones(1, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        learner.step(loss=loss, tokens=1)
+print("trained", learner.own_steps)
+"""
+
+
+def learner(folder: Path, endpoint: str, tls: Path | None) -> subprocess.CompletedProcess[str]:
+    """A script of the user's own, as a process of the job."""
+    variables = {
+        Env.RUN_FILE: str(folder / "run.json"),
+        Env.ENDPOINTS: endpoint,
+        Env.SLOT: "here-0",
+        Env.TLS_DIR: str(tls or ""),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def test_a_script_trains_over_tls_and_ends_with_64_or_75_where_it_cannot(tmp_path: Path) -> None:
+    issuer = Issuer()
+    with tls_shard(tmp_path, issuer) as served:
+        for credentials, code, words in (
+            (issuer.leaf(), 0, ""),
+            (issuer.leaf(region="elsewhere"), 64, "tls.crt: is that of region elsewhere, and"),
+            (issuer.leaf(begun=31 * DAY), 75, "tls.crt: expired at 20"),
+            (None, 64, "the shard serves TLS alone, and this process has no credentials"),
+        ):
+            tls = put(tmp_path / "learner", credentials) if credentials else None
+            done = learner(tmp_path, served.endpoint, tls)
+            assert done.returncode == code, done.stderr
+            assert words in done.stderr
+            assert ("trained 20" in done.stdout) == (code == 0)
+        assert status(served.endpoint, issuer.leaf()).slots[0].slot == "here-0"
