@@ -1,6 +1,9 @@
 """Certificates and authorities change while their processes talk, and no stream is dropped."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,18 +14,11 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.certificates import Authorities, make_authority
 from atoll_protos.channels import Folder
 from atoll_protos.credentials import Credentials
+from atoll_protos.environment import Env
 from atoll_protos.identity import Role
 from atoll_syncer.registrar_client import RegistrarClient, open_channel
 from wire.raw_peer import RUN_FILE, ShardUnderTest, peer, until
-from wire.tls_side import (
-    ISSUER,
-    OTHER_JOB,
-    Issuer,
-    dialled,
-    put,
-    status,
-    tls_shard,
-)
+from wire.tls_side import DAY, ISSUER, OTHER_JOB, Issuer, dialled, put, status, tls_shard
 
 
 def test_credentials_are_renewed_without_dropping_a_stream(tmp_path: Path) -> None:
@@ -112,3 +108,59 @@ def test_a_shard_asks_the_registrar_also_after_its_credentials_were_renewed(
         assert await client.ask(hello) is None
 
     asyncio.run(scenario())
+
+
+# ------------------------------------------------------------ a learner that trains
+
+SCRIPT = """
+import time, torch
+from atoll import Learner
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with Learner(model, optimizer) as learner:
+    while True:
+        time.sleep(0.05)
+        loss = model(torch.ones(1, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        learner.step(loss=loss, tokens=1)
+"""
+
+
+def test_a_learner_whose_certificate_expires_while_it_trains_says_so_and_trains_on(
+    tmp_path: Path,
+) -> None:
+    """Nobody renews it: its operator, or the kubelet of its node, is away."""
+    issuer, folder = Issuer(), tmp_path / "learner"
+    put(folder, issuer.leaf())
+
+    def slot(endpoint: str) -> pb.SlotStatus:
+        slots = status(endpoint, issuer.leaf(Role.OPERATOR)).slots
+        return slots[0] if slots else pb.SlotStatus()
+
+    with tls_shard(tmp_path, issuer) as served:
+        variables = {
+            Env.RUN_FILE: str(tmp_path / "run.json"),
+            Env.ENDPOINTS: served.endpoint,
+            Env.SLOT: "here-0",
+            Env.TLS_DIR: str(folder),
+            "OMP_NUM_THREADS": "1",
+        }
+        command, environment = [sys.executable, "-c", SCRIPT], {**os.environ, **variables}
+        with subprocess.Popen(command, env=environment) as process:
+            try:
+                asyncio.run(until(lambda: slot(served.endpoint).state == pb.SLOT_TRAINING))
+                assert slot(served.endpoint).trouble == ""
+                put(folder, issuer.leaf(begun=31 * DAY))
+                asyncio.run(until(lambda: slot(served.endpoint).trouble != ""))
+                seen = slot(served.endpoint)
+                assert "tls.crt: expired at 20" in seen.trouble
+                asyncio.run(until(lambda: slot(served.endpoint).t_m > seen.t_m))
+                assert slot(served.endpoint).incarnation == seen.incarnation
+                put(folder, issuer.leaf())
+                asyncio.run(until(lambda: slot(served.endpoint).trouble == ""))
+                assert slot(served.endpoint).incarnation == seen.incarnation
+            finally:
+                process.kill()

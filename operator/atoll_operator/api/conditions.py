@@ -271,10 +271,11 @@ def _degraded(facts: Facts) -> Condition:
     if facts.hold is not None:
         return _of(kind, facts.hold.reason, facts.hold.message)
     if facts.exited:
-        every = (*facts.exited, *facts.shard_problems, *facts.losses)
+        every = (*facts.exited, *facts.shard_problems, *facts.losses, *facts.expiring)
         return _of(kind, "PodsExited", "; ".join(every))
     if facts.losses or facts.shard_problems:
-        return _of(kind, "PodsMissing", "; ".join((*facts.shard_problems, *facts.losses)))
+        every = (*facts.shard_problems, *facts.losses, *facts.expiring)
+        return _of(kind, "PodsMissing", "; ".join(every))
     if facts.troubles:
         return _of(kind, "StoreTrouble", "; ".join(facts.troubles))
     if facts.refused_offers:

@@ -76,7 +76,7 @@ class Facts:
     transport: str = ""  # that the run talks in another way than the manifest asks for
     certificates: tuple[str, ...] = ()  # that the job cannot start without, in words
     certificates_reason: str = "CertificatesMissing"  # of Accepted
-    expiring: tuple[str, ...] = ()  # credentials that a person should bring anew, in words
+    expiring: tuple[str, ...] = ()  # credentials that are or will be out of date, in words
     stalled_seconds: float = 0.0
     unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
     ephemeral: bool = False

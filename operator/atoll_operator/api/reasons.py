@@ -241,8 +241,12 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "CredentialsExpire",
             "two thirds of the life of the certificates that were brought into this cluster are"
-            " over; when they expire its learners can no longer join",
-            "bring new ones by the command that the message names; no pod restarts",
+            " over, or a learner that trains finds that its own have expired or are those of"
+            " somebody else: it trains on with the connections that it has, and cannot join again"
+            " when one ends",
+            "bring new ones by the command that the message names; no pod restarts. Where the"
+            " Secret has new ones already, the kubelet of the learner's node does not show them:"
+            " see whether it runs, or delete the pod",
         ),
         (
             "LearnersMissing",

@@ -28,6 +28,7 @@ from atoll_protos.names import split_slot
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
+GONE = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})  # without a session, so that nothing new is heard
 MINUTE_SECONDS = 60.0
 UNDELETED_SECONDS = 90.0  # for which a refused delete is said: it is tried again once a minute
 DELETED_SECONDS = 24 * 3600.0  # for which the deletion of a pod is remembered
@@ -98,6 +99,8 @@ class Memory:
     asked_at: str = ""  # RFC 3339
     absent_since: dict[str, float] = field(default_factory=dict)  # by slot
     stalled_since: dict[str, float] = field(default_factory=dict)  # by UID of the slot's pod
+    troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By slot: UID of its pod, and why that could not join anew when a shard last heard of it."""
     tick: int = -1  # the lowest of all shards
     tick_at: float = 0.0  # when it last moved
     final_at: float | None = None  # when the registrar first said Complete
@@ -198,6 +201,8 @@ class Memory:
         replies = self._young_replies(shards, now)
         self._note_absent(pods, replies[0] if replies else None, now)
         self._note_stalled(replies[0] if replies else None, now)
+        if replies:
+            self._note_troubles(pods, replies)
         self.deleted_at = {
             key: at for key, at in self.deleted_at.items() if now - at < DELETED_SECONDS
         }
@@ -214,6 +219,7 @@ class Memory:
             silent_seconds={shard: now - at for shard, at in self.answered_at.items()},
             absent_seconds={slot: now - since for slot, since in absent.items()},
             stalled_seconds={uid: now - since for uid, since in self.stalled_since.items()},
+            troubles={slot: trouble for slot, (_, trouble) in self.troubles.items()},
             storm_seconds={region: now - at for region, at in self.stormed_at.items()},
             final_seconds=None if self.final_at is None else now - self.final_at,
             suspended_seconds=0.0 if self.suspended_at is None else now - self.suspended_at,
@@ -267,3 +273,21 @@ class Memory:
         slots = registrar.slots if registrar is not None else []
         stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
         self.stalled_since = {uid: self.stalled_since.get(uid, now) for uid in stalled}
+
+    def _note_troubles(self, pods: Iterable[Pod], replies: Iterable[pb.StatusReply | None]) -> None:
+        """What learners say of their credentials, for as long as the same pod says nothing else.
+
+        A shard forgets it when it starts again, which is when such a learner cannot come back.
+        """
+        heard: dict[str, pb.SlotStatus] = {}
+        for slot in (slot for reply in replies if reply is not None for slot in reply.slots):
+            known = heard.get(slot.slot)
+            if slot.uid and (known is None or known.state in GONE):
+                heard[slot.slot] = slot
+        for name, slot in heard.items():
+            if slot.trouble:
+                self.troubles[name] = (slot.uid, slot.trouble)
+            elif slot.state not in GONE:
+                self.troubles.pop(name, None)
+        uids = {pod.uid for pod in pods if not pod.ended}
+        self.troubles = {n: found for n, found in self.troubles.items() if found[0] in uids}

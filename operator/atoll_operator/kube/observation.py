@@ -188,6 +188,7 @@ class Remembered:
     silent_seconds: Mapping[int, float] = field(default_factory=dict)  # by shard
     absent_seconds: Mapping[str, float] = field(default_factory=dict)  # by slot
     stalled_seconds: Mapping[str, float] = field(default_factory=dict)  # by UID of the slot's pod
+    troubles: Mapping[str, str] = field(default_factory=dict)  # by slot: why it could not join anew
     storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
     final_seconds: float | None = None  # since the registrar first said Complete
     suspended_seconds: float = 0.0  # since this operator first saw the job suspended

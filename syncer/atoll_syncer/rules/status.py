@@ -13,6 +13,8 @@ from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import recovery, seeding
 
+TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
+
 
 def status(state: State, now: float) -> pb.StatusReply:
     """The shard's state at `now`; the service adds the bytes that it has moved.
@@ -90,6 +92,7 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         owner_word=owned.word if owned else 0,
         reason=slot.left or _refused(state, slot),
         finished=report.finished,
+        trouble=" ".join(report.trouble[:TROUBLE_LETTERS_MAX].split()),
     )
 
 

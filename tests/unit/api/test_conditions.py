@@ -176,3 +176,21 @@ def test_a_condition_is_a_value() -> None:
     assert Condition(type="A", status="True", reason="B") == Condition(
         type="A", status="True", reason="B"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, "CredentialsExpire"),
+        ({"live": 2, "missing": ("eu-0",)}, "CredentialsExpire"),
+        ({"losses": ("x waits",)}, "PodsMissing"),
+        ({"exited": ("x has ended",)}, "PodsExited"),
+    ],
+)
+def test_credentials_that_expire_are_named_whatever_else_is_wrong(
+    change: dict[str, Any], reason: str
+) -> None:
+    found = decide(replace(FACTS, expiring=("eu-0: tls.crt: expired",), **change))
+    (degraded,) = (each for each in found if each.type == "Degraded")
+    assert degraded.reason == reason
+    assert "eu-0: tls.crt: expired" in degraded.message

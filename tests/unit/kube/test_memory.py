@@ -1,5 +1,7 @@
 """What is remembered of a job between passes, and read as ages."""
 
+from dataclasses import replace
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.memory import REPLY_SECONDS_MAX, Memory
 from unit.kube.cluster_values import learner, reply
@@ -54,3 +56,35 @@ def test_the_end_is_dated_by_the_registrars_first_complete() -> None:
     memory.take([final], 100.0, "then")
     memory.take([final], 110.0, "then")
     assert memory.read(1, [], 120.0).final_seconds == 20.0
+
+
+def troubled(state: str, trouble: str = "", uid: str = POD.uid) -> pb.StatusReply:
+    slot = pb.SlotStatus(slot=POD.slot, state=f"SLOT_{state.upper()}", uid=uid, trouble=trouble)
+    return pb.StatusReply(state=pb.SHARD_SERVING, slots=[slot])
+
+
+def test_what_a_learner_said_of_its_credentials_outlives_a_shard_that_starts_again() -> None:
+    memory = Memory(uid="u")
+    memory.take([troubled("Training", "expired")], 100.0, "then")
+    assert memory.read(1, [POD], 100.0).troubles == {POD.slot: "expired"}
+    for later in (pb.StatusReply(state=pb.SHARD_SERVING), troubled("Lost")):
+        memory.take([later], 101.0, "then")
+        assert memory.read(1, [POD], 101.0).troubles == {POD.slot: "expired"}
+    memory.read(0, [], 102.0)  # a pass that could read nothing
+    memory.take([troubled("Training")], 103.0, "then")
+    assert memory.read(1, [POD], 103.0).troubles == {}
+
+
+def test_what_a_learner_said_goes_with_its_pod() -> None:
+    memory = Memory(uid="u")
+    memory.take([troubled("Lost", "expired")], 100.0, "then")
+    assert memory.read(1, [POD], 100.0).troubles == {POD.slot: "expired"}
+    assert memory.read(1, [replace(POD, uid="next")], 101.0).troubles == {}
+
+
+def test_of_several_shards_the_one_that_hears_a_learner_is_believed() -> None:
+    memory = Memory(uid="u")
+    memory.take([troubled("Lost", "expired"), troubled("Training")], 100.0, "then")
+    assert memory.read(2, [POD], 100.0).troubles == {}
+    memory.take([troubled("Lost"), troubled("Training", "expired")], 100.0, "then")
+    assert memory.read(2, [POD], 100.0).troubles == {POD.slot: "expired"}

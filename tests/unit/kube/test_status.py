@@ -255,3 +255,10 @@ def test_a_claim_without_a_volume_is_named_with_its_storage_class() -> None:
     assert unbound_claims([claim, bound, {"kind": "Service"}]) == [said]
     default = {**claim, "spec": {}}
     assert unbound_claims([default]) == ["claim tiny-syncer-0 has no volume yet"]
+
+
+def test_a_learner_that_cannot_join_anew_is_named_with_its_own_words() -> None:
+    found = said(seen(troubles={"us-east-0": "tls.crt: expired at noon"}))
+    (degraded,) = (each for each in found.status["conditions"] if each["type"] == "Degraded")
+    assert degraded["message"] == "us-east-0: tls.crt: expired at noon"
+    assert degraded["reason"] == "CredentialsExpire"

@@ -4,7 +4,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model import log
-from atoll_syncer.rules.status import status
+from atoll_syncer.rules.status import TROUBLE_LETTERS_MAX, status
 from unit.syncer.shard_side import RUN, begun, side
 
 
@@ -72,3 +72,16 @@ def test_tokens_of_a_slot_are_those_of_all_its_incarnations() -> None:
     one.leave(session)
     one.report(one.join("a-0", instance="next"), 1, tokens=5)
     assert status(one.state, one.now).slots[0].tokens == 35
+
+
+def test_a_slot_says_why_its_learner_could_not_join_anew_also_after_its_session() -> None:
+    one, (session,) = begun("a-0")
+    one.report(session, 3, trouble="tls.crt: expired\nat noon" + "!" * 1000)
+    (slot,) = status(one.state, one.now).slots
+    assert slot.trouble.startswith("tls.crt: expired at noon!")
+    assert len(slot.trouble) <= TROUBLE_LETTERS_MAX
+    one.leave(session)
+    (slot,) = status(one.state, one.now).slots
+    assert (slot.state, slot.trouble[:8]) == (pb.SLOT_LOST, "tls.crt:")
+    one.join("a-0", instance="again")
+    assert status(one.state, one.now).slots[0].trouble == ""

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.certificates import issue, make_authorities
+from atoll_protos.channels import Folder
 from atoll_protos.credentials import Fault, FaultKind, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
+from atoll_protos.identity import Identity, Owner, Role
 from atoll_worker.transport import client, transport
-from atoll_worker.transport.client import Outgoing, ShardClient
+from atoll_worker.transport.client import Dialler, Outgoing, ShardClient
 from unit.worker.test_transport import Rig
 
 SECONDS_MAX = 5.0  # for what takes a moment
@@ -201,3 +205,35 @@ def test_an_outage_is_one_line_until_its_reason_changes() -> None:
         rig.transport.disconnected(0, "a")
     said = [each["reason"] for each in lines if each["event"] == "disconnected"]
     assert said == ["a", "b", "a", "a"]
+
+
+def test_the_words_of_a_fault_stay_while_the_same_is_wrong(tmp_path: Path) -> None:
+    """They reach the job's status, which is not to be written again because a clock went on."""
+    clock = [1_000_000_000.0]
+    owner = Owner(namespace="n", job="j", uid="u")
+    who = Identity(namespace="n", job="j", uid="u", region="r", role=Role.LEARNER)
+    authorities = make_authorities(owner, clock[0])
+
+    def put(life: float) -> None:
+        found = issue(authorities, who, clock[0], life)
+        for name, value in (
+            ("tls.crt", found.certificate),
+            ("tls.key", found.key),
+            ("ca.crt", found.authority),
+        ):
+            (tmp_path / name).write_bytes(value)
+
+    put(60.0)
+    dialler = Dialler(Folder(path=str(tmp_path), clock=lambda: clock[0]))
+    assert dialler.trouble() == ""
+    clock[0] += 61.0
+    first = dialler.trouble()
+    assert "tls.crt: expired at 2001-09-09 01:47:40 UTC" in first
+    assert first.endswith("until then it keeps the connections it has")
+    clock[0] += 61.0
+    assert dialler.trouble() == first
+    (tmp_path / "ca.crt").unlink()
+    assert "ca.crt: is missing" in dialler.trouble()
+    put(60.0)
+    assert dialler.trouble() == ""
+    assert Dialler(Folder(path="")).trouble() == ""

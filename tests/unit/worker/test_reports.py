@@ -148,3 +148,17 @@ def test_a_step_leaves_one_line_of_telemetry() -> None:
         "blocked_seconds": 0.0,
         "adopted": [],
     }
+
+
+def test_what_is_wrong_with_the_credentials_is_reported_at_once_and_until_it_is_healed() -> None:
+    side = learner_side().begin()
+    side.step()
+    side.seen.clear()
+    side.feed(side.exchange.troubled("tls.crt: expired", side.now))
+    assert [report.trouble for _, report in side.messages("report")] == ["tls.crt: expired"] * 2
+    assert Record({"event": "warning", "reason": "tls.crt: expired"}) in side.seen
+    assert side.exchange.troubled("tls.crt: expired", side.now) == []
+    side.step()
+    assert side.messages("report")[-1][1].trouble == "tls.crt: expired"
+    side.feed(side.exchange.troubled("", side.now))
+    assert side.messages("report")[-1][1].trouble == ""

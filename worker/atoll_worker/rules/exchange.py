@@ -207,6 +207,20 @@ class Exchange:
             return []
         return [SendMessage(REGISTRAR_SHARD, pb.ToShard(evaluation=evaluation))]
 
+    # ------------------------------------------------------------ inputs: credentials
+
+    def troubled(self, trouble: str, now: float) -> list[Effect]:
+        """What is wrong with this process's credentials now, in one line; empty: nothing.
+
+        Open sessions go on, so the shards hear it while they can (rule 37).
+        """
+        state = self._state
+        if trouble == state.trouble:
+            return []
+        state.trouble = trouble
+        said = [Record({"event": "warning", "reason": trouble})] if trouble else []
+        return [*said, *self._report(now)]
+
     # ------------------------------------------------------------ inputs: time
 
     def tick_time(self, now: float) -> list[Effect]:

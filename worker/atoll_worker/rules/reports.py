@@ -54,6 +54,7 @@ def report_to(state: State, shard: int) -> pb.Report:
         busy_share=progress.busy_share,
         blocked_seconds=progress.blocked_seconds,
         length=state.length.message(),
+        trouble=state.trouble,
     )
 
 

@@ -46,6 +46,7 @@ def main() -> None:
         telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
         open_channel=dialler.open,
         ready=dialler.ready,
+        trouble=dialler.trouble,
         clock=time.monotonic,
     )
 

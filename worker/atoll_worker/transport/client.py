@@ -22,7 +22,7 @@ from atoll_protos.channels import (
     bulk_options,
     control_options,
 )
-from atoll_protos.credentials import OutOfDateError
+from atoll_protos.credentials import CredentialsError, Fault, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
 from atoll_protos.frames import Assembler, Buffer, FrameError, transfer_frames
@@ -63,10 +63,26 @@ class Dialler:
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
+        self._fault: Fault | None = None
 
     def open(self, endpoint: str, options: Options) -> grpc.aio.Channel:
         """Raises CredentialsError, and OutOfDateError for what a renewal heals."""
         return channels.open_channel(endpoint, options, self.folder.read())
+
+    def trouble(self) -> str:
+        """Why no channel could be opened now, in one line; empty: one could.
+
+        The words stay as they are while the same is wrong with the same file.
+        """
+        found: Fault | None = None
+        try:
+            self.folder.read()
+        except (CredentialsError, OutOfDateError) as error:
+            found = error.fault
+        known = self._fault
+        if known is None or found is None or (known.kind, known.field) != (found.kind, found.field):
+            self._fault = found
+        return f"{self._fault}; until then it keeps the connections it has" if self._fault else ""
 
     async def ready(self, endpoint: str, channel: grpc.aio.Channel) -> None:
         """Until a server has answered. When the first attempt fails, look once why.

@@ -72,6 +72,7 @@ from atoll_worker.transport.client import (
 from atoll_worker.transport.numbers import Base, Encoded, Numbers
 
 LEAVE_SECONDS_MAX = 3.0
+TROUBLE_SECONDS = 5.0  # between two looks at the credentials
 FORMED_AT_ONCE_MAX = 4  # offers; each takes a thread and as much memory as its slice in f32
 
 log = structlog.get_logger()
@@ -124,6 +125,7 @@ class Outside:
     telemetry: Lines
     open_channel: OpenChannel
     ready: Ready = channel_ready
+    trouble: Callable[[], str] | None = None  # why it could not dial now; reads files
     clock: Callable[[], float]  # monotonic seconds
 
 
@@ -133,6 +135,7 @@ class Transport:
     def __init__(self, outside: Outside) -> None:
         self.end, self.numbers, self.telemetry = outside.end, outside.numbers, outside.telemetry
         self.now, self.layout = outside.clock, outside.end.layout
+        self._trouble = outside.trouble
         configure = self.end.configure
         self.exchange = Exchange(
             run_file=self.end.run_file,
@@ -155,6 +158,7 @@ class Transport:
         self._owes_nothing = asyncio.Event()  # to the export
         self.not_finite: dict[tuple[int, int], tuple[str, ...]] = {}  # tensors of the last offer
         self._away: dict[int, str] = {}  # why shards could not be reached last time
+        self._said = ""  # of the credentials
         self._deadline = Deadline(self.now, self.exchange.deadline)
         self._forming: set[asyncio.Task[Encoded | None]] = set()
         self._threads = asyncio.Semaphore(FORMED_AT_ONCE_MAX)
@@ -166,11 +170,13 @@ class Transport:
             self.captures = {key: self.numbers.counter(*key) for key in self.exchange.slices}
         self.end.attach(asyncio.get_running_loop(), self._from_training, self.over.set)
         self.feed(self.exchange.start(self.now()))
-        keeper, over = asyncio.create_task(self._keep_time()), asyncio.create_task(self.over.wait())
-        await asyncio.wait({keeper, over}, return_when=asyncio.FIRST_COMPLETED)
-        if keeper.done():
-            keeper.result()  # a bug
-        keeper.cancel()
+        keepers = [asyncio.create_task(each) for each in (self._keep_time(), self._keep_looking())]
+        over = asyncio.create_task(self.over.wait())
+        await asyncio.wait({*keepers, over}, return_when=asyncio.FIRST_COMPLETED)
+        for keeper in keepers:
+            if keeper.done():
+                keeper.result()  # a bug
+            keeper.cancel()
         await self._companion_taken()
         await asyncio.gather(*(client.drained(LEAVE_SECONDS_MAX) for client in self.clients))
         for client in self.clients:
@@ -369,6 +375,18 @@ class Transport:
             return head, data
 
         self.clients[shard].send_bulk(payload)
+
+    async def _keep_looking(self) -> None:
+        """Look at the credentials from time to time: what is wrong is said while shards hear it."""
+        if self._trouble is None:
+            await asyncio.Event().wait()
+        while self._trouble is not None:
+            trouble = await asyncio.to_thread(self._trouble)
+            if trouble and trouble != self._said:
+                log.warning("credentials cannot be used", reason=trouble)
+            self._said = trouble
+            self.feed(self.exchange.troubled(trouble, self.now()))
+            await asyncio.sleep(TROUBLE_SECONDS)
 
     async def _keep_time(self) -> None:
         while True:

@@ -221,7 +221,10 @@ def _facts(case: Situation) -> Facts:
         served=any(case.settings.serves(each.name) for each in job.spec.regions),
         certificates=case.certificates.missing,
         certificates_reason=case.certificates.why,
-        expiring=case.certificates.expiring,
+        expiring=(
+            *case.certificates.expiring,
+            *(f"{slot}: {said}" for slot, said in sorted(seen.remembered.troubles.items())),
+        ),
     )
 
 
