@@ -23,8 +23,8 @@ import urllib3
 from kubernetes import client
 
 from atoll_operator.api import manifest, support
-from atoll_operator.api.conditions import Condition
 from atoll_operator.api.reasons import REMEDIES, TYPES
+from atoll_operator.api.shown import Condition
 from atoll_operator.api.status import Status
 from atoll_operator.kube.logs import Line, Logs
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION

@@ -13,6 +13,7 @@ imports numpy; the operator's image has neither.
 - credentials.py   certificate, key and authorities of a process, and what is wrong with them
 - environment.py   the table of environment variables
 - exits.py         the table of exit codes, and of the codes of refusals
+- reading.py       files of a job as dataclasses, read strictly from JSON
 - run.py           the run file: one job as its processes see it
 - length.py        how long the job is, which may grow while it runs
 - schedule.py      when each fragment is due, for shards and learners alike

@@ -10,3 +10,9 @@ class SpecError(Exception):
     def __init__(self, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{field}: {problem}; {remedy}")
         self.field, self.problem, self.remedy = field, problem, remedy
+
+
+def require(holds: bool, field: str, problem: str, remedy: str) -> None:
+    """Raise SpecError unless the condition holds."""
+    if not holds:
+        raise SpecError(field, problem, remedy)

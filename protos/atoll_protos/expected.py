@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from atoll_protos.errors import SpecError
 from atoll_protos.names import slot_name
-from atoll_protos.run import Region, parse
+from atoll_protos.reading import parse
+from atoll_protos.run import Region
 
 START_SECONDS: int = 30
 SECONDS_MAX = 86_400

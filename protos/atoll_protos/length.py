@@ -14,7 +14,8 @@ import json
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.run import RunFile, parse
+from atoll_protos.reading import parse
+from atoll_protos.run import RunFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

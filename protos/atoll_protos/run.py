@@ -19,11 +19,9 @@ Adding a field to `Sync` changes every hash.
 A file without regions is that of a shard on a cluster: it takes every slot, so that it need not
 be started again when a region is added.
 
-The dataclasses are checked when they are made, so a value that exists is valid. Reading is strict:
-an unknown, missing, doubled or wrongly typed field raises SpecError with its path and what to do.
-Only RETIRED fields, which earlier versions wrote and no process ever read, are passed over.
-Defaults and ranges of `Sync` are those of the published setting; a manifest's defaults come from
-the operator's presets, which a test compares with these.
+The dataclasses are checked when they are made, so a value that exists is valid. Reading is strict
+(`reading`). Defaults and ranges of `Sync` are those of the published setting; a manifest's defaults
+come from the operator's presets, which a test compares with these.
 """
 
 import dataclasses
@@ -31,27 +29,20 @@ import functools
 import hashlib
 import json
 import math
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final
 
 from atoll_protos.codecs import Wire
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import require
 from atoll_protos.layout import Layout, TensorSpec, build_layout, fragments_that_fit
 from atoll_protos.names import REGION_PATTERN, slot_name
+from atoll_protos.reading import parse, short
 
 LEARNERS_MAX: Final = 10_000  # of one region
 AUTO_FRAGMENTS_MAX: Final = 24  # the published number (2604.21428)
 NUMBERED_QUORUM_MAX: Final = 1024  # largest number that `accepts` takes for a quorum of all
-RETIRED: Final = frozenset({"syncer_region", "storage", "export_url"})
-WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
-
-
-def _require(holds: bool, field: str, problem: str, remedy: str) -> None:
-    if not holds:
-        raise SpecError(field, problem, remedy)
 
 
 class Merge(StrEnum):
@@ -101,21 +92,21 @@ class Sync:
     def __post_init__(self) -> None:
         fragments, period = self.fragments, self.period
         if not isinstance(fragments, Fragments):
-            _require(fragments >= 1, "sync.fragments", f"{fragments} is below 1", "use 1 or more")
-            _require(
+            require(fragments >= 1, "sync.fragments", f"{fragments} is below 1", "use 1 or more")
+            require(
                 fragments <= period,
                 "sync.fragments",
                 f"{fragments} fragments in a period of {period} ticks",
                 "use at most sync.period fragments, or auto",
             )
-        _require(period >= 1, "sync.period", f"{period} is below 1", "use 1 or more")
-        _require(
+        require(period >= 1, "sync.period", f"{period} is below 1", "use 1 or more")
+        require(
             0 <= self.overlap < period,
             "sync.overlap",
             f"{self.overlap} is not within 0..{period - 1}",
             "use less than sync.period",
         )
-        _require(
+        require(
             self.overlap > 0 or self.lockstep,
             "sync.lockstep",
             "is false with an overlap of 0",
@@ -123,16 +114,16 @@ class Sync:
         )
         if isinstance(self.quorum, Quorum):
             problem = "is all learners in a mode in which learners do not wait"
-            _require(self.lockstep, "sync.quorum", problem, "give a number")
+            require(self.lockstep, "sync.quorum", problem, "give a number")
         else:
-            _require(self.quorum >= 1, "sync.quorum", f"{self.quorum} is below 1", "use 1 or more")
+            require(self.quorum >= 1, "sync.quorum", f"{self.quorum} is below 1", "use 1 or more")
         for name, holds, remedy in (
             ("grace_safety", 0 < self.grace_safety < 1, "use more than 0 and less than 1"),
             ("blend", 0 <= self.blend < 1, "use 0 (overwrite) or more, and less than 1"),
             ("outer_learning_rate", 0 < self.outer_learning_rate < math.inf, "use about 0.7"),
             ("outer_momentum", 0 <= self.outer_momentum < 1, "use 0 or more, and less than 1"),
         ):
-            _require(holds, f"sync.{name}", f"{getattr(self, name)} is out of range", remedy)
+            require(holds, f"sync.{name}", f"{getattr(self, name)} is out of range", remedy)
 
     @property
     def fragment_count(self) -> int:
@@ -159,13 +150,13 @@ class Region:
     learners: int
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             REGION_PATTERN.fullmatch(self.name) is not None,
             "regions.name",
             f"{self.name!r} is not a name",
             "use lower-case letters, digits and inner dashes",
         )
-        _require(
+        require(
             0 <= self.learners <= LEARNERS_MAX,
             f"regions.{self.name}.learners",
             f"{self.learners} is out of range",
@@ -191,19 +182,19 @@ class RunFile:
     export_every: int | None = None  # ticks between two exports before the last one
 
     def __post_init__(self) -> None:
-        _require(bool(self.job), "job", "is empty", "give the job's name")
+        require(bool(self.job), "job", "is empty", "give the job's name")
         names = [region.name for region in self.regions]
-        _require(len({*names}) == len(names), "regions", "one is named twice", "name each once")
+        require(len({*names}) == len(names), "regions", "one is named twice", "name each once")
         learners, quorum = sum(region.learners for region in self.regions), self.sync.quorum
-        _require(
+        require(
             not names or isinstance(quorum, Quorum) or quorum <= max(1, learners),
             "sync.quorum",
             f"{quorum} of {learners} learners",
             "use at most the number of learners",
         )
-        _require(self.shards >= 1, "shards", f"{self.shards} is below 1", "use 1 or more")
-        _require(0 <= self.seed < 1 << 63, "seed", f"{self.seed} is out of range", "use 0..2^63-1")
-        _require(
+        require(self.shards >= 1, "shards", f"{self.shards} is below 1", "use 1 or more")
+        require(0 <= self.seed < 1 << 63, "seed", f"{self.seed} is out of range", "use 0..2^63-1")
+        require(
             (self.steps is None) != (self.tokens is None),
             "steps",
             "the length is not given once",
@@ -211,7 +202,7 @@ class RunFile:
         )
         for name in ("steps", "tokens", "evaluator_every", "export_every"):
             value = getattr(self, name)
-            _require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
+            require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -298,7 +289,7 @@ def first_difference(file: RunFile, theirs: str) -> Difference | None:
 def _flat(document: Any) -> dict[str, Any]:
     """A mapping of mappings as one, with paths for names."""
     if not isinstance(document, dict):
-        raise ValueError(f"{_short(document)} is not a mapping")
+        raise ValueError(f"{short(document)} is not a mapping")
     found = {}
     for name, value in document.items():
         if isinstance(value, dict):
@@ -306,21 +297,6 @@ def _flat(document: Any) -> dict[str, Any]:
         else:
             found[name] = value
     return found
-
-
-def parse(kind: Any, text: str, name: str) -> Any:
-    """A dataclass from JSON, read strictly; errors about the whole file call it `name`.
-
-    Raises SpecError that names the field and the remedy.
-    """
-    try:
-        document = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise SpecError(name, f"is not JSON ({error})", "write it again") from error
-    if not isinstance(document, dict):
-        raise SpecError(name, f"{_short(document)} is not a mapping", "give a mapping")
-    document = {key: value for key, value in document.items() if key not in RETIRED}
-    return _parse(kind, document, "")
 
 
 @functools.lru_cache(maxsize=8)
@@ -352,58 +328,3 @@ def _with_fragments(sync: Sync, count: int) -> Sync:
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _short(value: Any) -> str:
-    return reprlib.repr(value)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
-    for name, value in pairs:
-        _require(name not in mapping, name, "is given twice", "give it once")
-        mapping[name] = value
-    return mapping
-
-
-def _parse(kind: Any, value: Any, path: str) -> Any:
-    """`value`, at `path`, as `kind`: a dataclass, enum, tuple, optional or plain type."""
-    if dataclasses.is_dataclass(kind):
-        return _parse_dataclass(kind, value, path)
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise SpecError(path, f"{_short(value)} is not a list", "give a list")
-        return tuple(
-            _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
-        )
-    options = get_args(kind)
-    if options:  # T | None, or int | the words in its place
-        if value is None and type(None) in options:
-            return None
-        words = options[-1]
-        word = issubclass(words, StrEnum) and value in list(words)
-        return _parse(words if word else options[0], value, path)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        if value not in list(kind):
-            raise SpecError(path, f"{_short(value)} is unknown", f"use one of {', '.join(kind)}")
-        return kind(value)
-    if kind is float and type(value) is int and abs(value) < 1 << 53:
-        return float(value)
-    if type(value) is not kind:
-        raise SpecError(path, f"{_short(value)} is not {WORDS[kind]}", f"give {WORDS[kind]}")
-    return value
-
-
-def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, dict):
-        raise SpecError(path, f"{_short(value)} is not a mapping", "give a mapping")
-    hints = get_type_hints(kind)
-    prefix = f"{path}." if path else ""
-    for name in value:
-        if name not in hints:
-            raise SpecError(prefix + name, "is unknown", f"remove it; known: {', '.join(hints)}")
-    for field in dataclasses.fields(kind):
-        required = field.default is dataclasses.MISSING
-        if required and field.name not in value:
-            raise SpecError(prefix + field.name, "is missing", "give it")
-    return kind(**{name: _parse(hints[name], item, prefix + name) for name, item in value.items()})

@@ -16,6 +16,7 @@ and PyYAML, but no clock, network, disk or process, and neither executor.
     support.py      what a manifest may say but this version cannot do yet
     runfile.py      Job -> run file
     reasons.py      what a condition can say: the table of reasons, meanings and remedies
+    shown.py        a part of a status; the model of a condition
     facts.py        what the conditions are decided from
     conditions.py   how the conditions are decided
     status.py       the models of `status`; how a status comes to be

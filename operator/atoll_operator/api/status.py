@@ -43,9 +43,9 @@ from typing import Any, Self
 from pydantic import Field
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import Condition, Shown
 from atoll_operator.api.facts import SERVING
 from atoll_operator.api.reasons import TRUE
+from atoll_operator.api.shown import Condition, Shown
 from atoll_operator.api.spec import Job
 from atoll_protos.names import split_slot
 

@@ -33,6 +33,7 @@ import structlog
 from atoll_operator.kube import health
 from atoll_operator.kube.cache import Sight
 from atoll_operator.kube.edges import api, http, watches
+from atoll_operator.kube.edges.connection import connect
 from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.edges.jobs import Jobs
 from atoll_operator.kube.edges.lease import Election
@@ -91,7 +92,7 @@ async def serve(settings: Settings) -> None:
     def counts(verb: str, status: int) -> None:
         metrics.requests.labels(verb, str(status)).inc()
 
-    server = await api.connect(limiter, fence=fence, counts=counts)
+    server = await connect(limiter, fence=fence, counts=counts)
     namespace, name = settings.lease
     election = Election(
         api=server, fence=fence, namespace=namespace, name=name, gauge=metrics.leader

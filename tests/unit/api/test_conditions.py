@@ -7,9 +7,10 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status
-from atoll_operator.api.conditions import Condition, decide, merged, rejected, transitions
+from atoll_operator.api.conditions import decide, merged, rejected, transitions
 from atoll_operator.api.facts import Facts, Kind, Phase, troubles
 from atoll_operator.api.reasons import REASONS, STATUSES, TYPES, WARNINGS
+from atoll_operator.api.shown import Condition
 from unit.kube.cluster_values import job, reply
 
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")

@@ -12,8 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.api.conditions import Condition, decide
+from atoll_operator.api.conditions import decide
 from atoll_operator.api.facts import Facts, Kind, Phase
+from atoll_operator.api.shown import Condition
 from atoll_operator.api.status import Status
 from atoll_operator.client import (
     FailedError,

@@ -12,8 +12,8 @@ import pytest
 
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.cache import Key
-from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import jobs_path
+from atoll_operator.kube.edges.connection import connect
 from atoll_operator.kube.edges.jobs import SETTLING_SECONDS, THREAD, Jobs, run
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import GROUP, VERSION
@@ -31,7 +31,7 @@ async def followed(
     server.kinds[WHERE] = KIND
     async with serving(server, folder) as config:
         monkeypatch.setenv("KUBECONFIG", str(config))
-        connection = await api.connect(Limiter(per_second=1e6, burst=1), str(config))
+        connection = await connect(Limiter(per_second=1e6, burst=1), str(config))
         jobs = Jobs(
             api=connection, cache=connection.cache, namespaces=[], feed=lambda _: None,
             edited=lambda _: None,

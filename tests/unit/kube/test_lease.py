@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import lease_path
+from atoll_operator.kube.edges.connection import connect
 from atoll_operator.kube.edges.fence import Fence, NotLeaderError
 from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.limiter import Limiter
@@ -71,7 +72,7 @@ async def replicas(folder: Path) -> AsyncIterator[tuple[ApiServer, Replica, Repl
         for me in ("a", "b"):
             fence, gauge = Fence(times=TIMES), Gauge("leader", "", registry=CollectorRegistry())
             limiter = Limiter(per_second=1e6, burst=1)
-            connection = await api.connect(limiter, str(config), fence=fence)
+            connection = await connect(limiter, str(config), fence=fence)
             election = Election(
                 api=connection, fence=fence, namespace="demo", name="atoll-operator",
                 gauge=gauge, times=TIMES, me=me,

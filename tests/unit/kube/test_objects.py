@@ -5,8 +5,8 @@ from typing import Any
 from atoll_operator.kube import objects
 from atoll_operator.kube.observation import Pod
 from atoll_operator.kube.plan.pods import container_names
+from atoll_operator.kube.plan.problems import problems
 from atoll_operator.kube.plan.replacements import Placement
-from atoll_operator.kube.plan.status import problems
 from atoll_protos.names import Label
 from unit.kube.cluster_values import job
 

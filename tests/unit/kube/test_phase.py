@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.conditions import Condition
 from atoll_operator.api.facts import Kind, Phase
+from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.observation import Workload

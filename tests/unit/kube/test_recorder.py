@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.conditions import Condition
+from atoll_operator.api.shown import Condition
 from atoll_operator.kube.edges.api import ApiError
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.plan import events

@@ -12,6 +12,7 @@ import pytest
 
 from atoll_operator.kube.cache import Sight
 from atoll_operator.kube.edges import api, reflector
+from atoll_operator.kube.edges.connection import connect
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.edges.reflector import Reflector, Source
 from unit.kube.api_server import POD_PATH, ApiServer, serving, until
@@ -65,7 +66,7 @@ async def following(
         server.put(POD_PATH, f"p{number}", said=number)
     monkeypatch.setattr(reflector, "RETRY_SECONDS", (0.01, 0.05))
     async with serving(server, folder) as config:
-        connection = await api.connect(Limiter(per_second=1e6, burst=1), str(config))
+        connection = await connect(Limiter(per_second=1e6, burst=1), str(config))
         world = World(server, connection, silent_seconds_max)
         task = asyncio.create_task(world.reflector.follow())
         try:
@@ -255,7 +256,7 @@ def test_a_server_that_is_away_breaks_the_watch_until_it_is_back(
         server = ApiServer()
         monkeypatch.setattr(reflector, "RETRY_SECONDS", (0.01, 0.05))
         async with serving(server, tmp_path) as config:
-            connection = await api.connect(Limiter(per_second=1e6, burst=1), str(config))
+            connection = await connect(Limiter(per_second=1e6, burst=1), str(config))
             world = World(server, connection, 60.0)
         task = asyncio.create_task(world.reflector.follow())
         await until(lambda: world.reflector.failures > 3)

@@ -11,7 +11,6 @@ from atoll_operator.certificates import Authorities
 from atoll_operator.kube import secrets
 from atoll_operator.kube.edges.api import ApiError, path
 from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME
-from atoll_operator.kube.plan import rendering
 from atoll_protos.credentials import Credentials
 from atoll_protos.environment import Env
 from atoll_protos.identity import Role
@@ -293,74 +292,6 @@ def test_a_region_that_is_added_has_its_certificate_before_its_pods() -> None:
     wrote = world.run()
     leaf = wrote.index("apply Secret tiny-tls-learner-ap-south")
     assert leaf < wrote.index("apply StatefulSet tiny-ap-south")
-
-
-# ---------------------------------------------------------------- how a run talks
-
-
-def plain() -> World:
-    """A run that has begun in plain text, of which the manifest now asks for TLS."""
-    world = begun(("syncer", {"shards": 1, "tls": {"mode": "Disabled"}}))
-    assert world.server.job is not None
-    world.server.job["spec"]["syncer"]["tls"] = {"mode": "Required"}
-    return world
-
-
-def templates(world: World) -> dict[str, Any]:
-    return {
-        where: each["spec"]["template"]
-        for where, each in world.server.children.items()
-        if "template" in each.get("spec", {})
-    }
-
-
-def test_a_run_in_plain_text_stays_so_when_the_default_becomes_tls() -> None:
-    world = plain()
-    before = copy.deepcopy(templates(world))
-    for _ in range(3):
-        world.run()
-    assert templates(world) == before
-    assert not made(world)
-    assert world.shards.own is None
-    drift = world.said("SpecDrift")
-    assert drift["reason"] == "TransportDiffers"
-    assert "in plain text" in drift["message"]
-
-
-def test_an_edit_of_such_a_run_changes_what_was_edited_and_no_transport() -> None:
-    world = plain()
-    assert world.server.job is not None
-    world.server.job["spec"]["learner"] = {"template": {"spec": {"priorityClassName": "high"}}}
-    world.run()
-    for template in templates(world).values():
-        names = {each["name"] for each in template["spec"]["containers"][0]["env"]}
-        assert Env.TLS_DIR not in names
-    learners = world.server.children[path("StatefulSet", "demo", "tiny-us-east")]
-    assert learners["spec"]["template"]["spec"]["priorityClassName"] == "high"
-
-
-def test_a_job_that_is_resumed_without_pods_starts_as_its_manifest_says() -> None:
-    world = plain()
-    assert world.server.job is not None
-    world.server.job["spec"]["suspend"] = True
-    world.run()
-    world.run()
-    world.server.job["spec"]["suspend"] = False
-    world.run()
-    world.run()
-    for template in templates(world).values():
-        names = {each["name"] for each in template["spec"]["containers"][0]["env"]}
-        assert Env.TLS_DIR in names
-    assert made(world) == NAMES
-    assert world.said("SpecDrift")["status"] == "False"
-
-
-def test_a_workload_tells_how_its_pods_talk_whatever_somebody_made_of_it() -> None:
-    world = begun()
-    live = world.server.children[path("Deployment", "demo", "tiny-syncer-0")]
-    live["spec"]["template"]["spec"]["containers"][0]["env"] = []
-    assert rendering.speaks_tls([live]) is True
-    assert rendering.speaks_tls([]) is None
 
 
 # ---------------------------------------------------------------- cert-manager

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from atoll_operator.api.conditions import Condition
 from atoll_operator.api.facts import Kind, Phase
+from atoll_operator.api.shown import Condition
 from atoll_operator.kube.objects import workload
 from atoll_operator.kube.observation import Observation, Refusal, Remembered
 from atoll_operator.kube.plan import status
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.problems import problems, unbound_claims
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import (
@@ -17,7 +18,6 @@ from atoll_operator.kube.plan.status import (
     BUSY_WRITES,
     WRITE_SECONDS,
     StatusWrite,
-    unbound_claims,
 )
 from atoll_protos.exits import FINISHED, returned_early
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
@@ -165,7 +165,7 @@ def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None
         shard(0, "n1"),
     ]
     lost = Placement(lost={"n1": NodeState.SILENT}, exhausted=("tiny-us-east-0",))
-    shards, learners = status.problems(pods, lost)
+    shards, learners = problems(pods, lost)
     assert shards == ["tiny-syncer-0-x is on n1, which is silent"]
     assert learners == [
         "tiny-eu-west-0 waits: CrashLoopBackOff, last exit code 70",
@@ -192,13 +192,13 @@ def test_a_script_that_fails_is_named_with_its_last_words_from_its_first_end_on(
         replace(learner("us-east-2", "n1", exit_code=137, exit_reason="OOMKilled"), runs=True),
         learner("us-east-3", "n1", waiting="CrashLoopBackOff", **crashed),
     ]
-    _, learners = status.problems(pods, Placement(), frozenset({"back"}))
+    _, learners = problems(pods, Placement(), frozenset({"back"}))
     boom = "ValueError: boom (/app/train.py:12)"
     assert learners == [
         f"tiny-us-east-0 is started again, last exit code 1: {boom}",
         f"tiny-us-east-3 waits: CrashLoopBackOff, last exit code 1: {boom}",
     ]
-    assert len(status.problems(pods, Placement())[1]) == 1  # who has joined is not known
+    assert len(problems(pods, Placement())[1]) == 1  # who has joined is not known
 
 
 def test_a_script_that_returns_early_is_told_so() -> None:
@@ -210,7 +210,7 @@ def test_a_script_that_returns_early_is_told_so() -> None:
         learner("us-east-2", "n1", exit_code=0, exit_message="terminated", runs=True),
         learner("us-east-3", "n1", exit_code=0, exit_message=FINISHED, runs=True),
     ]
-    _, learners = status.problems(pods, Placement(), frozenset())
+    _, learners = problems(pods, Placement(), frozenset())
     assert told.startswith("returned at tick 14 of 400; the job is not final: loop")
     assert learners == [
         f"tiny-us-east-0 waits: CrashLoopBackOff, last exit code 0: {told}",

@@ -1,6 +1,7 @@
 """One thin module per outside world; each turns its world into values and calls, deciding nothing.
 
     api        the Kubernetes API: raw objects, server-side apply, deletes with a UID
+    connection how the operator connects to the API server
     jobs       kopf: the jobs that people write
     reflector  one collection, followed for ever by list and watch
     watches    which collections are followed, and who is told of a change
@@ -12,8 +13,8 @@
     http       probes and Prometheus
     queue      the clock: which job gets a pass when
 
-kopf is imported in `jobs` alone, `kubernetes` in `api`, grpc in `syncers`, aiohttp's server in
-`http`. Modules here may import `memory`, `plan` and what lies below them, and not each other's
-worlds, except that `jobs`, `reflector`, `watches` and `lease` use `api`, `polls` uses `syncers`,
-and `api`, `syncers` and `lease` use `fence`.
+kopf is imported in `jobs` alone, `kubernetes` in `api` and `connection`, grpc in `syncers`,
+aiohttp's server in `http`. Modules here may import `memory`, `plan` and what lies below them, and
+not each other's worlds, except that `connection`, `jobs`, `reflector`, `watches` and `lease` use
+`api`, `polls` uses `syncers`, and `api`, `syncers` and `lease` use `fence`.
 """

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from kubernetes.aio import client, config
-from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from atoll_operator.api.spec import API_VERSION, KIND
@@ -36,7 +34,6 @@ from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import (
     CHILDREN_MANAGER,
-    COMPONENT,
     EVENTS_MANAGER,
     GROUP,
     PLURAL,
@@ -386,29 +383,4 @@ def _is_left(answer: Mapping[str, Any]) -> bool:
     ending = bool(metadata.get("deletionTimestamp"))
     return ending and bool(
         metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds", 0)
-    )
-
-
-async def connect(
-    limiter: Limiter,
-    kubeconfig: str | None = None,
-    *,
-    fence: Fence | None = None,
-    counts: Count = lambda verb, status: None,
-) -> Api:
-    """Connect with the pod's service account; outside of a cluster with this file or KUBECONFIG."""
-    settings = client.Configuration()
-    try:
-        config.load_incluster_config(client_configuration=settings)
-    except config.ConfigException:
-        await config.load_kube_config(kubeconfig, client_configuration=settings)
-    settings.connection_pool_maxsize = 0  # no limit: each watch holds a connection
-    connection = client.ApiClient(settings)
-    connection.user_agent = COMPONENT  # in the API server's audit log and metrics
-    return Api(
-        client=connection,
-        dynamic=DynamicClient(connection),
-        limiter=limiter,
-        fence=fence,
-        counts=counts,
     )

@@ -10,6 +10,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     changes      which children are applied, reverted, deleted or refused
     actions      what a pass does and says, as values: the Plan
     status       what the status says, and whether it is worth a write
+    problems     what is wrong with pods and claims, in sentences
     situation    phase and placement of a job, on which all else rests
     rollout      how a new template reaches running pods
     elsewhere    a job whose syncer lives in another cluster, and what the others are told

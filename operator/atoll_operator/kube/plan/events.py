@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator.api.conditions import Condition
 from atoll_operator.api.reasons import FALSE, TRUE, WARNINGS
+from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import API_VERSION, KIND
 from atoll_operator.kube.names import COMPONENT
 

@@ -27,13 +27,13 @@ from typing import Any
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
-from atoll_operator.api.conditions import Condition
 from atoll_operator.api.facts import ENDED, Facts, Kind, refused_offers, troubles
 from atoll_operator.api.parts import RegionNodes, StorageType, TlsMode
+from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
-from atoll_operator.kube.objects import STARTING_WAITS, rfc3339
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (
     Object,
     Observation,
@@ -46,11 +46,9 @@ from atoll_operator.kube.plan import events, exposure
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
-from atoll_operator.kube.plan.phase import export_url, last_words, said_by
-from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.phase import export_url, last_words
+from atoll_operator.kube.plan.problems import problems, unbound_claims
 from atoll_operator.kube.plan.situation import Situation, retry_of
-from atoll_operator.kube.plan.suspects import KILLED
-from atoll_protos.exits import RETURNED, is_failure
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot be reached
@@ -286,70 +284,6 @@ def _unreachable_endpoints(case: Situation) -> tuple[str, ...]:
 def shard_names(job: Job) -> frozenset[str]:
     """Names of the shards' Deployments."""
     return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
-
-
-def problems(
-    pods: Iterable[Pod], placement: Placement, joined: frozenset[str] | None = None
-) -> tuple[list[str], list[str]]:
-    """What is wrong with shards' and with learners' pods, one sentence per pod.
-
-    `joined` holds the UIDs of pods that have a session; None: not known, or the job is final. It
-    tells a learner that has come back from one that ended a moment ago.
-    """
-    shards: list[str] = []
-    learners: list[str] = []
-    lost = placement.lost
-    for pod in pods:
-        if pod.ended:
-            continue
-        said = ""
-        if pod.node in lost:
-            said = f"{pod.name} is on {pod.node}, which is {lost[pod.node]}"
-        elif pod.unschedulable:
-            said = f"{pod.name} waits for a node: {pod.unschedulable}"
-        elif pod.waiting not in STARTING_WAITS:
-            own = pod.exit_code is not None and "container " not in pod.waiting
-            reason = f" ({pod.exit_reason})" if pod.exit_reason else ""
-            code = f", last exit code {pod.exit_code}{reason}" if own else ""
-            words = said_by(pod) if own else ""
-            words = words or (f": {pod.details}" if pod.details else "")
-            said = f"{pod.name} waits: {pod.waiting}{code}{words}"
-        elif _comes_back(pod) and joined is not None and pod.uid not in joined:
-            reason = f" ({pod.exit_reason})" if pod.exit_reason else ""
-            said = f"{pod.name} is started again, last exit code {pod.exit_code}{reason}"
-            said += said_by(pod)
-        if said:
-            (shards if pod.role == SHARD_ROLE else learners).append(said)
-    learners += [
-        f"{name} has used its spec.failure.maxReplacementsPerSlot of a day"
-        for name in placement.exhausted
-    ]
-    return sorted(shards), sorted(learners)
-
-
-def _comes_back(pod: Pod) -> bool:
-    """Whether a learner's container runs again after an end that was no kill and not asked for."""
-    if pod.role != LEARNER_ROLE or not pod.runs or pod.exit_code is None or pod.terminating:
-        return False
-    failed = is_failure(pod.exit_code) and pod.exit_code not in KILLED
-    return failed or RETURNED in pod.exit_message
-
-
-def unbound_claims(children: Iterable[Object]) -> list[str]:
-    """Claims that no volume is bound to, one sentence per claim.
-
-    A claim may wait for its pod and the pod for its claim, so this is said only beside a pod that
-    cannot be scheduled: the scheduler's words do not name the claim or its storage class.
-    """
-    found = []
-    for each in children:
-        if each["kind"] != "PersistentVolumeClaim":
-            continue
-        if (each.get("status") or {}).get("phase") == "Pending":
-            given = each["spec"].get("storageClassName")
-            of_class = f" of the storage class {given}" if given else ""
-            found.append(f"claim {each['metadata']['name']}{of_class} has no volume yet")
-    return sorted(found)
 
 
 def ready_by_region(pods: Iterable[Pod], regions: Sequence[str]) -> dict[str, int]:
