@@ -1,0 +1,142 @@
+"""Which box of every tensor this process holds, as DTensor and FSDP2 say it.
+
+A DTensor (FSDP2, HSDP, tensor and expert parallelism) knows its global shape and where its shard
+lies in it. Every other tensor is held whole, as under DistributedDataParallel.
+
+FSDP2 swaps the parameters of its modules: between forward and backward a module's attributes are
+whole, plain tensors, and some stay so until the next forward, for instance after an evaluation.
+What is written into those is lost. So the modules are told to `reshard` before anything is read or
+written; writes to the shards are seen by the next forward.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from atoll_protos.errors import SpecError
+from atoll_protos.layout import TensorSpec
+from atoll_worker.ranks.parts import Box, Held, whole
+
+FSDP = "torch.distributed.fsdp"
+DTENSOR = "torch.distributed.tensor"
+
+
+class Placed(Protocol):
+    """Where a tensor lives: an attribute of a module, which may come to hold another tensor."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module."""
+
+    @property
+    def attribute(self) -> str:
+        """Of the module."""
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Of the whole tensor."""
+
+
+def check_module(model: nn.Module) -> None:
+    """Refuse what is sharded in a way without a shape. Raises SpecError that names the module."""
+    flat = _class(FSDP, "FullyShardedDataParallel")
+    for name, module in model.named_modules():
+        if flat is not None and isinstance(module, flat):
+            raise SpecError(
+                f"model.{name}" if name else "model",
+                "is wrapped in FullyShardedDataParallel (FSDP1), whose flat parameters have lost"
+                " the shapes of the tensors",
+                "shard it by torch.distributed.fsdp.fully_shard (FSDP2)",
+            )
+
+
+def sharded_modules(models: Iterable[nn.Module]) -> tuple[Any, ...]:
+    """The modules that FSDP2 manages."""
+    kind = _class(FSDP, "FSDPModule")
+    if kind is None:
+        return ()
+    return tuple(each for model in models for each in model.modules() if isinstance(each, kind))
+
+
+def reshard(modules: Sequence[Any]) -> None:
+    """All parameters of `sharded_modules` are shards again; where they are, nothing happens."""
+    for module in modules:
+        module.reshard()
+
+
+def note_written(modules: Sequence[Any]) -> None:
+    """Parameters were written on the current stream, behind the optimizer's step.
+
+    FSDP2's next forward waits for that stream, or for an event of the user's instead
+    (`set_post_optim_event`), which is then too early and is replaced by one that is recorded now.
+    """
+    for module in modules:
+        state = module._get_fsdp_state()._state_ctx
+        if state.post_optim_event is not None:
+            module.set_post_optim_event(torch.cuda.current_stream().record_event())
+
+
+@torch.no_grad()
+def shard_of(place: Placed) -> Tensor:
+    """What this process holds of a tensor, as a plain tensor in the same memory."""
+    tensor = getattr(place.module, place.attribute)
+    if is_distributed(tensor):
+        tensor = tensor.to_local()
+    return tensor.detach()  # type: ignore[no-any-return]
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Whether it is a DTensor; the module is not imported for that, since it takes long."""
+    kind = _class(DTENSOR, "DTensor")
+    return kind is not None and isinstance(tensor, kind)
+
+
+def held(places: Sequence[Placed]) -> tuple[Held, ...]:
+    """What this rank says of its tensors.
+
+    Raises SpecError by name for tensors whose shard is no box of them, and for a name that comes
+    twice.
+    """
+    names = set[str]()
+    for place in places:
+        if place.spec.name in names:
+            raise SpecError(
+                f"model.{place.spec.name}",
+                "two tensors of this rank have this name",
+                "name each tensor once, also where the model is given in parts",
+            )
+        names.add(place.spec.name)
+    return tuple(Held(place.spec, _box(place)) for place in places)
+
+
+def _box(place: Placed) -> Box | None:
+    """None if this rank has no element of it."""
+    tensor: Any = getattr(place.module, place.attribute)
+    if not is_distributed(tensor):
+        return whole(place.spec.shape)
+    placements = ", ".join(map(str, tensor.placements))
+    field = f"model.{place.spec.name}"
+    remedy = "shard it by Shard and Replicate"
+    if any(each.is_partial() for each in tensor.placements):
+        raise SpecError(field, f"is a partial sum ({placements}), which no rank has", remedy)
+    chunks = tensor.__create_chunk_list__()
+    shape = tuple(shard_of(place).shape)
+    if len(chunks) != 1:
+        raise SpecError(field, f"has {len(chunks)} shards on one rank ({placements})", remedy)
+    box = Box(tuple(chunks[0].offsets), tuple(chunks[0].sizes))
+    if not prod(box.sizes) and not prod(shape):
+        return None
+    if box.sizes != shape:
+        raise SpecError(
+            field, f"has a shard of shape {shape}, not {box.sizes} ({placements})", remedy
+        )
+    return box
+
+
+def _class(module: str, name: str) -> Any:
+    """A class of torch's, if the script has imported its module; else nothing is one of it."""
+    return getattr(sys.modules.get(module), name, None)
