@@ -1,0 +1,310 @@
+"""Four ranks that move the values of models between them, and compare every bit.
+
+    python ranks_script.py FOLDER
+
+The ranks are forks of this process, so that torch is imported once. One line of FOLDER/RANK.jsonl
+says of every check how it went on that rank: its name, and a traceback or nothing.
+"""
+
+import json
+import multiprocessing
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Partial
+
+from atoll_protos.errors import SpecError
+from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout, part_edges
+from atoll_worker.ranks.boxes import check_module, reshard, sharded_modules
+from atoll_worker.ranks.exchange import Exchange, open_exchange
+from atoll_worker.ranks.together import together
+from atoll_worker.training.parameters import Place, travelling
+from atoll_worker.training.staging import assign
+from local import ranks_models as models
+from local.ranks_models import Case
+
+RANKS = 4
+SECONDS_MAX = 60.0  # of a collective in which a rank is missing
+FRAGMENTS = 3
+
+Full = Mapping[str, Tensor]
+
+
+def places_of(case: Case) -> list[Place]:
+    """All tensors of this rank that travel."""
+    assert case.model is not None
+    return [place for part in case.parts or (case.model,) for place in travelling(part)]
+
+
+def full_of(places: list[Place], group: dist.ProcessGroup) -> Full:
+    """Every tensor as torch itself puts it together; of buffers that of the lowest rank."""
+    mine = {}
+    for place in places:
+        tensor = place.tensor
+        mine[place.spec.name] = (
+            tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+        )
+    everybody: list[Full] = [{}] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, mine, group=group)
+    return {name: full for said in reversed(everybody) for name, full in said.items()}
+
+
+def flat(full: Full, layout: Layout, owned: Slice) -> Tensor:
+    """The values of a slice in canonical order, f32."""
+    pieces = [
+        full[layout.tensors[each.tensor].name].flatten()[each.start : each.stop].float()
+        for each in owned.pieces
+    ]
+    return torch.cat(pieces)
+
+
+def part_of(values: Tensor, owned: Slice, exchange: Exchange) -> Tensor | None:
+    """What this rank owns of them."""
+    if exchange.rank not in exchange.owners:
+        return None
+    edges = list(pairwise(part_edges(owned.form, len(exchange.owners))))
+    start, stop = edges[exchange.owners.index(exchange.rank)]
+    return values[start:stop]
+
+
+def check_both_ways(case: Case, owners: tuple[int, ...], blend: float = 0.0) -> None:
+    """Captured and adopted values are those of full_tensor, on every rank."""
+    group = models.group_of(case.ranks)
+    if case.model is None:
+        return
+    places = places_of(case)
+    exchange = open_exchange(
+        case.parts or (case.model,), places, group=group, control=group, owners=owners
+    )
+    layout = build_layout(exchange.table.specs, FRAGMENTS, 1)
+    before = full_of(places, group)
+    after = {}
+    for tensor in layout.tensors:
+        torch.manual_seed(len(tensor.name))
+        value = before[tensor.name]
+        after[tensor.name] = torch.randn(tensor.shape)
+        assert sorted(before) == [each.name for each in layout.tensors]
+        assert tuple(value.shape) == tensor.shape
+    for owned in layout.slices:
+        found = exchange.gather(owned)
+        want = part_of(flat(before, layout, owned), owned, exchange)
+        assert (found is None) == (want is None)
+        assert found is None or want is None or torch.equal(found, want), owned
+    for owned in layout.slices:
+        values = part_of(flat(after, layout, owned), owned, exchange)
+        pairs, averaged = exchange.deal(owned, values)
+        assert len(pairs) == len(averaged)
+        assert any(averaged) <= bool(owned.form.exact)
+        assign(pairs, blend)
+        exchange.written()
+    now = full_of(places, group)
+    for name, value in now.items():
+        wanted = before[name].clone()
+        assign([(wanted, after[name])], blend)
+        assert torch.equal(value, wanted), name
+    for place in places:  # floating buffers are equal on every rank from now on
+        if place.spec.merge == AVERAGE and not blend:
+            assert torch.equal(place.tensor, now[place.spec.name]), place.spec.name
+    for owned in layout.slices:
+        found = exchange.gather(owned)
+        want = part_of(flat(now, layout, owned), owned, exchange)
+        assert found is None or want is None or torch.equal(found, want), owned
+
+
+def head_only(make: Callable[[], Case]) -> Callable[[], None]:
+    """A check of what the head alone gets and gives."""
+    return lambda: check_both_ways(make(), (0,))
+
+
+def check_what_is_written_after_an_evaluation() -> None:
+    """Parameters that a forward has left whole are shards again, and the next forward sees them."""
+    case = models.fully_sharded(2)
+    group = models.group_of(case.ranks)
+    if case.model is None:
+        return
+    assert case.inputs is not None
+    model, inputs = case.model.eval(), case.inputs
+    with torch.no_grad():
+        model(inputs)
+    left_whole = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
+    assert "scale" in left_whole
+    reshard(sharded_modules([model]))
+    places = places_of(case)
+    exchange = open_exchange([model], places, group=group, control=group)
+    layout = build_layout(exchange.table.specs, 1, 1)
+    (owned,) = layout.slices
+    with torch.no_grad():
+        model(inputs)
+    pairs, _ = exchange.deal(owned, exchange.gather(owned))
+    with torch.no_grad():
+        model(inputs)
+    pairs, _ = exchange.deal(owned, _zeros(exchange, owned))
+    assign(pairs, 0.0)
+    with torch.no_grad():
+        assert not model(inputs).any()
+
+
+def _zeros(exchange: Exchange, owned: Slice) -> Tensor | None:
+    values = exchange.empty(owned)
+    return None if values is None else values.zero_()
+
+
+def refused(make: Callable[[], object]) -> SpecError:
+    """The error that this rank gets."""
+    try:
+        make()
+    except SpecError as error:
+        return error
+    raise AssertionError("it was not refused")
+
+
+def check_ranks_that_disagree() -> None:
+    """A plain tensor that is larger on one rank."""
+    model = nn.Linear(3, 4 if dist.get_rank() == 2 else 3)
+    error = refused(lambda: open_exchange([model], travelling(model), group=None, control=None))
+    assert error.field == "model.bias"
+    assert "shape: (3,) on rank 0, (4,) on 2" in error.problem
+
+
+def check_a_partial_sum() -> None:
+    """It is refused on every rank, though only two have it."""
+    over = models.mesh((0, 1))
+    model = nn.Linear(3, 3)
+    if dist.get_rank() < 2:
+        partial = DTensor.from_local(torch.ones(3), over, [Partial()], run_check=False)
+        model.bias = nn.Parameter(partial)
+    error = refused(lambda: open_exchange([model], travelling(model), group=None, control=None))
+    assert error.field == "model.bias"
+    assert error.problem.startswith("rank 0: is a partial sum (P(sum)"), error
+
+
+def check_a_shard_that_has_no_box() -> None:
+    """Its local tensor is larger than the placement says."""
+    over = models.mesh((0, 1, 2, 3))
+    model = nn.Linear(3, 3)
+    model.bias = nn.Parameter(models.misplaced(over))
+    error = refused(lambda: open_exchange([model], travelling(model), group=None, control=None))
+    assert (error.field, "has a shard of shape (2,)" in error.problem) == ("model.bias", True)
+
+
+def check_one_name_twice() -> None:
+    """Two stages of a pipeline on one rank whose names were not kept."""
+    parts = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    places = [place for part in parts for place in travelling(part)]
+    error = refused(lambda: open_exchange(parts, places, group=None, control=None))
+    assert error.field == "model.bias"
+    assert error.problem == "two tensors of this rank have this name"
+
+
+def check_flat_parameters() -> None:
+    """FSDP1, by the name of its module."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    cpu = torch.device("cpu")
+    model[0] = FullyShardedDataParallel(model[0], use_orig_params=True, device_id=cpu)
+    error = refused(lambda: check_module(model))
+    assert error.field == "model.0"
+    assert "FSDP1" in error.problem
+    fully_shard(sound := nn.Sequential(nn.Linear(2, 2)), mesh=models.mesh((0, 1, 2, 3)))
+    check_module(sound)
+
+
+def check_what_is_said_together() -> None:
+    """Values come by rank; one refusal is everybody's, and says whose it is."""
+    assert together(None, dist.get_rank) == [0, 1, 2, 3]
+
+    def only_two() -> None:
+        if dist.get_rank() >= 2:
+            raise SpecError("tensor", f"is odd on {dist.get_rank()}", "mend it")
+
+    error = refused(lambda: together(None, only_two))
+    assert str(error) == "tensor: rank 2: is odd on 2; mend it"
+
+    def all_alike() -> None:
+        raise SpecError("tensor", "is odd", "mend it")
+
+    assert str(refused(lambda: together(None, all_alike))) == "tensor: is odd; mend it"
+
+
+def bfloat16() -> models.Mixed:
+    """Matrices in bf16, norms in f32."""
+    return models.Mixed(torch.bfloat16)
+
+
+CHECKS: Mapping[str, Callable[[], None]] = {
+    "DDP on 2 ranks": head_only(lambda: models.replicated(2)),
+    "DDP on 4 ranks, owners 0 and 2": lambda: check_both_ways(models.replicated(4), (0, 2)),
+    "FSDP2 on 2 ranks": head_only(lambda: models.fully_sharded(2)),
+    "FSDP2 on 3 ranks": head_only(lambda: models.fully_sharded(3)),
+    "FSDP2 on 4 ranks": head_only(lambda: models.fully_sharded(4)),
+    "FSDP2 on 4 ranks, owners 3, 0 and 1": lambda: check_both_ways(
+        models.fully_sharded(4), (3, 0, 1)
+    ),
+    "FSDP2 on 3 ranks, blended": lambda: check_both_ways(models.fully_sharded(3), (0,), 0.5),
+    "FSDP2 in bf16": head_only(lambda: models.fully_sharded(2, bfloat16)),
+    "FSDP2 of a tied embedding": head_only(lambda: models.fully_sharded(2, models.Tied)),
+    "FSDP2 by columns": head_only(models.sharded_by_columns),
+    "HSDP on 2 x 2 ranks": head_only(models.hybrid),
+    "HSDP on 2 x 2 ranks, owners 0 and 2": lambda: check_both_ways(models.hybrid(), (0, 2)),
+    "TP on 2 ranks": head_only(lambda: models.tensor_parallel(8)),
+    "TP on 2 ranks, uneven": head_only(lambda: models.tensor_parallel(7)),
+    "FSDP2 x TP on 2 x 2 ranks": head_only(lambda: models.sharded_and_tensor_parallel(8)),
+    "FSDP2 x TP on 2 x 2 ranks, uneven": head_only(lambda: models.sharded_and_tensor_parallel(6)),
+    "two stages of FSDP2, one in two parts": head_only(models.pipeline),
+    "two stages, owners 1 and 3": lambda: check_both_ways(models.pipeline(), (1, 3)),
+    "experts, each whole": head_only(lambda: models.expert_parallel(0)),
+    "experts, by their rows": head_only(lambda: models.expert_parallel(1)),
+    "experts, by their columns": head_only(lambda: models.expert_parallel(2)),
+    "after an evaluation": check_what_is_written_after_an_evaluation,
+    "ranks that disagree are refused": check_ranks_that_disagree,
+    "a partial sum is refused": check_a_partial_sum,
+    "a shard without a box is refused": check_a_shard_that_has_no_box,
+    "one name twice is refused": check_one_name_twice,
+    "flat parameters are refused": check_flat_parameters,
+    "what is said together": check_what_is_said_together,
+}
+
+
+def be(rank: int, folder: Path) -> None:
+    """All checks, one after another."""
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=SECONDS_MAX),
+    )
+    with (folder / f"{rank}.jsonl").open("w") as report:
+        for name, check in CHECKS.items():
+            trouble = ""
+            try:
+                check()
+            except Exception:
+                trouble = traceback.format_exc()
+            report.write(json.dumps([name, trouble]) + "\n")
+            report.flush()
+            dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(folder: Path) -> int:
+    """All ranks, to their end; 0 if all have ended well."""
+    torch.set_num_threads(1)
+    forks = multiprocessing.get_context("fork")
+    ranks = [forks.Process(target=be, args=(rank, folder)) for rank in range(RANKS)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    return max(abs(each.exitcode or 0) for each in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
