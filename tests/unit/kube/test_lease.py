@@ -1,12 +1,11 @@
 """The election and the fence, against an API server on loopback: at most one leads, and writes."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -28,6 +27,7 @@ from unit.kube.api_server import ApiServer, serving, until
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 OWN = lease_path("demo", "atoll-operator")
 CHILD = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "c", "namespace": "demo"}}
+POD = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "demo"}}
 CHILDREN = api.path("ConfigMap", "demo", "c")
 TIMES = Times(lease_seconds=2, renew_seconds_max=1.0, retry_seconds=0.1)
 AWAY = (503, dict[str, str]())
@@ -86,9 +86,36 @@ async def replicas(folder: Path) -> AsyncIterator[tuple[ApiServer, Replica, Repl
                 await each.connection.close()
 
 
+async def leads_before(a: Replica, b: Replica) -> None:
+    """The first one leads, and the other one knows it."""
+    a.begin()
+    await until(lambda: a.leads)
+    b.begin()
+    await until(lambda: b.election.holder == "a")
+
+
 def spec(server: ApiServer) -> dict[str, Any]:
     (found,) = server.items[LEASES]
     return dict(found["spec"])
+
+
+@dataclass
+class Clock:
+    """In place of the module `time`: it moves when a test says so."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the fence and of the election."""
+    clock = Clock()
+    for module in ("fence", "lease"):
+        monkeypatch.setattr(f"atoll_operator.kube.edges.{module}.time", clock)
+    return clock
 
 
 def test_of_two_that_begin_at_once_one_leads_and_goes_on_leading(tmp_path: Path) -> None:
@@ -114,10 +141,7 @@ def test_of_two_that_begin_at_once_one_leads_and_goes_on_leading(tmp_path: Path)
 def test_a_leader_that_ends_in_good_order_is_followed_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicas(tmp_path) as (server, a, b):
-            a.begin()
-            await until(lambda: a.leads)
-            b.begin()
-            await until(lambda: b.election.holder == "a")
+            await leads_before(a, b)
             await a.end()
             await a.election.release()
             assert spec(server)["holderIdentity"] == ""
@@ -134,10 +158,7 @@ def test_a_leader_that_ends_in_good_order_is_followed_at_once(tmp_path: Path) ->
 def test_a_leader_that_dies_is_followed_when_its_lease_is_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicas(tmp_path) as (server, a, b):
-            a.begin()
-            await until(lambda: a.leads)
-            b.begin()
-            await until(lambda: b.election.holder == "a")
+            await leads_before(a, b)
             await a.end()
             last = spec(server)
             await until(lambda: b.leads)
@@ -191,12 +212,14 @@ def test_one_that_was_stopped_writes_nothing_after_its_lease_was_taken(tmp_path:
                 a.connection.apply_status("demo", "tiny", "uid", {}),
                 a.connection.apply_event(CHILD),
                 a.connection.dry_run(CHILD),
+                a.connection.dry_run_pod(POD),
+                a.connection.create(CHILD),
                 Syncers(fence=a.fence).set_owner("127.0.0.1:1", "us-east-0", "uid", 1),
             ):
                 with pytest.raises(NotLeaderError, match="was not renewed for"):
                     await write
             assert server.count("PATCH", CHILDREN) == lasts
-            assert not [each for each in server.requests[writes:] if each[0] == "DELETE"]
+            assert not [each for each in server.requests[writes:] if each[0] in ("DELETE", "POST")]
             a.begin()
             await until(lambda: not a.leads)
             with pytest.raises(NotLeaderError, match="does not lead"):
@@ -249,7 +272,7 @@ class Shard(SyncerServicer):
         return pb.StatusReply(epoch=7)
 
 
-def test_a_replica_without_a_lease_asks_the_shards_and_tells_them_nothing() -> None:
+def test_a_replica_without_a_lease_asks_the_shards_and_tells_them_nothing(clock: Clock) -> None:
     """An intent, such as to suspend, has no number: only the leader's may arrive."""
 
     async def scenario() -> None:
@@ -259,8 +282,8 @@ def test_a_replica_without_a_lease_asks_the_shards_and_tells_them_nothing() -> N
         await server.start()
         syncers, word = Syncers(fence=fence), pb.StatusRequest(intent=pb.INTENT_SUSPEND, why="w")
         for renewed_at, told in (
-            (time.monotonic(), word),
-            (time.monotonic() - TIMES.renew_seconds_max, pb.StatusRequest()),
+            (clock.now, word),
+            (clock.now - TIMES.renew_seconds_max, pb.StatusRequest()),
         ):
             fence.renewed(renewed_at)
             (reply,) = await syncers.status([address], word)
@@ -273,10 +296,38 @@ def test_a_replica_without_a_lease_asks_the_shards_and_tells_them_nothing() -> N
     asyncio.run(scenario())
 
 
-def test_a_write_has_no_more_time_than_until_another_may_lead() -> None:
+def test_a_write_has_no_more_time_than_until_another_may_lead(clock: Clock) -> None:
     fence = Fence(times=TIMES)
-    fence.renewed(time.monotonic() - 0.5)
-    assert TIMES.lease_seconds - 1.0 < fence.check() <= TIMES.lease_seconds - 0.5
-    fence.renewed(time.monotonic() - TIMES.renew_seconds_max)
+    fence.renewed(clock.now)
+    clock.now += 0.5
+    assert fence.check() == TIMES.lease_seconds - 0.5
+    clock.now += 0.5
     with pytest.raises(NotLeaderError, match=r"was not renewed for 1\.0 s"):
         fence.check()
+
+
+def test_a_leaders_time_begins_when_its_renewal_was_sent_and_not_when_it_was_answered(
+    clock: Clock,
+) -> None:
+    sent: list[float] = []
+
+    class Slow:
+        """An API server that needs half a second for each write."""
+
+        async def lease(self, method: str, where: str, **more: Any) -> dict[str, Any] | None:
+            if method == "get":
+                return None
+            sent.append(clock.now)
+            clock.now += 0.5
+            body: dict[str, Any] = more["body"]
+            return body | {"metadata": {"resourceVersion": str(len(sent))}}
+
+    fence, slow = Fence(times=TIMES), cast("api.Api", Slow())
+    gauge = Gauge("leader", "", registry=CollectorRegistry())
+    election = Election(
+        api=slow, fence=fence, namespace="demo", name="atoll-operator", gauge=gauge, times=TIMES,
+    )  # fmt: skip
+    for _ in range(2):  # the Lease is made, then renewed
+        asyncio.run(election._look())
+        assert fence.renewed_at == election.renewed_at == sent[-1]
+        assert fence.check() == TIMES.lease_seconds - 0.5
