@@ -36,7 +36,7 @@ __all__ = ["FailedError", "JobClient", "NotFoundError", "TrainingJob", "WaitTime
 NOT_FOUND, CONFLICT, SERVER_ERROR = 404, 409, 500
 BUSY = 429
 PAGE = 500  # jobs in one answer
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 2.0  # a watch needs a right that who may get one job need not have
 
 
 class NotFoundError(SpecError):

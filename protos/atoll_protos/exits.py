@@ -182,8 +182,3 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
 def exit_code_of(code: pb.Code) -> ExitCode:
     """What a learner exits with that a shard refuses for good; TRY_AGAIN for unknown codes."""
     return REFUSALS[code].exit_code if code in REFUSALS else ExitCode.TRY_AGAIN
-
-
-def retry_helps(code: pb.Code) -> bool:
-    """Whether a refused learner dials again; False for unknown codes."""
-    return code in REFUSALS and REFUSALS[code].retry

@@ -64,7 +64,7 @@ from atoll_syncer.storage.files import READ_BYTES
 from atoll_syncer.storage.store import StoreError
 
 ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
-LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due
+LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due; seconds late is no harm
 KEPT: Final = 3
 STANDARD_OUTPUT: Final = "-"
 HIDDEN: Final = ".{name}.{digits}.tmp"  # until an export is whole

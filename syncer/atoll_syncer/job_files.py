@@ -17,7 +17,7 @@ from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
 from atoll_syncer.model.effects import Effect
 
-READ_SECONDS: Final = 2.0
+READ_SECONDS: Final = 2.0  # the kubelet changes mounted files, on file systems that tell nobody
 
 T = TypeVar("T")
 

@@ -37,7 +37,7 @@ def delete(jobs):
         jobs.delete_namespaced_custom_object(**WHERE)
         while True:
             jobs.get_namespaced_custom_object(**WHERE)
-            time.sleep(1)
+            time.sleep(1)  # a watch would need another right, and a deletion takes seconds
     except client.ApiException as error:
         if error.status != 404:
             raise
@@ -59,7 +59,7 @@ def follow(jobs):
                 return kind == "Complete"
         if found.get("Accepted", {}).get("status") == "False":
             return False
-        time.sleep(2)
+        time.sleep(2)  # likewise: a test looks some hundred times in all
     print(f"not Complete after {SECONDS_MAX:.0f} s")
     print(json.dumps(status.get("conditions", []), indent=2))
     return False

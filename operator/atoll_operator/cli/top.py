@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll_operator.local.rows import Answer
 
 MODULE = "atoll_syncer.asking"
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 2.0  # shards tell their numbers when they are asked, and nobody tells of a change
 CLEAR = "\x1b[H\x1b[2J"
 CALL_SECONDS_MAX = 60.0
 

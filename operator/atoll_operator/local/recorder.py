@@ -25,7 +25,7 @@ from atoll_operator.local.trackers import (
     wandb_module,
 )
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 2.0  # shards tell their state when they are asked
 END_SECONDS_MAX = 60.0  # for the last points, when the run is over
 FILES = {
     "learners/*.jsonl": Writer.LEARNER,

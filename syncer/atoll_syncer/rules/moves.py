@@ -21,7 +21,7 @@ def move(state: State, now: float) -> list[Effect]:
         *back,
         *clock.move(state, standing, now),
         *ending.last_rounds(state, standing, now),
-        *rounds.start_due(state, standing, now),
+        *rounds.start_due(state, now),
         *rounds.look_at_all(state, standing, now),
         *ending.end_when_finished(state),
     ]

@@ -72,7 +72,7 @@ DAMAGED_OFFERS_MAX: Final = 3  # in a row of one slot, until a round does withou
 # ------------------------------------------------------------ 1: a round begins
 
 
-def start_due(state: State, standing: Standing, now: float) -> list[Effect]:
+def start_due(state: State, now: float) -> list[Effect]:
     """Begin the rounds that the clock makes due; in lock-step the hand-overs begin them."""
     if state.sync.lockstep or state.ending.began_at is not None:
         return []

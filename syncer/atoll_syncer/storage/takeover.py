@@ -44,7 +44,7 @@ from atoll_syncer.storage.store import StoreUnavailable
 
 HEARTBEAT_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 5.0  # of a newcomer without a sign of life
-LOOK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.5  # a store of files or objects tells nobody of a heartbeat
 
 log = structlog.get_logger()
 

@@ -12,7 +12,6 @@ from atoll_protos.exits import (
     exit_code_of,
     is_failure,
     is_permanent,
-    retry_helps,
 )
 
 
@@ -56,7 +55,6 @@ def test_every_code_of_the_protocol_has_a_row() -> None:
 
 @pytest.mark.parametrize("row", REFUSALS.values(), ids=lambda row: pb.Code.Name(row.code))
 def test_a_refusal_is_retried_or_has_an_exit_code_of_its_own(row: Refusal) -> None:
-    assert retry_helps(row.code) is row.retry
     # Only a new process holds no other run's state, and only a new image speaks another protocol.
     again = row.retry or row.code in (pb.OTHER_RUN, pb.OTHER_PROTOCOL)
     assert (exit_code_of(row.code) is ExitCode.TRY_AGAIN) is again
@@ -64,4 +62,3 @@ def test_a_refusal_is_retried_or_has_an_exit_code_of_its_own(row: Refusal) -> No
 
 def test_a_code_of_a_newer_version_ends_the_process_which_is_started_again() -> None:
     assert exit_code_of(99) is ExitCode.TRY_AGAIN  # type: ignore[arg-type]
-    assert not retry_helps(99)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.exits import ExitCode, exit_code_of, retry_helps
+from atoll_protos.exits import REFUSALS, ExitCode, exit_code_of
 from atoll_protos.identity import Identity, Owner, Role
 from atoll_syncer import admission
 from atoll_syncer.admission import Reason, Refusal
@@ -124,7 +124,7 @@ def test_what_a_peer_has_chosen_makes_no_refusal_long() -> None:
 def test_a_refused_learner_ends_as_bad_input_but_waits_for_the_end_of_a_former_run() -> None:
     """A job that is made anew gets shards that take the place of the former ones."""
     assert exit_code_of(pb.NOT_ALLOWED) is ExitCode.BAD_INPUT
-    assert not retry_helps(pb.NOT_ALLOWED)
+    assert not REFUSALS[pb.NOT_ALLOWED].retry
     for each in Reason:
         refused = Refusal(reason=each, asked="x", needed="y", presented="z")
         assert refused.end.code == pb.NOT_ALLOWED
