@@ -57,7 +57,8 @@ from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.objects import ready_reason
 from atoll_operator.kube.observation import Object
 from atoll_operator.kube.observe import NotAskedError, NotSeenError, Observer
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
+from atoll_operator.kube.plan.planner import plan
 from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
 

@@ -37,7 +37,7 @@ def main() -> None:
 def prepare() -> None:
     """Install, build and fetch what `up` needs, and start nothing."""
     with _alone_and_timed("prepare"):
-        programs, _ = lifecycle.prepare()
+        programs = lifecycle.prepare()
         images.role_archive()
     typer.echo(f"programs are in {programs}")
 

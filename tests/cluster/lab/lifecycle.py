@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,23 @@ def current() -> Lab:
     return from_json(file.read_text())
 
 
-def prepare(archives: tuple[str, ...] = ()) -> tuple[Path, Path]:
-    """Install, build and fetch all that is not cached; return programs and containerd folder."""
+def prepare() -> Path:
+    """Install, build and fetch all that is not cached; return the folder of the programs."""
+    programs = _programs()
+    _golden(programs, ())
+    return programs
+
+
+def _programs() -> Path:
     mark_children()
     binaries.install_packages()
-    programs = binaries.programs()
+    return binaries.programs()
+
+
+def _golden(programs: Path, archives: Sequence[str]) -> Path:
+    """Return the containerd folder of nodes that have just been made."""
     base = images.base_archive(programs)
-    return programs, images.golden([base, *(Path(archive) for archive in archives)])
+    return images.golden([base, *(Path(archive) for archive in archives)])
 
 
 def up(lab: Lab) -> None:
@@ -90,8 +100,10 @@ def up(lab: Lab) -> None:
 
 
 def _bring_up(lab: Lab) -> None:
-    programs, containerd = prepare(lab.images)
-    archive = images.role_archive() if any(lab.nodes()) else None
+    programs, archive, containerd = _programs(), None, None
+    if any(lab.nodes()):  # a control plane alone needs no image
+        containerd = _golden(programs, lab.images)
+        archive = images.role_archive()
     run_folder().mkdir(parents=True)
     (run_folder() / "lab.json").write_text(to_json(lab))
     machine.prepare(OWN_FOLDERS)
@@ -118,16 +130,17 @@ def rebuild(lab: Lab, cluster: Cluster) -> None:
         cgroups.remove(node.cgroup)
     shutil.rmtree(cluster.folder)
     network.wire(cluster)
-    programs, containerd = prepare(lab.images)
-    wait_until_usable(_boot(lab, cluster, programs, containerd))
+    programs = _programs()
+    wait_until_usable(_boot(lab, cluster, programs, _golden(programs, lab.images)))
     load(images.role_archive(), cluster.nodes)
 
 
-def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path) -> Cluster:
+def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path | None) -> Cluster:
     make_pki(cluster)
     for node in cluster.nodes:
         configure(cluster, node, lab)
-        images.give_images(node, containerd)
+        if containerd is not None:
+            images.give_images(node, containerd)
     start_plane(cluster, programs, lab.timing)
     for node in cluster.nodes:
         power_on(node, programs)

@@ -12,7 +12,7 @@ from atoll_operator.kube import objects, observation
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.objects import rfc3339, workload
 from atoll_operator.kube.observation import Observation, Pod, Remembered
-from atoll_operator.kube.plan import changes, planner, restarts
+from atoll_operator.kube.plan import changes, pauses, planner, restarts
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
@@ -159,7 +159,7 @@ def test_a_lost_node_is_excluded_first_and_its_pod_left_until_that_is_observed()
     (changed,) = [each for each in first.apply if each["kind"] == "StatefulSet"]
     assert objects.excluded_nodes(changed["spec"]["template"]) == ("n1",)
     assert first.replace == ()
-    assert first.pause_seconds == planner.AGAIN_SECONDS
+    assert first.pause_seconds == pauses.AGAIN_SECONDS
 
 
 def excluded_and_observed() -> Observation:
@@ -388,7 +388,7 @@ def finished(ttl: int | None, ended_seconds_ago: float, **more: Any) -> Observat
 
 @pytest.mark.parametrize(
     ("ttl", "age", "pause"),
-    [(None, 1000, planner.QUIET_SECONDS), (60, 10, 50.1), (60, 60, None), (0, 0, None)],
+    [(None, 1000, pauses.QUIET_SECONDS), (60, 10, 50.1), (60, 60, None), (0, 0, None)],
 )
 def test_a_finished_job_lives_for_its_time_to_live(
     ttl: int | None, age: float, pause: float | None
@@ -409,7 +409,7 @@ def test_a_finished_job_is_not_deleted_before_its_pods_and_its_last_status() -> 
     found = planned(fresh)
     assert found.status is not None
     assert found.expire is None
-    assert found.pause_seconds == planner.POLL_SECONDS
+    assert found.pause_seconds == pauses.POLL_SECONDS
 
 
 def test_an_evicted_shard_pod_on_a_lost_node_moves_no_shard() -> None:
@@ -421,9 +421,9 @@ def test_an_evicted_shard_pod_on_a_lost_node_moves_no_shard() -> None:
 
 
 def test_a_running_job_is_looked_at_every_second_and_a_suspended_one_rarely() -> None:
-    assert planned(seen()).pause_seconds == planner.POLL_SECONDS
+    assert planned(seen()).pause_seconds == pauses.POLL_SECONDS
     suspended = seen("spec.suspend=true")
-    assert planned(suspended).pause_seconds == planner.QUIET_SECONDS
+    assert planned(suspended).pause_seconds == pauses.QUIET_SECONDS
 
 
 def test_a_job_that_ends_keeps_its_shards_until_its_end_is_written() -> None:

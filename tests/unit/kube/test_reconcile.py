@@ -19,7 +19,8 @@ from atoll_operator.kube.edges.api import (
 )
 from atoll_operator.kube.observe import Observer
 from atoll_operator.kube.plan import status
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
+from atoll_operator.kube.plan.planner import plan
 from atoll_operator.kube.report import StatusWriter
 from atoll_protos.names import Label
 from unit.kube.world import KEY, World, lost_learner

@@ -6,7 +6,7 @@ import pytest
 
 from atoll_operator.kube.cache import FailedCreate
 from atoll_operator.kube.edges.api import path
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from unit.kube.world import KEY, World, lost_learner
 
 pytestmark = pytest.mark.usefixtures("still")

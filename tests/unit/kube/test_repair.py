@@ -9,7 +9,7 @@ from atoll_operator.kube.edges.api import (
     ApiError,
     path,
 )
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from atoll_protos.names import Label
 from unit.kube.world import KEY, lost_learner
 

@@ -17,8 +17,8 @@ from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.plan import restore
 from atoll_operator.kube.plan.configs import shards_file
+from atoll_operator.kube.plan.pauses import RESTORE_SECONDS
 from atoll_operator.kube.plan.phase import export_url
-from atoll_operator.kube.plan.planner import RESTORE_SECONDS
 from atoll_operator.kube.plan.restore import Former
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label

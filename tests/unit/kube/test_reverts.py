@@ -13,7 +13,7 @@ from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.memory import REVERT_FORGET_SECONDS, REVERT_SECONDS
 from atoll_operator.kube.plan import changes, pods
 from atoll_operator.kube.plan.drift import drift
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS, POLL_SECONDS
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS, POLL_SECONDS
 from atoll_protos.names import Label
 from unit.kube.cluster_values import SETTINGS
 from unit.kube.world import KEY, World

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from atoll_operator.kube.edges.api import ApiError, ConflictError, path
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from atoll_operator.kube.trial import pod_of
 from unit.kube.cluster_values import children
 from unit.kube.world import KEY, World

@@ -127,7 +127,7 @@ class Polls:
 
 
 def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
-    """What of the answers may ask for an action: states, sessions and owners, not progress."""
+    """What of the answers may ask for an action or change a condition, and is not progress."""
     return tuple(
         None
         if reply is None
@@ -135,7 +135,14 @@ def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
             reply.state,
             reply.run,
             reply.intent,
-            tuple((each.slot, each.state, each.uid, each.owner_word) for each in reply.slots),
+            reply.reason,
+            reply.steps,
+            reply.shard,
+            reply.must_equal,
+            tuple(
+                (each.slot, each.state, each.uid, each.owner_word, each.reason)
+                for each in reply.slots
+            ),
         )
         for reply in replies
     )

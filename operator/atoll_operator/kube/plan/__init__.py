@@ -6,6 +6,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
 `atoll_protos`, and nothing of `edges`; no time, randomness, network or cluster.
 
     planner      the plan of one pass, made from all of the following
+    pauses       when the next pass comes, and which jobs are steady
     restarts     which pods are deleted with their grace, and which shards wait
     changes      which children are applied, reverted, deleted or refused
     actions      what a pass does and says, as values: the Plan

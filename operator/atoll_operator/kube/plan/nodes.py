@@ -232,3 +232,9 @@ def storm(
     if released or not (many or (settling and lost)):
         return None
     return Storm(region=region, lost=lost, nodes=found.nodes)
+
+
+def nears_storm(found: Tally, failure: Failure) -> bool:
+    """Whether half of the nodes that make a storm are lost or overdue already."""
+    many = found.lost >= STORM_NODES_MIN - 1
+    return many and 2 * found.lost * 100 > failure.storm_percent * found.nodes

@@ -27,12 +27,19 @@ tests/unit/kube/test_planner.py.
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status as statuses
-from atoll_operator.api.facts import Kind
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
-from atoll_operator.kube.objects import rfc3339, seconds_of
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import Object, Observation, place_of, workload_name
-from atoll_operator.kube.plan import changes, elsewhere, events, restarts, sessions, status
+from atoll_operator.kube.plan import (
+    changes,
+    elsewhere,
+    events,
+    pauses,
+    restarts,
+    sessions,
+    status,
+)
 from atoll_operator.kube.plan.accepted import RESTORE_REFUSED
 from atoll_operator.kube.plan.actions import (
     Deletion,
@@ -44,12 +51,6 @@ from atoll_operator.kube.plan.exclusions import is_excluded
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.situation import Situation, situation_of
 from atoll_operator.kube.settings import Settings
-
-POLL_SECONDS = 1.0  # between passes while something runs
-AGAIN_SECONDS = 0.3  # while a controller or the registrar is waited for
-RESTORE_SECONDS = 5.0  # while what a job restores is not there: no event of it tells this job
-QUIET_SECONDS = 300.0  # while nothing runs
-EXPIRY_MARGIN_SECONDS = 0.1
 
 EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
@@ -70,7 +71,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     if seen.job is None:
         found = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
-        pause = RESTORE_SECONDS if seen.reason == RESTORE_REFUSED else None
+        pause = pauses.RESTORE_SECONDS if seen.reason == RESTORE_REFUSED else None
         return Plan(
             at=seen.at, namespace=seen.namespace, job=name, status=found, pause_seconds=pause
         )
@@ -80,17 +81,21 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     replace, waits = _replacements(case)
     refused = (*case.certificates.refused, *children.refused)
     said = status.of_job(case, refused)
-    pause = AGAIN_SECONDS if waits else _pause(case)
-    if (refused or case.certificates.missing) and pause is not None:
-        pause = min(pause, POLL_SECONDS)
-    if children.wait_seconds is not None and pause is not None:
-        pause = min(pause, children.wait_seconds)
+    delete, owners, restart = restarts.deletions(case), _owners(case), restarts.of_templates(case)
+    doings = pauses.Doings(
+        children=children,
+        refused=bool(refused),
+        waits=waits,
+        acts=bool(replace or delete or owners or restart),
+        writes=said is not None,
+    )
+    pause = pauses.pause(case, doings)
     expire = None
     if pause is None and case.phase.kind.over:
         if said is None:
             expire = Deletion(kind=KIND, name=job.name, uid=seen.uid, reason=EXPIRED)
         else:
-            pause = POLL_SECONDS  # the last status is written before the job is deleted
+            pause = pauses.POLL_SECONDS  # the last status is written before the job is deleted
     return Plan(
         at=seen.at,
         namespace=seen.namespace,
@@ -107,9 +112,9 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         refused=frozenset((each.kind, each.name) for each in refused),
         prune=children.prune,
         replace=replace,
-        delete=restarts.deletions(case),
-        owners=_owners(case),
-        restart=restarts.of_templates(case),
+        delete=delete,
+        owners=owners,
+        restart=restart,
         expire=expire,
         training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
         pods=seen.pods,
@@ -175,31 +180,3 @@ def _owners(case: Situation) -> tuple[OwnerWord, ...]:
         for pod, word in waiting
         if pod.uid not in replaced
     )
-
-
-# ---------------------------------------------------------------- the next pass
-
-
-def _pause(case: Situation) -> float | None:
-    """Seconds until the next pass. None: an event must come first, or the job has expired."""
-    if case.phase.kind is Kind.REJECTED:
-        return None
-    if case.phase.kind.over:
-        return _seconds_left(case)
-    if case.phase.kind is Kind.SUSPENDED and all(pod.ended for pod in case.seen.pods):
-        return QUIET_SECONDS
-    return POLL_SECONDS
-
-
-def _seconds_left(case: Situation) -> float | None:
-    """Until a finished job has lived for its ttlSecondsAfterFinished; None: it has."""
-    ttl = case.job.spec.ttl_seconds_after_finished
-    completed = case.seen.status.completion_time
-    if not completed or not case.before.over:
-        return POLL_SECONDS
-    if any(not (pod.terminating or pod.ended) for pod in case.seen.pods):
-        return POLL_SECONDS
-    if ttl is None:
-        return QUIET_SECONDS
-    left = ttl - (case.now - seconds_of(completed))
-    return left + EXPIRY_MARGIN_SECONDS if left > 0 else None
