@@ -6,9 +6,10 @@ address of its own, which its pod has, and answers Status for the learners whose
 """
 
 import asyncio
+import itertools
 import json
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -128,6 +129,7 @@ class Fleet:
     off: set[str] = field(default_factory=set)
     shards: dict[str, Shard] = field(default_factory=dict)  # by job
     servers: list[Any] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of addresses
     running: dict[str, Object] = field(default_factory=dict)  # pods by UID
     moves: bool = True  # whether ticks pass
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -241,9 +243,9 @@ class Fleet:
             shard.learners[slot] = {"uid": metadata["uid"], "lost": False}
 
     async def _serve(self, job: str) -> str:
-        number = len(self.servers)
+        number = next(self.numbers)
         address = f"127.{100 + number // 250}.{number % 250}.1"
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # one shard per address
         shard = self.shards.setdefault(job, Shard(self.steps))
         add_SyncerServicer_to_server(shard, server)
         add_RegistrarServicer_to_server(shard, server)

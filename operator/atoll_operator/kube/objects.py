@@ -10,6 +10,7 @@ import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
+from typing import Any
 
 from atoll_operator.kube.cache import FailedCreate
 from atoll_operator.kube.names import (
@@ -191,7 +192,7 @@ def workload(raw: Raw, failed: FailedCreate | None = None, pods: Iterable[Pod] =
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
     annotations = metadata.get("annotations") or {}
-    replaced = json.loads(annotations.get(Annotation.REPLACED) or "{}")
+    replaced = _json(annotations.get(Annotation.REPLACED))
     template = spec["template"]
     return Workload(
         name=metadata["name"],
@@ -204,8 +205,12 @@ def workload(raw: Raw, failed: FailedCreate | None = None, pods: Iterable[Pod] =
         excluded=excluded_nodes(template),
         trouble=_pods_refused(status) or _failed(spec, status, failed, pods),
         replaced={int(key): _replaced(*each) for key, each in replaced.items()},
-        suspects=json.loads(annotations.get(Annotation.SUSPECTS) or "{}"),
+        suspects=_json(annotations.get(Annotation.SUSPECTS)),
     )
+
+
+def _json(annotation: str | None) -> Any:
+    return json.loads(annotation) if annotation else {}
 
 
 def _failed(spec: Raw, status: Raw, failed: FailedCreate | None, pods: Iterable[Pod]) -> str:

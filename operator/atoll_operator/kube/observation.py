@@ -10,6 +10,7 @@ Nothing in this file decides anything. `objects` makes these values from raw obj
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -227,7 +228,7 @@ class Certificates:
     unread: str = ""  # why they could not be read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """Everything that one pass knows of one job."""
 
@@ -242,7 +243,9 @@ class Observation:
     pods: tuple[Pod, ...] = ()
     workloads: Mapping[str, Workload] = field(default_factory=dict)  # by name
     nodes: Mapping[str, Node] | None = None  # by name; None: not listed yet
-    lease_ages: Mapping[str, float] = field(default_factory=dict)  # by node, deleted ones too
+    lease_ages: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by node of a pod, if deleted too
     certificates: Certificates | None = None  # None: the job needs none now
     refusals: Mapping[int, str] = field(default_factory=dict)
     """By shard: why it and this operator do not take each other, in words."""
@@ -269,7 +272,7 @@ class Observation:
         """The UID of the job's object."""
         return str(self.raw["metadata"]["uid"])
 
-    @property
+    @cached_property
     def status(self) -> Status:
         """The status as earlier passes wrote it; empty before the first."""
         return Status.read(self.raw.get("status"))

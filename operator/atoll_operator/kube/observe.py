@@ -85,9 +85,10 @@ class Observer:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
         containers = container_names(job)
         pods = [objects.pod(each, containers) for each in children if each["kind"] == "Pod"]
-        before = _before(raw, found)
+        status = Status.read(raw.get("status"))
+        before = _before(raw, status, found)
         memory.addresses = shard_addresses(job, pods, self.settings.serves)
-        if before.over and not elsewhere.lingers(Status.read(raw.get("status")), time.time()):
+        if before.over and not elsewhere.lingers(status, time.time()):
             memory.addresses = dict.fromkeys(memory.addresses, "")  # all is known
         workloads = [each for each in children if each["kind"] in observation.WORKLOADS]
         tls = rendering.speaks_tls(workloads)
@@ -112,7 +113,7 @@ class Observer:
                 [self._workload(job.name, each, pods) for each in workloads]
             ),
             nodes=self.nodes.look(at) if self.nodes.usable(at) else None,
-            lease_ages=self.nodes.leases.ages(at),
+            lease_ages=self.nodes.leases.ages({pod.node for pod in pods}, at),
             remembered=memory.read(job.spec.syncer.shards, pods, at),
         )
 
@@ -204,11 +205,11 @@ class Observer:
         return [each for each in self.cache.children(key) if objects.belongs(each, job)]
 
 
-def _before(raw: Object, found: Reading) -> Before:
+def _before(raw: Object, status: Status, found: Reading) -> Before:
     """What earlier passes have written of the job."""
     metadata = raw["metadata"]
     return phases.before(
-        Status.read(raw.get("status")),
+        status,
         time.time(),
         generation=None if found.error else metadata["generation"],
         retry=str((metadata.get("annotations") or {}).get(Annotation.RETRY, "")),

@@ -79,6 +79,8 @@ class Reconciler:
     applier: Applier
     writer: StatusWriter
     memories: dict[Key, Memory] = field(default_factory=dict)
+    shown: dict[Key, tuple[str, bool]] = field(default_factory=dict)
+    """What the metrics say of each job: the state, and whether replacements are held."""
     last_pass_at: float | None = None  # monotonic: when a pass last succeeded
 
     async def reconcile(self, key: Key) -> float | None:
@@ -95,8 +97,15 @@ class Reconciler:
         raw, own = self.observer.cache.job(key), self.memories.get(key)
         if raw is not None and own is not None:
             own.state = ready_reason(raw)
-        self.metrics.held.set(sum(memory.held for memory in self.memories.values()))
-        self.metrics.show_states(memory.state for memory in self.memories.values())
+        shown = None if own is None else (own.state, own.held)
+        if shown == self.shown.get(key):
+            return
+        if shown is None:
+            del self.shown[key]
+        else:
+            self.shown[key] = shown
+        self.metrics.held.set(sum(held for _, held in self.shown.values()))
+        self.metrics.show_states(state for state, _ in self.shown.values())
 
     async def _pass_of_leader(self, key: Key) -> float | None:
         try:

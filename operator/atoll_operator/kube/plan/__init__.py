@@ -36,4 +36,5 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     nodes        lost nodes and storms
     phase        suspended, running, complete or failed
     events       Events of a job
+    kept         results that are asked for again with the same input
 """

@@ -25,6 +25,7 @@ from atoll_operator.kube.names import accepted_name
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan import restore
+from atoll_operator.kube.plan.kept import Kept
 from atoll_operator.kube.plan.phase import NOT_SUPPORTED
 from atoll_operator.kube.plan.restore import Former
 from atoll_protos.errors import SpecError
@@ -33,6 +34,7 @@ INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
 ENDPOINTS_MISSING = "EndpointsMissing"  # likewise, when the syncer elsewhere cannot be found
 RESTORE_REFUSED = "RestoreRefused"  # likewise, when what it restores is not there or does not fit
 NOBODY = Former()
+JOBS_MAX = 2_000  # of which the manifest is kept as it was read
 SPEC = "spec.json"  # key in the ConfigMap
 
 
@@ -62,7 +64,7 @@ def read(
     restoring = Restoring(raw=raw, former=former, serves=serves, run_name=run_name)
     present = None
     try:
-        present = from_object(raw, stored=True)
+        present = _job(raw["metadata"], raw.get("spec"), "present")
     except SpecError as wrong:
         reason, error = INVALID, str(wrong)
     else:
@@ -99,10 +101,25 @@ class Restoring:
             found = Restored(folder="", run_name=self.run_name or name, claims_of=name)
             return Reading(job=job.model_copy(update={"restored": found}), spec=spec)
         try:
-            job = restore.restored(job, Status.read(self.raw.get("status")), self.former)
+            if job.spec.restore is not None:
+                job = restore.restored(job, Status.read(self.raw.get("status")), self.former)
         except SpecError as wrong:
             return Reading(job=None, reason=RESTORE_REFUSED, error=str(wrong))
         return Reading(job=job, spec=spec)
+
+
+_JOBS: Kept[Job] = Kept(JOBS_MAX)
+
+
+def _job(metadata: Mapping[str, Any], spec: Any, which: str) -> Job:
+    """A manifest of the API server as a job; raises SpecError.
+
+    It is read in every pass, and kept: a checked manifest takes a fifth of a pass to make.
+    """
+    own = {name: metadata[name] for name in ("name", "uid") if name in metadata}
+    document = {"metadata": own, "spec": spec}
+    key = (metadata.get("uid"), which)
+    return _JOBS.get(key, document, lambda: from_object(document, stored=True))
 
 
 def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
@@ -135,7 +152,7 @@ def _last(
         if isinstance(suspend, bool):
             spec["suspend"] = suspend
         try:
-            job = from_object({"metadata": raw["metadata"], "spec": spec}, stored=True)
+            job = _job(raw["metadata"], spec, "accepted")
         except SpecError:
             return None
         refused = support.on_a_cluster(job) or _unreachable(job, serves)

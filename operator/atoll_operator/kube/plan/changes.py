@@ -19,7 +19,7 @@ never hit (the API server answers 409). Where there is no child of ours, `apply`
 the name before it makes one (`ownership`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from atoll_operator.kube.plan.certificates import Work
 from atoll_operator.kube.plan.children import JobChildren
 from atoll_operator.kube.plan.drift import Difference, Settled, drift, quantity
 from atoll_operator.kube.plan.exclusions import exclusions
+from atoll_operator.kube.plan.kept import Kept
 from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.situation import NOTHING, Situation
 from atoll_protos.names import Label
@@ -44,6 +45,9 @@ DIFFERENCES_MAX = 3  # that an Event names
 VALUE_CHARACTERS_MAX = 60
 REFUSED_REASONS = ("TemplateRefused", "ChildrenRefused")  # of the condition Accepted
 CLEAN_MAX = 20_000  # children of all jobs
+JOBS_MAX = 500  # of which the children are kept as they are wanted, some 50 kB each
+
+Key = tuple[str, str]  # kind and name of a child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +71,9 @@ def of_children(case: Situation) -> Changes:
         return Changes()
     if phase.kind is Kind.SUSPENDED and not seen.workloads:
         return _of_suspended(case)
-    objects = _builder(case).objects()
+    own = _own(case)
+    objects = _objects(case, own)
     held = restarts.held_shards(case, objects)
-    own = {key_of(each): each for each in seen.children if is_of(each, case.job.name, seen.uid)}
     changed, reverts = [], []
     for each in objects:
         if each["kind"] != "Deployment" or each["metadata"]["name"] not in held:
@@ -104,7 +108,8 @@ def _of_suspended(case: Situation) -> Changes:
     status tells of one.
     """
     seen = case.seen
-    workloads = [each for each in _builder(case).objects() if each["kind"] in WORKLOADS]
+    objects = _objects(case, _own(case))
+    workloads = [each for each in objects if each["kind"] in WORKLOADS]
     refused = _refused(seen, workloads)
     edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
     forgotten = not refused and any(
@@ -142,7 +147,22 @@ def _has_new_template(child: Object, seen: Observation) -> bool:
     return live is None or live.template != annotations[Annotation.TEMPLATE]
 
 
-def _builder(case: Situation) -> JobChildren:
+def _own(case: Situation) -> dict[Key, Object]:
+    """The live objects that the job has made, by kind and name."""
+    seen, name = case.seen, case.job.name
+    return {key_of(each): each for each in seen.children if is_of(each, name, seen.uid)}
+
+
+_OBJECTS: Kept[list[Object]] = Kept(JOBS_MAX)
+
+
+def _objects(case: Situation, own: Mapping[Key, Object]) -> list[Object]:
+    """All children as they are wanted. They are kept, as a third of a pass goes into them."""
+    builder = _builder(case, own.values())
+    return _OBJECTS.get(case.seen.uid, builder, builder.objects)
+
+
+def _builder(case: Situation, own: Collection[Object]) -> JobChildren:
     seen, job = case.seen, case.job
     unlabelled = frozenset(
         live.name
@@ -155,7 +175,6 @@ def _builder(case: Situation) -> JobChildren:
         keeps_shards=_keeps_shards(case),
         holds_learners=case.hold is not None,
     )
-    own = [each for each in seen.children if is_of(each, job.name, seen.uid)]
     return JobChildren(
         job=job,
         owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
@@ -322,7 +341,7 @@ def _applied(child: Object) -> str | None:
 
 
 def _pruned(
-    seen: Observation, own: dict[tuple[str, str], Object], objects: Sequence[Object]
+    seen: Observation, own: Mapping[Key, Object], objects: Sequence[Object]
 ) -> tuple[Deletion, ...]:
     """What the job no longer asks for; never pods, claims, or what pods use or will use.
 

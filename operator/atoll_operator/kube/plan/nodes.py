@@ -93,9 +93,10 @@ class Leases:
             lease_seconds=lease.seconds,
         )
 
-    def ages(self, now: float) -> dict[str, float]:
+    def ages(self, nodes: Iterable[str], now: float) -> dict[str, float]:
         """Seconds of silence by node, also of nodes that are deleted but whose Lease is left."""
-        return {name: now - lease.changed_at for name, lease in self.leases.items()}
+        found = {name: self.leases.get(name) for name in nodes}
+        return {name: now - lease.changed_at for name, lease in found.items() if lease}
 
 
 # ---------------------------------------------------------------- nodes

@@ -58,7 +58,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atoll_operator.api.spec import Job
+from atoll_operator.api.spec import Job, Spec
 from atoll_operator.kube.names import (
     RUN_FILE,
     SHARD_ROLE,
@@ -70,6 +70,7 @@ from atoll_operator.kube.names import (
 from atoll_operator.kube.objects import RESTARTED_AT
 from atoll_operator.kube.observation import Object, Raw
 from atoll_operator.kube.plan import pods
+from atoll_operator.kube.plan.kept import Kept
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.settings import Settings
 from atoll_protos.names import Label
@@ -80,6 +81,7 @@ LENGTH = ("steps", "tokens")
 OF_A_REGION = {"podOverrides", "nodes"}
 NOTE_BYTES_MAX = 240_000  # of the 262,144 that all annotations of an object may have
 NOTES_MAX = 2_000  # that are kept as they were parsed, of some 10 kB each
+JOBS_MAX = 2_000  # of which `inputs` are kept
 NEVER = 0  # `rendered` of a template that a version without notes has made
 
 
@@ -104,6 +106,7 @@ class Note:
         return text if len(text) <= NOTE_BYTES_MAX else _with_sum({**document, "template": None})
 
 
+_INPUTS: Kept[dict[str, str]] = Kept(JOBS_MAX)
 NOTED = ("generation", "rendered", "inputs", "images", "template")
 
 
@@ -241,7 +244,11 @@ def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
     the CRD of another version may have stored it, and the next patch takes it away. How other
     clusters reach the shards is nothing to the pods of their `home`.
     """
-    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return _INPUTS.get(job.uid, (job.spec, home), lambda: _inputs(job.spec, home=home))
+
+
+def _inputs(given: Spec, *, home: bool) -> dict[str, str]:
+    spec = given.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     outside = {"expose", "endpoints", "tls"} if home else {"expose", "tls"}
     syncer = spec.pop("syncer", {})
     if inside := {name: value for name, value in syncer.items() if name not in outside}:
@@ -330,8 +337,15 @@ def _length(text: str) -> dict[str, int | None]:
     return {name: document.get(name) for name in LENGTH}
 
 
+_PRESENT: Kept[str] = Kept(JOBS_MAX)
+
+
 def with_present(text: str, job: Job) -> str:
     """A run file's text with the job's present length, regions and learners, and nothing else."""
+    return _PRESENT.get(job.uid, (text, job.spec), lambda: _with_present(text, job))
+
+
+def _with_present(text: str, job: Job) -> str:
     document = json.loads(text) | {name: getattr(job.spec, name) for name in LENGTH}
     known = {each["name"]: each for each in document["regions"]}
     document["regions"] = [
