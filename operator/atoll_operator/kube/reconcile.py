@@ -11,11 +11,11 @@ event that is lost, doubled or late does no harm, an operator that was away for 
 where it is, and a pass that fails half-way is simply run again: every effect is idempotent.
 
 When a pass runs. `edges.queue` runs one pass per job at a time, on an event of the job, of its
-children or of a node of its pods, and after the time that the last pass asked for: a second while
-a job runs (its shards send no events), a third of a second while a controller or the registrar is
-waited for, minutes while nothing runs, never again for a job that is invalid or managed by
-another controller until it changes. Passes of one job are at least 0.3 s apart, however many
-events come.
+children, of a node of its pods or of its shards' answers, and after the time that the last pass
+asked for (`plan.pauses`): a second while a job runs, some seconds while it trains as it should, a
+third of a second while a controller or the registrar is waited for, minutes while nothing runs,
+never again for a job that is invalid or managed by another controller until it changes. Passes of
+one job are at least 0.3 s apart, however many events come.
 
 When a pass fails. What is known is reported all the same: a status that was planned is written
 although an effect failed. While a watch is broken nothing is judged, and a job that could not be

@@ -243,3 +243,16 @@ def test_progress_is_no_news_but_states_sessions_and_owners_are() -> None:
     moved.slots[0].owner_word = 3
     assert said_by([one]) != said_by([moved])
     assert said_by([one]) != said_by([None])
+
+
+@pytest.mark.parametrize("field", ["reason", "must_equal", "steps", "shard", "intent"])
+def test_what_a_condition_is_made_from_is_news(field: str) -> None:
+    one, other = reply(us_east_0="Training"), reply(us_east_0="Training")
+    setattr(other, field, "the disk is full" if field in ("reason", "must_equal") else 2)
+    assert said_by([one]) != said_by([other])
+
+
+def test_why_nothing_of_a_learner_is_merged_is_news() -> None:
+    one, other = reply(us_east_0="Training"), reply(us_east_0="Training")
+    other.slots[0].reason = "its values are not finite"
+    assert said_by([one]) != said_by([other])

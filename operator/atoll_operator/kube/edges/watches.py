@@ -8,8 +8,9 @@ only with the label that names a job; and all nodes, and all their Leases.
 Which passes an event asks for. One of a job or a child: a pass of that job, unless the cache knew
 it already, as it knows what a pass of this operator has just written. One of a node, if what is
 kept of it has changed: passes of the jobs that have a pod on it. What follows from many nodes at
-once (a storm) or from silence is seen by the passes that running jobs have each second; finished
-and suspended jobs have no pods, so no node concerns them. A renewed Lease asks for none.
+once (a storm) or from silence is seen by the passes that running jobs have by the clock, each
+second as soon as something is not as it should be (`plan.pauses`); finished and suspended jobs have
+no pods, so no node concerns them. A renewed Lease asks for none.
 
 The clock of silence. `Leases` (in `plan.nodes`) notes when each Lease's renewTime was seen to
 change, by the monotonic clock of this process. That is right only while the watch runs. After

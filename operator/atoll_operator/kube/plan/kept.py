@@ -52,9 +52,14 @@ def same(one: Any, other: Any) -> bool:
     if is_dataclass(one):
         return all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
     if isinstance(one, pydantic.BaseModel):
-        return same(vars(one), vars(other))
+        return same(_parts(one), _parts(other))
     if isinstance(one, Mapping):
         return list(one) == list(other) and all(map(same, one.values(), other.values()))
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+def _parts(model: pydantic.BaseModel) -> tuple[Any, ...]:
+    """All that a model consists of: also fields that it does not declare, and which were given."""
+    return vars(model), model.model_extra, model.model_fields_set
