@@ -38,7 +38,7 @@ class Open(pydantic.BaseModel, extra="allow"):
         ([1, [2]], [1, [3]]),
         ([1], (1,)),
         (Value(text="a"), Value(text="b")),
-        (Open(), Open(given={})),
+        (Open(), Open.model_validate({"given": {}})),
         (Open(), Open(number=0)),
         (job(), job("spec.learner.template.spec.nodeSelector={a: b}")),
     ],

@@ -252,7 +252,8 @@ def test_what_a_condition_is_made_from_is_news(field: str) -> None:
     assert said_by([one]) != said_by([other])
 
 
-def test_why_nothing_of_a_learner_is_merged_is_news() -> None:
+@pytest.mark.parametrize("field", ["reason", "trouble"])
+def test_what_is_wrong_with_a_learner_that_trains_is_news(field: str) -> None:
     one, other = reply(us_east_0="Training"), reply(us_east_0="Training")
-    other.slots[0].reason = "its values are not finite"
+    setattr(other.slots[0], field, "its values are not finite")
     assert said_by([one]) != said_by([other])

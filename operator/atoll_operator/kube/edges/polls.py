@@ -140,7 +140,7 @@ def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
             reply.shard,
             reply.must_equal,
             tuple(
-                (each.slot, each.state, each.uid, each.owner_word, each.reason)
+                (each.slot, each.state, each.uid, each.owner_word, each.reason, each.trouble)
                 for each in reply.slots
             ),
         )
