@@ -85,10 +85,13 @@ class Reconciler:
 
     async def reconcile(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one, None when only an event brings it."""
+        before = self.memories.get(key)
         try:
             with self.metrics.pass_seconds.time(), self.metrics.failures.count_exceptions():
                 again = await self._pass_of_leader(key)
         finally:
+            if before is not None and self.memories.get(key) is not before:
+                self.writer.recorder.forget(before.uid)  # it is gone, or another one has its name
             self._measure(key)
         return again
 
@@ -126,9 +129,7 @@ class Reconciler:
         except NotAskedError:
             return UNASKED_SECONDS
         if seen is None:
-            gone = self.memories.pop(key, None)
-            if gone is not None:
-                self.writer.recorder.forget(gone.uid)
+            self.memories.pop(key, None)
             return None
         decided = plan(seen, self.settings, time.time())
         self.memories[key].note_intent(decided.intent, seen.at)

@@ -42,10 +42,6 @@ class Told:
         """Whether the API server does not have the latest yet."""
         return self.written < self.count
 
-    def of(self, uid: str) -> bool:
-        """Whether it is about the job of this UID."""
-        return bool(self.event.job["uid"] == uid)
-
 
 @dataclass(slots=True, kw_only=True)
 class Unsettled:
@@ -62,8 +58,8 @@ class Recorder:
 
     api: Api
     metrics: Metrics
-    told: dict[str, Told] = field(default_factory=dict)  # by name
-    unsettled: dict[tuple[str, str], Unsettled] = field(default_factory=dict)  # by UID and type
+    told: dict[str, dict[str, Told]] = field(default_factory=dict)  # by the job's UID, and name
+    unsettled: dict[str, dict[str, Unsettled]] = field(default_factory=dict)  # by UID and type
 
     async def tell(self, event: Event) -> None:
         """Tell something now, or when it has lasted."""
@@ -76,42 +72,47 @@ class Recorder:
     async def flush(self, uid: str) -> None:
         """Write what is due of one job; raises what the network raises."""
         now = time.monotonic()
-        for key, each in list(self.unsettled.items()):
-            if key[0] == uid and now >= each.due_at:
-                del self.unsettled[key]
+        unsettled = self.unsettled.get(uid, {})
+        for kind, each in list(unsettled.items()):
+            if now >= each.due_at:
+                del unsettled[kind]
                 self._count(each.event)
-            elif now - each.due_at > FORGET_SECONDS:
-                del self.unsettled[key]  # its job is gone, and another one has its name
-        for name, told in list(self.told.items()):
+        known = self.told.get(uid, {})
+        for name, told in list(known.items()):
             waited = now - told.written_at
-            if told.of(uid) and told.owes and waited >= TELL_SECONDS:
+            if told.owes and waited >= TELL_SECONDS:
                 await self._write(told, now)
             elif waited > FORGET_SECONDS and (told.written or not told.owes):
-                del self.told[name]
+                del known[name]
+        if not unsettled:
+            self.unsettled.pop(uid, None)
+        if not known:
+            self.told.pop(uid, None)
 
     def due_seconds(self, uid: str) -> float | None:
         """Until `flush` has something of the job to write; None: there is nothing."""
-        due = [each.due_at for key, each in self.unsettled.items() if key[0] == uid]
-        due += [t.written_at + TELL_SECONDS for t in self.told.values() if t.of(uid) and t.owes]
+        due = [each.due_at for each in self.unsettled.get(uid, {}).values()]
+        due += [t.written_at + TELL_SECONDS for t in self.told.get(uid, {}).values() if t.owes]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def forget(self, uid: str) -> None:
         """The job is gone."""
-        self.told = {name: each for name, each in self.told.items() if not each.of(uid)}
-        self.unsettled = {key: each for key, each in self.unsettled.items() if key[0] != uid}
+        self.told.pop(uid, None)
+        self.unsettled.pop(uid, None)
 
     def _settle(self, event: Event) -> None:
-        key = (event.job["uid"], event.condition)
-        known = self.unsettled.get(key)
+        of_job = self.unsettled.setdefault(event.job["uid"], {})
+        known = of_job.get(event.condition)
         before = known.before if known else event.before
         if known and event.after == before:
-            del self.unsettled[key]
+            del of_job[event.condition]
             return
         due_at = time.monotonic() + SETTLE_SECONDS
-        self.unsettled[key] = Unsettled(event=event, before=before, due_at=due_at)
+        of_job[event.condition] = Unsettled(event=event, before=before, due_at=due_at)
 
     def _count(self, event: Event) -> None:
-        told = self.told.setdefault(event.name, Told(event=event, first=event.at))
+        of_job = self.told.setdefault(event.job["uid"], {})
+        told = of_job.setdefault(event.name, Told(event=event, first=event.at))
         told.event, told.count = event, told.count + 1
 
     async def _write(self, told: Told, now: float) -> None:

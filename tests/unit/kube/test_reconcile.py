@@ -18,7 +18,7 @@ from atoll_operator.kube.edges.api import (
     path,
 )
 from atoll_operator.kube.observe import Observer
-from atoll_operator.kube.plan import status
+from atoll_operator.kube.plan import events, status
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from atoll_operator.kube.plan.planner import plan
 from atoll_operator.kube.report import StatusWriter
@@ -350,3 +350,20 @@ def test_while_requests_are_scarce_progress_waits_and_conditions_do_not(
     reply.tick += 10
     world.reconciler.writer.busy = lambda: False
     assert "status" in world.run()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_a_job_that_is_gone_or_replaced_still_owed_is_forgotten(gone: bool) -> None:
+    world = World()
+    world.run()
+    recorder, job = world.reconciler.writer.recorder, world.server.job
+    assert job is not None
+    lost = events.of_replacement(job, "tiny-us-east-0", "its node is lost", "10:00")
+    for _ in range(2):  # the second waits
+        asyncio.run(recorder.tell(lost))
+    assert recorder.due_seconds("job-uid")
+    job["metadata"]["uid"] = "the-next-job-of-that-name"
+    world.server.job = None if gone else job
+    world.run()
+    assert recorder.due_seconds("job-uid") is None
+    assert "job-uid" not in recorder.told

@@ -40,8 +40,9 @@ def later(world: World, seconds: float) -> None:
     memory = world.reconciler.memories[KEY]
     for key, each in memory.reverted.items():
         memory.reverted[key] = replace(each, at=each.at - seconds)
-    for told in world.reconciler.writer.recorder.told.values():
-        told.written_at -= seconds
+    for of_job in world.reconciler.writer.recorder.told.values():
+        for told in of_job.values():
+            told.written_at -= seconds
     for key, refused in memory.refused.items():
         memory.refused[key] = replace(refused, again_at=0.0)
 
