@@ -1,15 +1,13 @@
-"""A learner of several GPUs: DistributedDataParallel, with the Learner on rank 0 alone.
+"""A learner of several GPUs by DistributedDataParallel: every rank has the whole model.
 
     torchrun --standalone --nproc-per-node 2 ddp_loop.py    # alone; on CPUs if there is no GPU
 
-As the learner of a job, the line with torchrun is the command of the container. Rank 0 exchanges
-values with the other learners. After each step it tells the other ranks what has happened, and
-gives them the model if it has adopted something.
+As the learner of a job, the line with torchrun is the command of the container. All ranks run the
+same lines; rank 0 exchanges values with the other learners.
 """
 
 import argparse
 import os
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -30,20 +28,6 @@ def build() -> nn.Module:
     )
 
 
-def told(model: nn.Module, learner: atoll.Learner | None, adopted: bool) -> tuple[bool, int, int]:
-    """What rank 0 knows, on every rank: whether the job is finished, its tick, and the cursor."""
-    news = torch.zeros(4, dtype=torch.int64)
-    if learner is not None:
-        news = torch.tensor([adopted, learner.finished, learner.tick, learner.cursor])
-    news = news.to(next(model.parameters()).device)
-    distributed.broadcast(news, 0)
-    has_adopted, finished, tick, cursor = news.tolist()
-    if has_adopted:
-        for tensor in model.state_dict().values():
-            distributed.broadcast(tensor, 0)
-    return bool(finished), tick, cursor
-
-
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
@@ -57,22 +41,17 @@ def main() -> None:
     torch.manual_seed(job.seed)
     model = build().to(device)
     optimizer = optim.AdamW(model.parameters(), lr=3e-3)
-    with atoll.Learner(model, optimizer) if rank == 0 else nullcontext() as learner:
-        finished, tick, cursor = told(model, learner, adopted=True)
+    with atoll.Learner(model, optimizer) as learner:
+        learner.schedule(lambda progress: max(0.1, 1 - progress))
         parallel = DistributedDataParallel(model, [device] if on_gpu else None)
-        while not finished:
-            for group in optimizer.param_groups:  # the rate of every rank follows the job's tick
-                group["lr"] = 3e-3 * max(0.1, 1 - tick / (job.steps or 1000))
-            seed = (cursor * len(job.slots) + job.index) * ranks + rank
+        while not learner.finished:
+            seed = (learner.cursor * len(job.slots) + job.index) * ranks + rank
             images, labels = (each.to(device) for each in digits(BATCH, seed))
             loss = functional.cross_entropy(parallel(images), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            adopted = False
-            if learner is not None:
-                adopted = bool(learner.step(tokens=BATCH * ranks, loss=loss).adopted)
-            finished, tick, cursor = told(model, learner, adopted)
+            learner.step(tokens=BATCH * ranks, loss=loss)
     if arguments.save:
         torch.save(model.state_dict(), arguments.save / f"{rank}.pt")
     distributed.destroy_process_group()

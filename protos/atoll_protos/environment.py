@@ -43,6 +43,7 @@ class Env:
     TELEMETRY_DIR: Final = "ATOLL_TELEMETRY_DIR"
     TLS_DIR: Final = "ATOLL_TLS_DIR"
     STEPS: Final = "ATOLL_STEPS"
+    RANKS_SILENCE_SECONDS: Final = "ATOLL_RANKS_SILENCE_SECONDS"
     SHARD: Final = "ATOLL_SHARD"
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
@@ -154,6 +155,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         roles=(Role.LEARNER,),
         set_by="the user",
         default="100",
+    ),
+    Variable(
+        name=Env.RANKS_SILENCE_SECONDS,
+        meaning="a rank of a learner that says nothing for so long is lost: all ranks start again",
+        roles=(Role.LEARNER,),
+        set_by="the user",
+        default="120",
     ),
     Variable(
         name=Env.SHARD,

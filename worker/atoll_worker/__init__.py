@@ -17,6 +17,7 @@ outwards:
 - __main__.py   the command `atoll-worker module:function`
 - training/     the training process: the model, and copies out of and into it
 - ranks/        one learner of many processes: how values get to the shards of each
+- ranks/        several processes of one learner: what they say to each other
 - link/         what lies between the two processes: messages and shared memory
 - rules/        what a learner does in the protocol, without I/O
 - transport/    the other process: gRPC, the numbers of offers, telemetry

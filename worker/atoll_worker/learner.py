@@ -11,6 +11,7 @@ from typing import Self
 
 import structlog
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -20,16 +21,22 @@ from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
 from atoll_worker.link.messages import Prolonged
+from atoll_worker.ranks import boxes
+from atoll_worker.ranks.group import Group, open_group
 from atoll_worker.settings import Job, read_job, say_alone
 from atoll_worker.training import optimizers, refusals
 from atoll_worker.training.alone import Alone, open_alone
 from atoll_worker.training.counts import Counts
 from atoll_worker.training.data_state import DataState
+from atoll_worker.training.follower import Follower, open_follower
+from atoll_worker.training.obeying import BoundaryWork
+from atoll_worker.training.parameters import travelling_of
 from atoll_worker.training.rates import Scheduler, Schedules
-from atoll_worker.training.replica import POLL_SECONDS, BoundaryWork, Replica, open_replica
+from atoll_worker.training.replica import POLL_SECONDS, Replica, open_head, open_replica
 from atoll_worker.training.termination import Termination
 
 TERMINATION_LOG = Path("/dev/termination-log")  # a container's last words, in Kubernetes
+ALL_DONE, LOOP_ENDED = IN_ORDER = ("finished", "loop ended")  # why a script leaves without error
 
 log = structlog.get_logger()
 
@@ -88,7 +95,15 @@ class Learner:
     `atoll.job`. Without any of them the learner is alone: every step is a tick, nothing is adopted
     or exported, and it is finished after ATOLL_STEPS steps (100).
 
-    One Learner may be open in a process at a time, and one process makes up a learner. Entering and
+    A learner may be several processes, the *ranks* of torch.distributed (torchrun; DDP, FSDP2,
+    HSDP, tensor parallelism, pipelines): all of them run the same lines after
+    `init_process_group`, and entering and `step()` wait for all. `group` are the processes of this
+    learner, by default all. Rank 0 speaks with the job; tokens, loss, cursor and state are those
+    that it gives, and all ranks read the same `finished`, `tick`, `cursor` and `state`. A rank that
+    has lost another one ends with 75. `model` may be the list of the parts that a rank has
+    (docs/training-scripts.md, "Several processes").
+
+    One Learner may be open in a process at a time. Entering and
     `step()` raise LearnerError, with an `exit_code`, when the job refuses this process (77: another
     process has taken its slot; 65: another model or job) or when its transport process has died
     (75), and SpecError for wrong arguments or environment. A script that lets them pass exits with
@@ -98,9 +113,10 @@ class Learner:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         *,
+        group: ProcessGroup | None = None,
         run_file: str | Path | RunFile | None = None,
         endpoints: Sequence[str] = (),
         slot: str = "",
@@ -112,11 +128,14 @@ class Learner:
         self._arguments = (run_file, tuple(endpoints), slot)
         self._export_files = tuple(export_files)
         self._known_job: Job | None = None
-        self._replica: Replica | Alone | None = None
+        self._group = group
+        self._ranks: Group | None = None  # None: this process is the learner
+        self._replica: Replica | Follower | Alone | None = None
         self._open = False
         self._termination = Termination()
         self._schedules = Schedules()
         self._followed: tuple[Optimizer, RemovableHandle] | None = None
+        self._drawing: dict[Optimizer, RemovableHandle] = {}
         self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
         self._counts = Counts()
         self._state: bytes | None = None  # with which the slot goes on
@@ -154,7 +173,10 @@ class Learner:
         For a length in tokens it is an estimate from this learner's tokens per step, and 0.0 until
         the first `step()`.
         """
-        total_ticks = self._counts.ticks_of(self._length(), len(self._job.run_file.slots))
+        length = self._length()
+        if length.steps is None:
+            self._hear()
+        total_ticks = self._counts.ticks_of(length, len(self._job.run_file.slots))
         return min(1.0, self.tick / total_ticks) if total_ticks else 0.0
 
     @property
@@ -180,6 +202,7 @@ class Learner:
         function of seed, slot and cursor alone, a restarted learner neither repeats nor skips data
         that is already part of the shared model (docs/protocol.md, rules 26 and 28).
         """
+        self._hear()
         return self._counts.cursor
 
     @property
@@ -248,6 +271,7 @@ class Learner:
 
         inner = optimizers.unwrapped(optimizer)
         self._followed = inner, optimizers.after_each_step(inner, count)
+        self._draw_before(inner)
 
     def on_adopt(self, function: Callable[[tuple[str, ...]], object]) -> None:
         """Call `function(names)` whenever values of the job were put into the model.
@@ -264,7 +288,7 @@ class Learner:
                 "give a function of the names of the tensors that were adopted",
             )
         self._on_adopt.append(function)
-        if self._open and isinstance(self._replica, Replica):
+        if self._open and self._replica is not None and not isinstance(self._replica, Alone):
             self._replica.trust()
             function(self._replica.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held))))
 
@@ -312,16 +336,23 @@ class Learner:
         begun = time.monotonic()
         replica, counts = self._inside, self._counts
         step_seconds = begun - counts.left_at
-        tokens, cursor = counts.checked(tokens, cursor, state)
-        counts.kept.give(state)
+        self._hear()
+        if self._is_head:
+            tokens, cursor = counts.checked(tokens, cursor, state)
+            counts.kept.give(state)
+        else:  # until the head has said its own
+            tokens, cursor = 1, counts.cursor + 1
         if replica.finished:
             return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():
             replica.step_made()
             counts.count(tokens, cursor)
             replica.proceed = False
-            counts.losses.note(loss, replica.scalar)
+            if self._is_head:
+                counts.losses.note(loss, replica.scalar)
             work = replica.apply_commands()
+            if self._ranks is not None:
+                self._ranks.count(counts.tokens, counts.cursor)
             replica.report(counts.boundary(work, tokens, step_seconds), work)
             works = [work]
             if self._job.run_file.sync.lockstep:
@@ -341,31 +372,27 @@ class Learner:
         """
         if self._replica is not None:
             raise RuntimeError("a Learner is opened once: make a new one, also for the same model")
-        refusals.check_process()
-        refusals.check_module(self.model)
-        job = self._job
-        say_alone(job)
-        optimizers.check(optimizers.listed(self.optimizer), self.model, told=bool(self._on_adopt))
-        instance = presence.take(self, job.instance)
-        self._termination.install()
+        refusals.check_ranks()
+        models = refusals.modules_of(self.model)
+        ranks = self._ranks = open_group(self._group, cut=refusals.is_cut(models))
         try:
+            boxes.reshard(boxes.sharded_modules(models))
+            if ranks is None:
+                self._check(models)
+            else:
+                ranks.agree(lambda: self._check(models))
+                ranks.same("slot", self.slot)
+                ranks.same("run file", self.run_file.to_json())
+            instance = presence.take(self, self._job.instance)
+            self._termination.install()
             with self._termination.deferred():
-                refusals.check_model(self.model)
-                self._replica = (
-                    open_alone(self.model, job.run_file.steps or 1)
-                    if job.alone
-                    else open_replica(
-                        self.model,
-                        job,
-                        instance,
-                        export_files=self._export_files,
-                        optimizers=optimizers.listed(self.optimizer),
-                    )
-                )
-                if self._on_adopt and isinstance(self._replica, Replica):
+                self._replica = self._made(models, instance)
+                if self._on_adopt and not isinstance(self._replica, Alone):
                     self._replica.trust()
                 self._open = True
                 atexit.register(self._at_exit)
+                for optimizer in optimizers.listed(self.optimizer):
+                    self._draw_before(optimizer)
                 works = self._begin(self._replica)
             self._done(self._replica, works)
         except BaseException as error:
@@ -377,13 +404,18 @@ class Learner:
     def close(self, error: BaseException | None = None) -> None:
         """Leave the job, telling it why; in a pod, the kubelet too once training is over.
 
-        `error`: the exception that ends the training, if one does. Closing twice is right.
+        `error`: the exception that ends the training, if one does. Closing twice is right. Raises
+        LearnerError (75) where that error has come because another rank of this learner is lost.
         """
-        reason = reason_of(error) if error else "finished" if self.finished else "loop ended"
-        if self._open and presence.holds(self) and TERMINATION_LOG.exists():
+        loss = self._ranks.loss(error) if error and self._ranks and self._open else None
+        error, cause = loss or error, error
+        reason = reason_of(error) if error else ALL_DONE if self.finished else LOOP_ENDED
+        if self._open and self._is_head and presence.holds(self) and TERMINATION_LOG.exists():
             with contextlib.suppress(OSError):
                 TERMINATION_LOG.write_text(self._last_words(reason))
         self._leave(reason)
+        if loss is not None:
+            raise loss from cause
 
     def __enter__(self) -> Self:
         """Join the job and take its values, unless `open()` has done so."""
@@ -409,23 +441,81 @@ class Learner:
         return self._known_job
 
     @property
-    def _inside(self) -> Replica | Alone:
+    def _is_head(self) -> bool:
+        """Whether this process speaks for the learner: it is the only one, or rank 0."""
+        return self._ranks is None or self._ranks.is_head
+
+    @property
+    def _inside(self) -> Replica | Follower | Alone:
         if self._replica is None or not self._open:
             raise RuntimeError(
                 "call step() inside `with Learner(model) as learner:`, or after open()"
             )
         return self._replica
 
-    def _begin(self, replica: Replica | Alone) -> list[BoundaryWork]:
+    def _check(self, models: Sequence[nn.Module]) -> None:
+        """Raises SpecError for arguments that cannot be right."""
+        if len(models) > 1 and self._ranks is None:
+            raise SpecError(
+                "model", f"is a list of {len(models)} modules", "give one: nn.ModuleList(modules)"
+            )
+        say_alone(self._job)
+        steps = optimizers.listed(self.optimizer)
+        optimizers.check(steps, models, told=bool(self._on_adopt))
+        for model in models:
+            refusals.check_model(model, may_be_cut=self._ranks is not None)
+
+    def _made(self, models: Sequence[nn.Module], instance: str) -> Replica | Follower | Alone:
+        """This process's side of the learner."""
+        job, ranks = self._job, self._ranks
+        patterns = job.run_file.sync.mean_patterns
+        files, steps = self._export_files, optimizers.listed(self.optimizer)
+        if ranks is not None:
+            places = ranks.agree(lambda: travelling_of(models, patterns))
+            specs = ranks.open(models, places)
+        if job.alone:
+            self._ranks = None  # each rank counts its own steps
+            return open_alone(models, job.run_file.steps or 1)
+        if ranks is None:
+            return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
+        if not ranks.is_head:
+            return open_follower(job.run_file.layout(specs), ranks)
+        return open_head(
+            models,
+            job,
+            instance,
+            ranks,
+            places=places,
+            specs=specs,
+            export_files=files,
+            optimizers=steps,
+        )
+
+    def _draw_before(self, optimizer: Optimizer) -> None:
+        """The ranks hear the head's commands while this optimizer steps, not in step()."""
+        if self._ranks is not None and optimizer not in self._drawing:
+            self._drawing[optimizer] = optimizers.before_each_step(optimizer, self._draw)
+
+    def _draw(self) -> None:
+        if self._ranks is not None and self._open and not self.finished:
+            with self._termination.deferred():
+                self._ranks.draw()
+
+    def _hear(self) -> None:
+        """What the head has counted in the last step is what this rank has counted, too."""
+        if self._ranks is not None and (said := self._ranks.counted()):
+            self._counts.heard(*said)
+
+    def _begin(self, replica: Replica | Follower | Alone) -> list[BoundaryWork]:
         """Wait until the transport says Start: the model then has the job's values."""
         job = self._job
-        if not job.alone:
+        if not job.alone and self._is_head:
             log.info("joining", job=job.run_file.job, slot=self.slot)
         works = self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
         self._counts.cursor, self._state = replica.start.cursor, replica.start.data_state
         self._move_schedules()
-        if not job.alone:
+        if not job.alone and self._is_head:
             log.info(
                 "training",
                 job=job.run_file.job,
@@ -436,7 +526,9 @@ class Learner:
             )
         return works
 
-    def _wait(self, replica: Replica | Alone, over: Callable[[], bool]) -> list[BoundaryWork]:
+    def _wait(
+        self, replica: Replica | Follower | Alone, over: Callable[[], bool]
+    ) -> list[BoundaryWork]:
         """Carry out commands until `over`: before the first step, and in lock-step modes."""
         works = []
         while not over():
@@ -447,7 +539,7 @@ class Learner:
                 works.append(work)
         return works
 
-    def _done(self, replica: Replica | Alone, works: Sequence[BoundaryWork]) -> Step:
+    def _done(self, replica: Replica | Follower | Alone, works: Sequence[BoundaryWork]) -> Step:
         """What a boundary has done; those who asked for it are told of adoptions."""
         assigned = {key: None for work in works for key in work.assigned}
         names = replica.names(BoundaryWork(assigned=assigned))
@@ -461,12 +553,9 @@ class Learner:
 
     def _last_words(self, reason: str) -> str:
         """What the kubelet keeps of a container that ends now; nothing: the end of its log."""
-        match reason:
-            case "finished":
-                return FINISHED
-            case "loop ended":
-                return returned_early(self.tick, self.total_ticks)
-        return TERMINATED if reason == TERMINATED else ""
+        if reason == LOOP_ENDED:
+            return returned_early(self.tick, self.total_ticks)
+        return {ALL_DONE: FINISHED, TERMINATED: TERMINATED}.get(reason, "")
 
     def _length(self) -> Prolonged:
         """How long the job is, as far as this learner has heard."""
@@ -477,14 +566,19 @@ class Learner:
     def _leave(self, reason: str) -> None:
         """Leave once, also when the training ends by a signal, an exception or a failed entry."""
         with self._termination.leaving():
+            if self._ranks is not None:
+                self._ranks.leave(in_order=reason in IN_ORDER)
             self._schedules.close()
             if self._followed is not None:
                 self._followed[1].remove()
+            for hook in self._drawing.values():
+                hook.remove()
+            self._drawing.clear()
             try:
                 # A fork (a worker of a data loader) ends without a word for its parent.
                 if self._replica is not None and self._open and presence.holds(self):
                     self._open = False
-                    if not self._job.alone:
+                    if not self._job.alone and self._is_head:
                         log.info("leaving", job=self.run_file.job, slot=self.slot, reason=reason)
                     self._replica.leave(reason)
             finally:

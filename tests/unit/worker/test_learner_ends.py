@@ -13,7 +13,8 @@ from atoll_worker.errors import TransportLostError
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Fail
 from atoll_worker.training import process
-from atoll_worker.training.replica import BoundaryWork, Replica
+from atoll_worker.training.obeying import BoundaryWork
+from atoll_worker.training.replica import Replica
 from unit.worker.fake_transport import FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
 

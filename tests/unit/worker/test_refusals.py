@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 
 from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
+from atoll_worker.observer import Observer
 from atoll_worker.training import process, refusals
 
 
@@ -18,38 +19,32 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "begin", lambda: pytest.fail("a process was started"))
 
 
-def test_a_second_rank_is_refused_with_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(SpecError) as caught:
-        Learner(nn.Linear(2, 2)).open()
-    assert str(caught.value).startswith("Learner: this is rank 1 of 4 processes that train one")
-    assert "start one process for each learner (without torchrun)" in caught.value.remedy
-    assert "open the Learner on rank 0 only and broadcast" in caught.value.remedy
-
-
-def test_the_first_rank_is_warned_that_the_others_adopt_nothing(
-    capsys: pytest.CaptureFixture[str],
+def test_ranks_without_a_process_group_are_refused_on_every_one(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refusals.check_process({"RANK": "0", "WORLD_SIZE": "2"})
-    assert "broadcast the parameters to the other ranks" in capsys.readouterr().out
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        with pytest.raises(SpecError) as caught:
+            Learner(nn.Linear(2, 2)).open()
+        assert str(caught.value).startswith(f"Learner: this is rank {rank} of 4 processes without")
+        assert "call torch.distributed.init_process_group() before" in caught.value.remedy
+        assert "start one process for each learner (without torchrun)" in caught.value.remedy
+
+
+def test_one_process_is_a_learner_whatever_its_launcher_says() -> None:
     for alone in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "1"}, {"WORLD_SIZE": "x"}):
-        refusals.check_process(alone)
-    assert capsys.readouterr().out == ""
+        refusals.check_ranks(alone)
 
 
-def test_the_rank_of_torch_distributed_counts_more_than_the_environment(
+def test_the_process_group_counts_more_than_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "get_rank", lambda: 2)
-    monkeypatch.setattr(distributed, "get_world_size", lambda: 3)
-    with pytest.raises(SpecError, match="this is rank 2 of 3 processes"):
-        refusals.check_process({"RANK": "0", "WORLD_SIZE": "1"})
+    refusals.check_ranks({"RANK": "1", "WORLD_SIZE": "4"})
 
 
-def test_a_model_of_dtensors_is_refused_also_on_a_single_rank(tmp_path: Path) -> None:
-    """As torchtitan shards it by default; copying into it raised an error of torch."""
+def test_an_observer_has_the_whole_model_in_one_process(tmp_path: Path) -> None:
     distributed.init_process_group(
         "gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store"
     )
@@ -57,9 +52,32 @@ def test_a_model_of_dtensors_is_refused_also_on_a_single_rank(tmp_path: Path) ->
         model = nn.Linear(4, 4)
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
         with pytest.raises(SpecError, match=r"model\.weight: is a DTensor.*whole model"):
+            Observer(model).__enter__()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_fsdp1_is_refused_by_the_name_of_what_replaces_it(tmp_path: Path) -> None:
+    distributed.init_process_group(
+        "gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store"
+    )
+    try:
+        model = FullyShardedDataParallel(
+            nn.Linear(4, 4),
+            sharding_strategy=ShardingStrategy.NO_SHARD,
+            device_id=torch.device("cpu"),
+        )
+        with pytest.raises(SpecError, match=r"FSDP1.*fully_shard"):
             Learner(model).open()
     finally:
         distributed.destroy_process_group()
+
+
+def test_a_list_of_modules_is_a_model_of_several_ranks_only() -> None:
+    with pytest.raises(SpecError, match=r"model: is a list of 2 modules; give one: nn.ModuleList"):
+        Learner([nn.Linear(2, 2), nn.Linear(2, 2)]).open()
+    with pytest.raises(SpecError, match=r"model: is an empty list"):
+        Learner([]).open()
 
 
 def test_a_lazy_module_is_refused_until_it_has_a_shape() -> None:

@@ -89,6 +89,7 @@ def replica_of(model: nn.Module, sync: Sync) -> Iterator[tuple[Replica, Link, Sl
     staging = SlowStaging()
     replica = Replica(
         places=places,
+        specs=layout.tensors,
         slices={(each.shard, each.fragment): each for each in layout.slices},
         memory=shared,
         staging=staging,

@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import atoll
 from atoll.integrations.batches import slot_seed, tokens_in
+from atoll.integrations.processes import check_one
 from atoll.integrations.schedules import EveryTicks, NotStepped
 from atoll.integrations.steps import OptimizerSteps
 
@@ -92,6 +93,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Join the job: the model takes its values."""
+        check_one("AtollCallback", trainer.world_size)
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
         pl_module.__dict__.pop("configure_optimizers", None)
         model = self._model(pl_module)

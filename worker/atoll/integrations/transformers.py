@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader
 
 import atoll
 from atoll.integrations.batches import slot_seed, tokens_in
+from atoll.integrations.processes import check_one
 from atoll.integrations.schedules import NotStepped
 from atoll.integrations.steps import OptimizerSteps
 
@@ -79,6 +80,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         """Take hold of the Trainer that is just being made."""
         del state, control, kwargs
         job = atoll.job()
+        check_one("AtollCallback", args.world_size)
         trainer = self._trainer = trainer_that_calls()
         args.max_steps = job.steps or args.max_steps
         args.ignore_data_skip = True  # the place in the data comes from the job, not a checkpoint

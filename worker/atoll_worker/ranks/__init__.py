@@ -2,9 +2,12 @@
 
 The processes of a learner are the ranks of a process group of torch.distributed. Each holds what
 its parallelism gives it of every tensor (the whole of it, some rows, nothing). The head, rank 0,
-speaks with the job. This package may import `atoll_protos` alone, besides torch; when values move
-is decided above, in `atoll_worker.training`. Its files:
+speaks with the job. When values move is decided by its transport, and carried out above, in
+`atoll_worker.training`. This package may import `atoll_protos`, the link and torch. Its files:
 
+- group.py     what the ranks of a learner do together, and how they meet
+- control.py   the head's commands, at the same boundary on every rank
+- lifeline.py  notices that a rank has ended or stands still
 - exchange.py  moves the values of a slice between the ranks, in both directions
 - boxes.py     which box of a tensor this process holds, as DTensor and FSDP2 say it
 - together.py  a step of the opening on all ranks: all go on, or all are refused

@@ -2,13 +2,16 @@
 
 This package knows torch and the link, but neither gRPC nor the protocol's rules: what to copy and
 when is decided by the transport process and arrives as commands. It may import
-`atoll_worker.link`, `atoll_worker.settings`, `atoll_worker.errors` and `atoll_protos`. Its files:
+`atoll_worker.ranks`, `atoll_worker.link`, `atoll_worker.settings`, `atoll_worker.errors` and
+`atoll_protos`. Its files:
 
-- replica.py      a model, its shared memory and its link: carries out commands at step boundaries
+- replica.py      a model, its shared memory and its link: the process that has a transport
+- follower.py     the same on another rank of a learner of several processes
+- obeying.py      carries out the commands of a step boundary, in one order on every rank
 - staging.py      copies between model and shared memory, on a CPU and on CUDA
 - parameters.py   which tensors of a model travel, and where the parts of a slice lie in them
 - alone.py        the same without a job: nothing is started or shared
-- refusals.py     what a learner is not made for, such as one of many ranks
+- refusals.py     what a learner is not made for
 - unshared.py     notices tensors that began to train after the opening
 - optimizers.py   looks through wrappers of optimizers, checks and follows them
 - undone.py       notices an optimizer whose steps undo what was adopted

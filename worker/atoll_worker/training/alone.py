@@ -3,13 +3,14 @@
 Every step is a tick. No process is started, no memory shared, and nothing ever changes the model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from atoll_worker.link import messages
-from atoll_worker.training.parameters import device_of, travelling
-from atoll_worker.training.replica import BoundaryWork
+from atoll_worker.training.obeying import BoundaryWork
+from atoll_worker.training.parameters import travelling_of
 from atoll_worker.training.staging import DirectStaging, Scalar, Staging
 
 
@@ -61,8 +62,8 @@ class Alone:
         """Nobody is told."""
 
 
-def open_alone(model: nn.Module, steps: int) -> Alone:
+def open_alone(models: Sequence[nn.Module], steps: int) -> Alone:
     """Check the model as in a job, so that its mistakes are found here. Raises SpecError."""
-    device_of(travelling(model))
+    travelling_of(models)
     start = messages.Start(incarnation=1, cursor=0, tick=0)
     return Alone(steps=steps, staging=DirectStaging(), start=start)

@@ -13,7 +13,7 @@ from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Boundary, Prolonged
 from atoll_worker.training.data_state import DataState, Kept
 from atoll_worker.training.losses import Losses
-from atoll_worker.training.replica import BoundaryWork
+from atoll_worker.training.obeying import BoundaryWork
 
 
 @dataclass(slots=True)
@@ -52,6 +52,10 @@ class Counts:
         self.tokens += tokens
         self.cursor = cursor
         self.kept.try_once()
+
+    def heard(self, tokens: int, cursor: int) -> None:
+        """What the head of this learner has counted, which is what counts (rule 35)."""
+        self.tokens, self.cursor = tokens, cursor
 
     def boundary(
         self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None

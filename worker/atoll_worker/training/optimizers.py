@@ -36,13 +36,13 @@ def listed(given: Any) -> tuple[Optimizer, ...]:
     return tuple(unwrapped(each) for each in (given if many else (given,)))
 
 
-def check(optimizers: Iterable[Optimizer], model: nn.Module, *, told: bool) -> None:
+def check(optimizers: Iterable[Optimizer], models: Sequence[nn.Module], *, told: bool) -> None:
     """Refuse an optimizer of another model, with which training would silently do nothing.
 
     Raises SpecError. An optimizer may step copies of the parameters (f32 masters of a bf16 model);
     then the user has to bring adopted values into the copies, and is `told` of them by `on_adopt`.
     """
-    ours = {id(each) for each in model.parameters()}
+    ours = {id(each) for model in models for each in model.parameters()}
     for optimizer in optimizers:
         stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
         if stepped.isdisjoint(ours) and not told:
@@ -69,3 +69,13 @@ def after_each_step(optimizer: Optimizer, count: Callable[[], object]) -> Remova
             count()
 
     return optimizer.register_step_post_hook(hook)
+
+
+def before_each_step(optimizer: Optimizer, begin: Callable[[], object]) -> RemovableHandle:
+    """Call `begin` when `optimizer` begins to step."""
+
+    def hook(steps: Optimizer, arguments: object, named: object) -> None:
+        del steps, arguments, named
+        begin()
+
+    return optimizer.register_step_pre_hook(hook)

@@ -29,6 +29,7 @@ from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Slice, TensorSpec
 from atoll_protos.tensors import DTYPES
+from atoll_worker.ranks.boxes import is_distributed
 from atoll_worker.training.naming import cleaner
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -93,6 +94,15 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
     return tuple(sorted(places, key=lambda place: place.spec.name))
 
 
+def travelling_of(
+    models: Sequence[nn.Module], mean_patterns: Sequence[str] = ()
+) -> tuple[Place, ...]:
+    """`travelling` of all the parts of a model that this process has, on one device."""
+    places = tuple(place for model in models for place in travelling(model, mean_patterns))
+    device_of(places)
+    return places
+
+
 def _objection(tensor: Tensor, *, is_buffer: bool) -> tuple[str, str]:
     """Why a tensor cannot travel, and what to do: change it, or have it stay here."""
     stays = "register it with persistent=False" if is_buffer else "give it requires_grad_(False)"
@@ -153,6 +163,11 @@ def pairs(
         part = region.part(range(piece.offset, piece.offset + piece.element_count))
         found.append((tensor, part.view(tensor.shape)))
     return found
+
+
+def is_cut(place: Place) -> bool:
+    """Whether it is a DTensor, of which this process may hold a part only."""
+    return is_distributed(place.tensor)
 
 
 def device_of(places: Sequence[Place]) -> torch.device:

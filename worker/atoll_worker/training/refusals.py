@@ -1,48 +1,46 @@
-"""What a learner is not made for, said in one sentence before anything starts.
-
-A learner is one process with a whole model on one device. Several processes that train one model
-(torchrun, FSDP2) would each take the slot from the other, or train on different values.
-"""
+"""What a learner is not made for, said in one sentence before anything starts."""
 
 import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import structlog
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from atoll_protos.errors import SpecError
+from atoll_worker.ranks import boxes
 
 ONE_PROCESS = (
-    "a learner is one process: start one process for each learner (without torchrun) and give "
-    "spec.regions as many learners as you have GPUs"
+    "start one process for each learner (without torchrun) and give spec.regions as many learners "
+    "as you have GPUs"
 )
 
-log = structlog.get_logger()
 
-
-def check_process(environment: Mapping[str, str] | None = None) -> None:
-    """Refuse the second and later processes of a group. Raises SpecError.
-
-    The first one is let through with a warning: a script may broadcast what its Learner adopts.
-    """
+def check_ranks(environment: Mapping[str, str] | None = None) -> None:
+    """Refuse one of several processes that do not know each other yet. Raises SpecError."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return
     rank, world_size = _rank_and_world_size(os.environ if environment is None else environment)
-    if rank:
+    if world_size > 1:
         raise SpecError(
             "Learner",
-            f"this is rank {rank} of {world_size} processes that train one model",
-            f"{ONE_PROCESS}; with DistributedDataParallel open the Learner on rank 0 only and "
-            "broadcast the parameters after each step() that has adopted something",
+            f"this is rank {rank} of {world_size} processes without a process group",
+            "call torch.distributed.init_process_group() before you enter the Learner, on every "
+            f"rank; or {ONE_PROCESS}",
         )
-    if world_size > 1:
-        log.warning(
-            "only this process adopts the job's values: broadcast the parameters to the other "
-            "ranks after each step() that has adopted something",
-            rank=rank,
-            world_size=world_size,
-        )
+
+
+def modules_of(model: object) -> tuple[nn.Module, ...]:
+    """The model, or its parts that this process has (stages of a pipeline).
+
+    Raises SpecError for what is no module: an optimizer, a list of parameters.
+    """
+    parts = tuple(model) if isinstance(model, Sequence) else (model,)
+    for part in parts:
+        check_module(part)
+    if not parts:
+        raise SpecError("model", "is an empty list", "give the model that is trained")
+    return parts
 
 
 def check_module(model: object) -> None:
@@ -53,17 +51,18 @@ def check_module(model: object) -> None:
             f"{type(model).__name__} is no torch.nn.Module",
             "give the model itself, before any optimizer: Learner(model, optimizer)",
         )
+    boxes.check_module(model)
 
 
-def check_model(model: nn.Module) -> None:
+def check_model(model: nn.Module, *, may_be_cut: bool = False) -> None:
     """Refuse parameters that cannot travel whatever their dtype. Raises SpecError."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in tensors:
-        if _is_distributed(tensor):
+        if boxes.is_distributed(tensor) and not may_be_cut:
             raise SpecError(
                 f"model.{name}",
                 "is a DTensor, of which each process holds a part (FSDP2, tensor parallel)",
-                f"{ONE_PROCESS}, each with the whole model",
+                "give the whole model in one process",
             )
         if is_lazy(tensor):
             raise SpecError(
@@ -79,17 +78,14 @@ def check_model(model: nn.Module) -> None:
             )
 
 
+def is_cut(models: Sequence[nn.Module]) -> bool:
+    """Whether a parameter is a DTensor, of which this process may hold a part only."""
+    return any(boxes.is_distributed(each) for model in models for each in model.parameters())
+
+
 def _rank_and_world_size(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Of torch.distributed if it is set up, else of its launchers' variables; 0 of 1 without."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    """As torch's launchers say it by variables; 0 of 1 without."""
     rank, world_size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     if not (rank.isdecimal() and world_size.isdecimal()):
         return 0, 1
     return int(rank), int(world_size)
-
-
-def _is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether it is a DTensor; the module is not imported for that, since it takes long."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)

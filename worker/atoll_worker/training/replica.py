@@ -7,8 +7,11 @@ an optimizer step (and before the first one, and while it waits in lock-step mod
 boundaries the model belongs to the user's code.
 
 At a boundary, `apply_commands` reads all commands that the transport has sent since the last one
-and carries them out in a fixed order: first every Adopt, then every Capture. A slice that has
-arrived is so adopted before it is captured again, and no offer is formed against an old base.
+and carries them out in a fixed order (obeying.py).
+
+Of a learner of several processes this is the *head*. It shares what it draws from its link with the
+other ranks, and instead of its own tensors it copies what all ranks hold together: values are
+gathered before a capture and dealt out at an adoption. The other ranks are followers (follower.py).
 
 On an accelerator nothing of this is finished when the call returns. The copies are put in line on
 the device, in order with the user's own work, and each gives a *ticket* (staging.py), which tells
@@ -36,82 +39,59 @@ Who drives it: Learner and Observer. They call `apply_commands` and then `report
 import os
 import subprocess
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
 
 import structlog
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from atoll_protos.layout import AVERAGE, Slice
+from atoll_protos.layout import AVERAGE, TensorSpec
 from atoll_protos.tensors import from_bytes, packed
-from atoll_worker.errors import LearnerError, TransportLostError
+from atoll_worker.errors import TransportLostError
 from atoll_worker.link import memory, messages
 from atoll_worker.link import socket as links
 from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory
 from atoll_worker.link.socket import Link
+from atoll_worker.ranks.group import Group
 from atoll_worker.settings import Job
 from atoll_worker.training import process
 from atoll_worker.training.companion import Companion, companion_of
-from atoll_worker.training.parameters import Place, device_of, pairs, travelling
-from atoll_worker.training.staging import Scalar, Staging, Ticket, staging_for
+from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
+from atoll_worker.training.parameters import Place, device_of, is_cut, pairs, travelling
+from atoll_worker.training.staging import Pairs, Scalar, Staging, Ticket, assign, staging_for
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
 
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
 
+CUT = (
+    "the export will have what is trained and nothing else of the model: its frozen parameters, "
+    "other buffers and files such as config.json are not exported of a model cut over ranks"
+)
+
 log = structlog.get_logger()
-
-Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
-
-
-@dataclass(slots=True)
-class BoundaryWork:
-    """What was put in line at one boundary. False if nothing was."""
-
-    adopted: list[tuple[int, int, int]] = field(default_factory=list)  # shard, fragment, number
-    captured: list[Key] = field(default_factory=list)
-    assigned: dict[Key, None] = field(default_factory=dict)  # slices whose values were put in
-    tickets: list[Ticket] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.tickets)
-
-    def done(self) -> bool:
-        """Whether the device has finished all of it; never waits."""
-        return all(ticket.done() for ticket in self.tickets)
-
-    def wait(self) -> None:
-        """Return when the device has finished all of it."""
-        for ticket in self.tickets:
-            ticket.wait()
 
 
 @dataclass(slots=True, kw_only=True)
-class Replica:
+class Replica(Obeying):
     """See the module's theory of operation. `places` are in the order of the layout's tensors."""
 
     places: Sequence[Place]
-    slices: dict[Key, Slice]
     memory: Memory
     staging: Staging
     link: Link
     process: subprocess.Popen[bytes]
+    ranks: Group | None = None  # of this learner, if it has several; this is the head
     memory_fd: int = -1  # of the file in which a companion is given
     companion: Companion | None = None
     unshared: Unshared | None = None
-    tick: int = 0  # of the job's clock, the newest that the transport has sent
-    prolonged: messages.Prolonged | None = None  # None: the length is that of the run file
-    start: messages.Start | None = None  # None until training may begin
     watch: Watch | None = None  # whether the optimizer's steps undo what is adopted
-    held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
-    proceed: bool = False  # in lock-step modes: step() may return
-    finished: bool = False  # the final values are adopted
     pending: deque[tuple[messages.Boundary, BoundaryWork]] = field(default_factory=deque)
     copies_under_way: Counter[Key] = field(default_factory=Counter)  # captures not yet settled
 
@@ -123,46 +103,14 @@ class Replica:
             self.warn(reason)
 
     def apply_commands(self) -> BoundaryWork:
-        """Carry out all commands that have arrived, adoptions first; never waits.
+        """Carry out all commands that have arrived; never waits. See `Obeying.obey`.
 
         Raises LearnerError when the job refuses this process, and TransportLostError when the
         transport process is gone.
         """
-        work = BoundaryWork()
-        captures: dict[Key, None] = {}
-        gives: list[bool] = []
-        for command in self.link.receive():
-            match command:
-                case messages.Adopt(shard=shard, fragment=fragment, number=number, blend=blend):
-                    self._adopt(work, (shard, fragment), blend)
-                    work.adopted.append((shard, fragment, number))
-                case messages.Capture(slices=slices):
-                    captures.update(dict.fromkeys(slices))
-                case messages.Tick(tick=tick):
-                    self.tick = max(self.tick, tick)
-                case messages.Prolonged():
-                    self.prolonged = command
-                case messages.Start():
-                    self.start = command
-                    self.tick = max(self.tick, command.tick)
-                case messages.Proceed():
-                    self.proceed = True
-                case messages.Finished(again=keys):
-                    self.finished = True
-                    for key in keys:
-                        self._adopt(work, key, 0.0)
-                case messages.GiveCompanion(changed=changed):
-                    gives.append(changed)
-                case messages.Fail(exit_code=exit_code, reason=reason):
-                    raise LearnerError(exit_code, reason)
-                case _:
-                    raise AssertionError(f"{command} is not a command")
-        for key in captures:
-            work.tickets.append(self.capture(key))
-            work.captured.append(key)
-        for changed in gives:
-            self._give(changed=changed)
-        if self.link.closed and not self.finished:
+        work = self.obey(self.ranks.commands() if self.ranks else self.link.receive())
+        closed = self.ranks.closed if self.ranks else self.link.closed
+        if closed and not self.finished:
             raise TransportLostError(
                 f"the transport process has ended ({self._how_it_ended()}); start this one again"
             )
@@ -196,29 +144,17 @@ class Replica:
         self.copies_under_way[key] += 1
         owned = self.slices[key]
         region = packed(self.memory.capture(*key), memory.CAPTURE_ENCODING, owned.form)
-        return self.staging.capture(pairs(self.places, owned, region))
+        if self.ranks is None:
+            return self.staging.capture(pairs(self.places, owned, region))
+        values = self.ranks.gather(owned)
+        assert values is not None, "this rank is not the head"
+        return self.staging.capture(self.ranks.flat(values, region))
 
     def capture_seed(self) -> None:
         """Fill every capture region with the model as it is, which may become version 0."""
         for key in self.slices:
             self.capture(key).wait()
             self._end_capture(key)
-
-    def keep_final(self) -> BoundaryWork:
-        """Put the final values in place once more: a trainer may step on after the end.
-
-        The adopt regions keep them, since nothing is placed there after Finished.
-        """
-        assert self.finished
-        work = BoundaryWork()
-        for key in self.slices:
-            self._adopt(work, key, 0.0)
-        return work
-
-    def names(self, work: BoundaryWork) -> tuple[str, ...]:
-        """The tensors that the work put values into, whole or in part, in the layout's order."""
-        pieces = (piece for key in work.assigned for piece in self.slices[key].pieces)
-        return tuple(self.places[n].spec.name for n in sorted({piece.tensor for piece in pieces}))
 
     def wait(self, seconds_max: float) -> None:
         """Return when a command has come, after `seconds_max` at the latest."""
@@ -251,16 +187,26 @@ class Replica:
         except LinkError as error:
             raise TransportLostError(f"{error}; start this process again") from error
 
-    def _adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
+    def adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
+        """Put the values of a slice into the model, in line."""
         self.held.add(key)
         work.assigned[key] = None
         owned = self.slices[key]
         region = packed(self.memory.adopt(*key), self.memory.adopt_encoding(*key), owned.form)
-        averaged = [self.places[each.tensor].spec.merge == AVERAGE for each in owned.pieces]
-        parts = pairs(self.places, owned, region)
+        if self.ranks is None:
+            parts: Pairs = pairs(self.places, owned, region)
+            averaged = [self.specs[each.tensor].merge == AVERAGE for each in owned.pieces]
+        else:
+            values = self.ranks.empty(owned)
+            work.tickets.append(self.staging.adopt(self.ranks.flat(values, region), 0.0))
+            parts, averaged = self.ranks.deal(owned, values)
         watch = None if self.finished else self.watch
         sample = watch.before(parts, averaged) if watch else None
-        work.tickets.append(self.staging.adopt(parts, blend))
+        if self.ranks is None:
+            work.tickets.append(self.staging.adopt(parts, blend))
+        else:
+            assign(parts, blend)
+            self.ranks.written()
         if watch and sample:
             watch.after(sample)
 
@@ -275,7 +221,7 @@ class Replica:
         log.warning(reason)
         self.send(messages.Warned(reason=reason))
 
-    def _give(self, *, changed: bool) -> None:
+    def give(self, *, changed: bool) -> None:
         """Put the companion where the transport reads it; the device is read at once.
 
         Training never ends for want of memory for it.
@@ -332,33 +278,89 @@ def open_replica(
     Raises SpecError if the model cannot travel (see `parameters.travelling`). If anything fails,
     no process and no memory is left behind.
     """
-    run_file = job.run_file
-    places = travelling(model, run_file.sync.mean_patterns)
+    places = travelling(model, job.run_file.sync.mean_patterns)
+    device_of(places)
     specs = tuple(place.spec for place in places)
-    layout, device = run_file.layout(specs), device_of(places)
+    companion = None if observer else partial(companion_of, model, places, export_files)
+    unshared = None if observer else unshared_of(model, places, optimizers)
+    return _opened(
+        job, instance, places, specs, companion=companion, unshared=unshared, observer=observer
+    )
+
+
+def open_head(
+    models: Sequence[nn.Module],
+    job: Job,
+    instance: str,
+    ranks: Group,
+    *,
+    places: Sequence[Place],
+    specs: tuple[TensorSpec, ...],
+    export_files: Sequence[object] = (),
+    optimizers: Sequence[Optimizer] = (),
+) -> Replica:
+    """As `open_replica`, on the head of several ranks, whose tensors together are `specs`."""
+    whole = is_whole(models, places, specs)
+    companion = partial(companion_of, models[0], places, export_files) if whole else None
+    unshared = unshared_of(models[0], places, optimizers) if whole else None
+    replica = _opened(
+        job, instance, places, specs, companion=companion, unshared=unshared, ranks=ranks
+    )
+    if not whole:
+        replica.warn(CUT)
+    return replica
+
+
+def is_whole(
+    models: Sequence[nn.Module], places: Sequence[Place], specs: Sequence[TensorSpec]
+) -> bool:
+    """Whether a rank has all of the model by itself, as with DistributedDataParallel."""
+    own = tuple(place.spec for place in places)
+    return len(models) == 1 and own == tuple(specs) and not any(map(is_cut, places))
+
+
+def _opened(
+    job: Job,
+    instance: str,
+    places: Sequence[Place],
+    specs: tuple[TensorSpec, ...],
+    *,
+    companion: Callable[[], Companion] | None,
+    unshared: Unshared | None,
+    ranks: Group | None = None,
+    observer: bool = False,
+) -> Replica:
+    """The replica and its transport process, which is told what the model looks like."""
+    run_file = job.run_file
+    layout, device = run_file.layout(specs), places[0].tensor.device
     child = process.take()  # it gets ready while the model is copied
     with ExitStack() as undo:
         undo.callback(child.abandon)
-        companion = None if observer else companion_of(model, places, export_files)
+        made = companion() if companion else None
         plan = links.memory_plan(layout, run_file.sync, observer=observer)
         shared = child.attach(plan)
         staging = staging_for(device, from_bytes(shared.whole(), torch.uint8))
+        if ranks is not None:
+            ranks.follow(child.link)
         replica = Replica(
             places=places,
+            specs=specs,
             slices={(each.shard, each.fragment): each for each in layout.slices},
             memory=shared,
             staging=staging,
             link=child.link,
             process=child.process,
+            ranks=ranks,
             memory_fd=child.memory_fd,
-            companion=companion,
+            companion=made,
         )
         if not observer:
             replica.capture_seed()
+        if unshared is not None:  # the optimizer steps the whole model in this process
             replica.watch = Watch(staging=staging)
             replica.watch.begin()
             undo.callback(replica.watch.end)
-            replica.unshared = unshared_of(model, places, optimizers)
+            replica.unshared = unshared
         child.link.send(
             messages.Configure(
                 run_file=run_file.to_json(),
@@ -371,12 +373,12 @@ def open_replica(
                 tls_folder=job.tls_folder,
                 telemetry_folder=job.telemetry_folder,
                 observer=observer,
-                frozen_digest=companion.frozen_digest if companion else "",
-                has_companion=companion is not None,
+                frozen_digest=made.frozen_digest if made else "",
+                has_companion=made is not None,
                 training_pid=os.getpid(),
             )
         )
         undo.pop_all()
-    if companion is not None and companion.warning:
-        replica.warn(companion.warning)
+    if made is not None and made.warning:
+        replica.warn(made.warning)
     return replica

@@ -1,4 +1,4 @@
-"""A learner of two processes, by DistributedDataParallel: as the page of the libraries shows it."""
+"""A learner of two processes, by DDP and by FSDP2: as the page of the libraries shows it."""
 
 import os
 import subprocess
@@ -8,14 +8,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from ddp_loop import build
 from safetensors.torch import load_file
 
 from local.command import RUN_SECONDS_MAX, TESTS
 from local.one_shard import OneShard, one_shard
 
-SCRIPT = TESTS.parent / "examples" / "libraries" / "ddp_loop.py"
+LIBRARIES = TESTS.parent / "examples" / "libraries"
 STEPS, RANKS = 24, 2
+DISAGREEING = """
+import sys
+from pathlib import Path
+import atoll, torch
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+try:
+    atoll.Learner(torch.nn.Linear(2 + rank, 3)).open()
+except atoll.SpecError as error:
+    (Path(sys.argv[1]) / f"{rank}.txt").write_text(str(error))
+    raise
+"""
 
 
 def torchrun(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -37,25 +48,29 @@ def shard(tmp_path: Path) -> Iterator[OneShard]:
         yield found
 
 
+@pytest.mark.parametrize("script", ["ddp_loop.py", "fsdp_loop.py"])
 def test_every_rank_ends_with_the_values_that_the_job_exports(
-    shard: OneShard, tmp_path: Path
+    script: str, shard: OneShard, tmp_path: Path
 ) -> None:
-    done = torchrun(SCRIPT, "--save", str(tmp_path))
+    done = torchrun(LIBRARIES / script, "--save", str(tmp_path))
     assert done.returncode == 0, done.stderr
     exported = load_file(shard.exported())
-    build().load_state_dict(exported, strict=True)
     for rank in range(RANKS):
         own = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert exported.keys() == own.keys()
         for name, tensor in own.items():
             assert torch.equal(exported[name], tensor), (rank, name)
     assert shard.commits
     assert {line["tokens"] for line in shard.steps} == {16 * RANKS}
 
 
-def test_a_learner_on_every_rank_is_refused_and_named(shard: OneShard, tmp_path: Path) -> None:
+def test_ranks_that_disagree_about_a_tensor_are_all_refused_by_its_name(
+    shard: OneShard, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import atoll, torch\nwith atoll.Learner(torch.nn.Linear(2, 2)):\n    pass\n")
-    done = torchrun(script)
+    script.write_text(DISAGREEING)
+    done = torchrun(script, str(tmp_path))
     assert done.returncode != 0
-    assert f"this is rank 1 of {RANKS} processes that train one model" in done.stderr
-    assert "open the Learner on rank 0 only" in done.stderr
+    for rank in range(RANKS):
+        assert "weight" in (tmp_path / f"{rank}.txt").read_text()
+    assert "SpecError" in done.stderr

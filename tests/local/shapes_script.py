@@ -1,0 +1,96 @@
+"""A user's own script that trains one learner in the shape of its slot: alone or on several ranks.
+
+SHAPES says for each slot its shape: `one`, `ddp` or `fsdp2`. A learner of several ranks starts
+itself again by torchrun. A step trains two halves of a batch: a learner of one process both, one
+after the other, and of two ranks each its own. So all three compute the same, bit for bit.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll import Learner
+from local.lockstep_model import BATCH, Model, batch, inner_optimizer
+
+RANKS = 2
+MEETINGS = (0, 10)  # steps: a joiner would enter at the others' tick
+MEET_SECONDS_MAX = 150.0
+
+
+def main() -> None:
+    """Train until the job is final."""
+    shape = json.loads(os.environ["SHAPES"])[os.environ["ATOLL_SLOT"]]
+    if shape != "one" and "RANK" not in os.environ:
+        torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
+        os.execv(sys.executable, [sys.executable, *torchrun, __file__])
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    rank = 0
+    if shape != "one":
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+    model = Model(seed=0)
+    if shape == "fsdp2":
+        fully_shard(model.hidden)
+        fully_shard(model)
+    optimizer = inner_optimizer(model)
+    with Learner(model, optimizer) as learner:
+        run_folder = Path(os.environ["ATOLL_TELEMETRY_DIR"])
+        (run_folder / f"{learner.slot}.{rank}.pid").write_text(str(os.getpid()))
+        trained = DistributedDataParallel(model) if shape == "ddp" else model
+        while not learner.finished:
+            if rank == 0 and "MEET" in os.environ and learner.own_steps in MEETINGS:
+                meet(run_folder / f"meeting-{learner.own_steps}", learner.slot)
+            optimizer.zero_grad()
+            halves = (0, 1) if shape == "one" else (rank,)
+            losses = [half_step(trained, learner.slot, learner.cursor, half) for half in halves]
+            if shape == "one":
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad /= RANKS
+            optimizer.step()
+            time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
+            learner.step(tokens=BATCH, loss=sum(losses) / len(losses))
+        end = {name: whole(value) for name, value in model.state_dict().items()}
+        end["steps"] = torch.tensor(learner.own_steps)
+        torch.save(end, run_folder / f"{learner.slot}.{rank}.pt")
+    if shape != "one":
+        dist.destroy_process_group()
+
+
+def half_step(model: nn.Module, slot: str, cursor: int, half: int) -> float:
+    """Add the gradient of one half of the batch."""
+    symbols, successors = (each.chunk(RANKS)[half] for each in batch(slot, cursor))
+    loss = functional.cross_entropy(model(symbols), successors)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item()
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """The tensor that all ranks hold together."""
+    full = getattr(value, "full_tensor", lambda: value)
+    return full().detach().clone()
+
+
+def meet(folder: Path, slot: str) -> None:
+    """Wait for the other learners, so that already the first round has all."""
+    folder.mkdir(exist_ok=True)
+    (folder / slot).touch()
+    deadline = time.monotonic() + MEET_SECONDS_MAX
+    while len(list(folder.iterdir())) < len(json.loads(os.environ["SHAPES"])):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the other learners did not come to {folder}")
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The processes of one learner, as its training process sees them: what all of them do together.
+
+Each process of torch.distributed that enters a Learner is a *rank* of it. The first one is the
+head, which has the transport. `Group` joins the two sides of what the ranks say to each other:
+what to do and when (control.py), and the values of slices (exchange.py).
+
+A rank that has lost another one gets an error of torch from its next collective, or none at all
+where it waits for a rank that is only stopped (lifeline.py). Here it becomes a LearnerError (75):
+all ranks start again, and are the learner's next incarnation (rule 30).
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import structlog
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from atoll_protos import environment as variables
+from atoll_protos.codecs import Packed
+from atoll_protos.environment import Env
+from atoll_protos.errors import SpecError
+from atoll_protos.exits import ExitCode
+from atoll_protos.layout import Slice, TensorSpec
+from atoll_worker.errors import LearnerError
+from atoll_worker.link.messages import Message
+from atoll_worker.link.socket import Link
+from atoll_worker.ranks import boxes, exchange
+from atoll_worker.ranks.control import HEAD, Control
+from atoll_worker.ranks.exchange import Exchange, Pairs
+from atoll_worker.ranks.lifeline import BEAT_SECONDS, Lifeline, open_lifeline
+from atoll_worker.ranks.together import together
+
+WAIT_SECONDS_MAX: Final = 600.0  # of one collective of ours, as NCCL waits by default
+ENTRY_HINT_SECONDS: Final = 15.0
+
+LOOK_SECONDS: Final = 2.0  # from an error to the end of the other rank's stream
+NOT_OF_A_LOSS: Final = (LearnerError, torch.OutOfMemoryError)
+AGAIN: Final = "start all ranks of this learner again"
+
+Made = TypeVar("Made")
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """The ranks of one learner. All of them call each method, in the same order."""
+
+    rank: int
+    size: int
+    values: dist.ProcessGroup | None  # the user's; None is the default group
+    control: Control
+    lifeline: Lifeline
+    exchange: Exchange | None = None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this is the rank that has the transport."""
+        return self.rank == HEAD
+
+    @property
+    def closed(self) -> bool:
+        """Whether the head's transport process is gone, as all ranks know it."""
+        return self.control.closed
+
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """What `make` makes here. A SpecError of any rank is raised on every one."""
+        made: list[Made] = []
+        with self.guarded():
+            together(self.control.group, lambda: made.append(make()))
+        return made[0]
+
+    def same(self, what: str, value: object) -> None:
+        """Refuse ranks that were started for different things. Raises SpecError on every rank."""
+        with self.guarded():
+            said = together(self.control.group, lambda: value)
+        for rank, each in enumerate(said):
+            if each != said[HEAD]:
+                raise SpecError(
+                    "Learner",
+                    f"rank {rank} has {what} {each}, rank {HEAD} has {said[HEAD]}",
+                    "start all ranks of a learner with the same arguments and environment",
+                )
+
+    def open(
+        self, models: Sequence[nn.Module], places: Sequence[boxes.Placed]
+    ) -> tuple[TensorSpec, ...]:
+        """The tensors of the learner, which is all that its ranks hold together.
+
+        Raises SpecError on every rank for what cannot be put together.
+        """
+        with self.guarded():
+            self.exchange = exchange.open_exchange(
+                models, places, group=self.values, control=self.control.group
+            )
+        return self.exchange.table.specs
+
+    def follow(self, link: Link) -> None:
+        """What the head draws its commands from."""
+        self.control.link = link
+
+    def draw(self) -> None:
+        """The optimizer begins to step: the head draws the commands of the coming boundary."""
+        with self.guarded():
+            self.control.draw()
+
+    def commands(self) -> Sequence[Message]:
+        """What all ranks carry out at this boundary, in this order."""
+        with self.guarded():
+            return self.control.commands()
+
+    def count(self, tokens: int, cursor: int) -> None:
+        """The head says what it has counted."""
+        with self.guarded():
+            self.control.count(tokens, cursor)
+
+    def counted(self) -> tuple[int, int] | None:
+        """(tokens, cursor) as the head has counted them; None if that is known already."""
+        with self.guarded():
+            return self.control.counted()
+
+    def gather(self, owned: Slice) -> Tensor | None:
+        """The values of a slice, f32 [element_count], on the head; None on the others."""
+        with self.guarded():
+            return self._exchange.gather(owned)
+
+    def empty(self, owned: Slice) -> Tensor:
+        """Room for the values of a slice, on the head."""
+        values = self._exchange.empty(owned)
+        assert values is not None, "this rank is not the head"
+        return values
+
+    def deal(self, owned: Slice, values: Tensor | None) -> tuple[Pairs, list[bool]]:
+        """Give every rank what it holds of the head's values of a slice.
+
+        Pairs of (a view of what is held here, the values for it), and for each pair whether it is
+        of a buffer that is averaged.
+        """
+        with self.guarded():
+            return self._exchange.deal(owned, values)
+
+    def written(self) -> None:
+        """What `deal` has given is in the model, or in line."""
+        self._exchange.written()
+
+    def flat(self, values: Tensor, region: Packed[Tensor]) -> Pairs:
+        """The values of a slice beside the parts of a region of the shared memory."""
+        return exchange.flat_pairs(values, region)
+
+    def leave(self, *, in_order: bool) -> None:
+        """This rank leaves; if it does not do so in order, the others end as well."""
+        self.lifeline.close(in_order=in_order)
+
+    def loss(self, error: BaseException) -> LearnerError | None:
+        """What an error of the user's code is if another rank was lost; None if none was.
+
+        Collectives of the user's own fail as well when a rank has ended.
+        """
+        if not isinstance(error, RuntimeError) or isinstance(error, NOT_OF_A_LOSS):
+            return None
+        lost = self.lifeline.words(LOOK_SECONDS)
+        return LearnerError(ExitCode.TRY_AGAIN, f"{lost}; {AGAIN}") if lost else None
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Errors of our collectives as a LearnerError that names who is lost, if that is known."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, NOT_OF_A_LOSS):
+                raise
+            lost = self.lifeline.words(LOOK_SECONDS) or "another rank of this learner is lost"
+            raise LearnerError(
+                ExitCode.TRY_AGAIN, f"{lost} ({first_line(error)}); {AGAIN}"
+            ) from error
+
+    @property
+    def _exchange(self) -> Exchange:
+        assert self.exchange is not None, "not open"
+        return self.exchange
+
+
+def open_group(group: dist.ProcessGroup | None = None, *, cut: bool = False) -> Group | None:
+    """The ranks of this learner, once all of them are here; None of a learner of one process.
+
+    `group` are its processes, by default all of torch.distributed. A model that is `cut` (of
+    DTensors) is moved by a Group also where there is but one rank. Collective. Raises SpecError if
+    this process is none of the group, and LearnerError (75) if the others do not come.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise SpecError(
+            "group",
+            f"has no rank for this process, rank {dist.get_rank()} of all",
+            "give each process the group of its own learner",
+        )
+    if size == 1 and not cut:
+        return None
+    ranks = list(range(size)) if group is None else dist.get_process_group_ranks(group)
+    hint = threading.Timer(ENTRY_HINT_SECONDS, _say_who_is_waited_for, (rank, size))
+    hint.daemon = True
+    hint.start()
+    try:
+        control = dist.new_group(
+            ranks,
+            backend="gloo",
+            timeout=timedelta(seconds=WAIT_SECONDS_MAX),
+            use_local_synchronization=True,
+        )
+        assert isinstance(control, dist.ProcessGroup), "this process is one of the ranks"
+        silence = silence_seconds(os.environ)
+        lifeline = open_lifeline(rank, lambda value: together(control, lambda: value), silence)
+    except (RuntimeError, OSError) as error:
+        reason = f"a rank of this learner has not entered it ({first_line(error)}); {AGAIN}"
+        raise LearnerError(ExitCode.TRY_AGAIN, reason) from error
+    finally:
+        hint.cancel()
+    made = Control(group=control, rank=rank)
+    return Group(rank=rank, size=size, values=group, control=made, lifeline=lifeline)
+
+
+def silence_seconds(environment: Mapping[str, str]) -> float:
+    """How long a rank may say nothing. Raises SpecError if that is no number above 0."""
+    given = variables.value(environment, Env.RANKS_SILENCE_SECONDS)
+    try:
+        found = float(given)
+    except ValueError:
+        found = 0.0
+    if not BEAT_SECONDS < found < float("inf"):
+        remedy = f"give a number of seconds above {BEAT_SECONDS:g}"
+        raise SpecError(Env.RANKS_SILENCE_SECONDS, f"is {given!r}", remedy)
+    return found
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an error says."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _say_who_is_waited_for(rank: int, size: int) -> None:
+    log.warning(
+        "waiting for the other ranks to enter the Learner: each rank of torch.distributed does, "
+        "with the same lines; or give the processes of one learner as group=",
+        rank=rank,
+        ranks=size,
+    )

@@ -1,0 +1,212 @@
+"""Notices that another rank of this learner has ended, or stands still, whatever this one does.
+
+A rank that waits in a collective for one that is gone may wait for long: NCCL does for ten minutes,
+gloo for thirty where the other process is stopped and its sockets are open. So the head has a TCP
+stream with every other rank, and on each side a thread sends a byte every BEAT_SECONDS and looks
+for those of the others:
+
+    the stream ends         the rank has ended, or its host has reset the connection
+    silence for too long    the process is stopped or its host is gone; the limit is
+                            ATOLL_RANKS_SILENCE_SECONDS
+    LEFT, then the end      the rank has left in order, as all do when the job is finished
+
+Who has lost the head, and a head that has lost anybody, must end (rule 30). Mostly the training
+thread gets an error from the collective that it waits in, and leaves by itself. If it has not begun
+to within END_SECONDS, the thread ends the process with exit code 75, and says why.
+
+The streams carry nothing of the job. Ranks of one host use its loopback.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from atoll_protos.exits import ExitCode
+
+BEAT_SECONDS: Final = 1.0
+END_SECONDS: Final = 10.0  # for the training thread to see the loss by itself
+CONNECT_SECONDS_MAX: Final = 20.0
+BEAT, LEFT = b".", b"!"
+HEAD: Final = 0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Lifeline:
+    """The streams of one rank, by the rank at the other end: on the head all, else the head's."""
+
+    streams: dict[int, socket.socket]
+    silence_seconds_max: float
+    end: Callable[[], None]
+    end_seconds: float = END_SECONDS
+    lost: str = ""  # who, and how that was seen
+    found: threading.Event = field(default_factory=threading.Event)
+    closing: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self.streams:
+            threading.Thread(target=self._run, name="atoll-lifeline", daemon=True).start()
+
+    def words(self, seconds: float) -> str:
+        """Who is lost, as it is known within `seconds`; empty if nobody is."""
+        if self.streams:
+            self.found.wait(seconds)
+        return self.lost
+
+    def close(self, *, in_order: bool) -> None:
+        """Look no more; `in_order` tells the others that this rank may go."""
+        if in_order:
+            for stream in self.streams.values():
+                with contextlib.suppress(OSError):
+                    stream.send(LEFT)
+        self.closing.set()
+
+    def _run(self) -> None:
+        self._watch()
+        if self.lost and not self.closing.wait(self.end_seconds):
+            self.end()
+        for stream in self.streams.values():
+            stream.close()
+
+    def _watch(self) -> None:
+        """Return when somebody is lost, or when there is nobody left to look for."""
+        heard = dict.fromkeys(self.streams, time.monotonic())
+        beat_at = 0.0
+        while heard and not self.closing.is_set():
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_SECONDS
+                self._beat(heard)
+            ready = select.select([self.streams[rank] for rank in heard], [], [], BEAT_SECONDS)[0]
+            for rank in [rank for rank in heard if self.streams[rank] in ready]:
+                said = _read(self.streams[rank])
+                if LEFT in said:
+                    del heard[rank]
+                elif said:
+                    heard[rank] = time.monotonic()
+                else:
+                    return self._say(f"rank {rank} has ended")
+            for rank, last in heard.items():
+                if time.monotonic() - last > self.silence_seconds_max:
+                    return self._say(
+                        f"rank {rank} has said nothing for {self.silence_seconds_max:g} s: it is "
+                        "stopped, or its host is gone"
+                    )
+        return None
+
+    def _beat(self, ranks: Iterable[int]) -> None:
+        """What cannot be sent is seen when the stream is read."""
+        for rank in ranks:
+            with contextlib.suppress(OSError):
+                self.streams[rank].send(BEAT)
+
+    def _say(self, lost: str) -> None:
+        self.lost = lost
+        self.found.set()
+
+
+def end_process(rank: int, lifeline: "Lifeline") -> None:
+    """End this process, whose training thread does not."""
+    log.error(f"{lifeline.lost}; this rank ends, to be started again with all others", rank=rank)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(ExitCode.TRY_AGAIN))
+
+
+def open_lifeline(
+    rank: int,
+    share: Callable[[object], list[object]],
+    silence_seconds_max: float,
+) -> Lifeline:
+    """Connect this rank to the head; collective. `share` gives every rank's value to all.
+
+    Where ranks cannot connect, losses are seen by collectives alone, which a warning says.
+    """
+    hosts = share(_host())
+    listener: socket.socket | None = None
+    offer: object = None
+    if rank == HEAD:
+        one_host = len(set(hosts)) == 1
+        listener = socket.create_server(("127.0.0.1" if one_host else "", 0), backlog=len(hosts))
+        address = "127.0.0.1" if one_host else _address()
+        offer = (address, listener.getsockname()[1], secrets.token_hex(16))
+    offer = share(offer)[HEAD]
+    assert isinstance(offer, tuple)
+    address, port, token = offer
+    streams: dict[int, socket.socket] = {}
+    trouble = ""
+    if rank != HEAD:
+        try:
+            streams[HEAD] = socket.create_connection((address, port), CONNECT_SECONDS_MAX)
+            streams[HEAD].sendall(f"{token}{rank:08d}".encode())
+        except OSError as error:
+            trouble = f"rank {rank} does not reach {address}:{port} ({error})"
+    troubles = [each for each in share(trouble) if each]
+    if listener is not None:
+        with listener:
+            if not troubles:
+                streams = _accept(listener, len(hosts) - 1, token)
+    if troubles:
+        log.warning(f"a rank that stands still will be noticed late: {troubles[0]}", rank=rank)
+        for stream in streams.values():
+            stream.close()
+        streams = {}
+    for stream in streams.values():
+        stream.setblocking(False)
+    lifeline = Lifeline(streams=streams, silence_seconds_max=silence_seconds_max, end=lambda: None)
+    lifeline.end = lambda: end_process(rank, lifeline)
+    lifeline.start()
+    return lifeline
+
+
+def _accept(listener: socket.socket, ranks: int, token: str) -> dict[int, socket.socket]:
+    """The streams of all ranks, which have connected already; others are turned away."""
+    listener.settimeout(CONNECT_SECONDS_MAX)
+    streams: dict[int, socket.socket] = {}
+    while len(streams) < ranks:
+        stream, _ = listener.accept()
+        stream.settimeout(CONNECT_SECONDS_MAX)
+        said = b""
+        with contextlib.suppress(OSError):
+            said = stream.recv(len(token) + 8, socket.MSG_WAITALL)
+        if said[:-8] == token.encode():
+            streams[int(said[-8:])] = stream
+        else:
+            stream.close()
+    return streams
+
+
+def _read(stream: socket.socket) -> bytes:
+    """What has come; empty at the end of the stream."""
+    try:
+        return stream.recv(4096)
+    except BlockingIOError:
+        return BEAT
+    except OSError:
+        return b""
+
+
+def _host() -> tuple[str, int]:
+    """Equal for two processes only if one reaches the other over the loopback."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    with contextlib.suppress(OSError):
+        return boot.read_text().strip(), Path("/proc/self/ns/net").stat().st_ino
+    return secrets.token_hex(16), 0
+
+
+def _address() -> str:
+    """Of this host, for the others."""
+    return socket.gethostbyname(socket.gethostname())

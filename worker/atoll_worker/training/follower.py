@@ -1,0 +1,96 @@
+"""A rank of a learner that is not its head: the same side of a Learner as a Replica.
+
+It has no transport process and no shared memory. It carries out the commands that the head has
+drawn, in the head's order: of a capture it gives what it holds, of an adoption it takes it. What it
+counts goes nowhere, since tokens, cursor and loss are the head's (docs/protocol.md, rule 35).
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from atoll_protos.layout import Layout
+from atoll_worker.errors import TransportLostError
+from atoll_worker.link import messages
+from atoll_worker.ranks.group import Group
+from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
+from atoll_worker.training.staging import DirectStaging, Done, Scalar, Staging, Ticket, assign
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower(Obeying):
+    """See the module; for the names see Replica."""
+
+    ranks: Group
+    staging: Staging
+
+    def step_made(self) -> None:
+        """The head looks at what steps do."""
+
+    def apply_commands(self) -> BoundaryWork:
+        """Carry out the head's commands.
+
+        Raises LearnerError when the job refuses this learner, and TransportLostError when the
+        head's transport process is gone.
+        """
+        work = self.obey(self.ranks.commands())
+        if self.ranks.closed and not self.finished:
+            raise TransportLostError(
+                "the transport process of rank 0 has ended; start all ranks again"
+            )
+        return work
+
+    def capture(self, key: Key) -> Ticket:
+        """Give what this rank holds of a slice."""
+        self.ranks.gather(self.slices[key])
+        return Done()
+
+    def capture_seed(self) -> None:
+        """The model as it is, which may become version 0."""
+        for key in self.slices:
+            self.capture(key)
+
+    def adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
+        """Take what this rank holds of a slice."""
+        self.held.add(key)
+        work.assigned[key] = None
+        pairs, _ = self.ranks.deal(self.slices[key], None)
+        work.tickets.append(Done())
+        assign(pairs, blend)
+        self.ranks.written()
+
+    def give(self, *, changed: bool) -> None:
+        """The head gives the companion."""
+
+    def report(
+        self, boundary: messages.Boundary, work: BoundaryWork, *, wait: bool = False
+    ) -> None:
+        """The head reports."""
+
+    def settle(self, *, wait: bool = False) -> None:
+        """Nothing is under way."""
+
+    def wait(self, seconds_max: float) -> None:
+        """The head waits, and this rank for its word."""
+
+    def scalar(self, value: Tensor) -> Scalar:
+        """Read a one-element tensor."""
+        return self.staging.scalar(value)
+
+    def trust(self) -> None:
+        """The head looks at what steps do."""
+
+    def leave(self, reason: str) -> None:
+        """The head tells the job."""
+
+
+def open_follower(layout: Layout, ranks: Group) -> Follower:
+    """Give what this rank holds of the model's first values, as the head asks for it."""
+    follower = Follower(
+        specs=layout.tensors,
+        slices={(each.shard, each.fragment): each for each in layout.slices},
+        ranks=ranks,
+        staging=DirectStaging(),
+    )
+    follower.capture_seed()
+    return follower

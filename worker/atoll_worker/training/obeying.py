@@ -1,0 +1,125 @@
+"""What every process of a learner does with the commands at a step boundary, and in which order.
+
+A learner of one process carries out what its transport sends. In one of several processes, the
+ranks of torch.distributed, only the *head* has a transport, and all ranks carry out the commands
+that the head has drawn (docs/protocol.md, rule 31). `Obeying` is what both have in common: it goes
+through the commands of one boundary in a fixed order, first every Adopt, then every Capture. A
+slice that has arrived is so adopted before it is captured again, and no offer is formed against an
+old base.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from atoll_protos.layout import Slice, TensorSpec
+from atoll_worker.errors import LearnerError
+from atoll_worker.link import messages
+from atoll_worker.training.staging import Ticket
+
+Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
+
+
+@dataclass(slots=True)
+class BoundaryWork:
+    """What was put in line at one boundary. False if nothing was."""
+
+    adopted: list[tuple[int, int, int]] = field(default_factory=list)  # shard, fragment, number
+    captured: list[Key] = field(default_factory=list)
+    assigned: dict[Key, None] = field(default_factory=dict)  # slices whose values were put in
+    tickets: list[Ticket] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.tickets)
+
+    def done(self) -> bool:
+        """Whether the device has finished all of it; never waits."""
+        return all(ticket.done() for ticket in self.tickets)
+
+    def wait(self) -> None:
+        """Return when the device has finished all of it."""
+        for ticket in self.tickets:
+            ticket.wait()
+
+
+@dataclass(slots=True, kw_only=True)
+class Obeying:
+    """The state that commands change. `specs` are the tensors in the layout's order."""
+
+    specs: Sequence[TensorSpec]
+    slices: dict[Key, Slice]
+    tick: int = 0  # of the job's clock, the newest that the transport has sent
+    prolonged: messages.Prolonged | None = None  # None: the length is that of the run file
+    start: messages.Start | None = None  # None until training may begin
+    held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
+    proceed: bool = False  # in lock-step modes: step() may return
+    finished: bool = False  # the final values are adopted
+
+    def capture(self, key: Key) -> Ticket:
+        """Put the copy of a slice in line."""
+        raise NotImplementedError
+
+    def adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
+        """Put the values of a slice into the model."""
+        raise NotImplementedError
+
+    def give(self, *, changed: bool) -> None:
+        """Put the companion where the transport reads it."""
+        raise NotImplementedError
+
+    def obey(self, commands: Iterable[messages.Message]) -> BoundaryWork:
+        """Carry out the commands of a boundary, adoptions first; never waits for the device.
+
+        Raises LearnerError when the job refuses this learner.
+        """
+        work = BoundaryWork()
+        captures: dict[Key, None] = {}
+        gives: list[bool] = []
+        for command in commands:
+            match command:
+                case messages.Adopt(shard=shard, fragment=fragment, number=number, blend=blend):
+                    self.adopt(work, (shard, fragment), blend)
+                    work.adopted.append((shard, fragment, number))
+                case messages.Capture(slices=slices):
+                    captures.update(dict.fromkeys(slices))
+                case messages.Tick(tick=tick):
+                    self.tick = max(self.tick, tick)
+                case messages.Prolonged():
+                    self.prolonged = command
+                case messages.Start():
+                    self.start = command
+                    self.tick = max(self.tick, command.tick)
+                case messages.Proceed():
+                    self.proceed = True
+                case messages.Finished(again=keys):
+                    self.finished = True
+                    for key in keys:
+                        self.adopt(work, key, 0.0)
+                case messages.GiveCompanion(changed=changed):
+                    gives.append(changed)
+                case messages.Fail(exit_code=exit_code, reason=reason):
+                    raise LearnerError(exit_code, reason)
+                case _:
+                    raise AssertionError(f"{command} is not a command")
+        for key in captures:
+            work.tickets.append(self.capture(key))
+            work.captured.append(key)
+        for changed in gives:
+            self.give(changed=changed)
+        return work
+
+    def keep_final(self) -> BoundaryWork:
+        """Put the final values in place once more: a trainer may step on after the end.
+
+        The adopt regions keep them, since nothing is placed there after Finished.
+        """
+        assert self.finished
+        work = BoundaryWork()
+        for key in self.slices:
+            self.adopt(work, key, 0.0)
+        return work
+
+    def names(self, work: BoundaryWork) -> tuple[str, ...]:
+        """The tensors that the work put values into, whole or in part, in the layout's order."""
+        pieces = (piece for key in work.assigned for piece in self.slices[key].pieces)
+        return tuple(self.specs[n].name for n in sorted({piece.tensor for piece in pieces}))
