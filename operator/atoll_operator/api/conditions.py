@@ -251,6 +251,8 @@ def _held(facts: Facts) -> Condition:
 def _drift(facts: Facts) -> Condition:
     if facts.hold is not None and facts.hold.reason == OTHER_MANIFEST:
         return _of("SpecDrift", OTHER_MANIFEST, facts.hold.message)
+    if facts.other_counts:
+        return _of("SpecDrift", "OtherCounts", "; ".join(facts.other_counts))
     if facts.transport and not facts.drift:
         return _of("SpecDrift", "TransportDiffers", facts.transport)
     return _of("SpecDrift", "Differs" if facts.drift else "InStep", "; ".join(facts.drift))

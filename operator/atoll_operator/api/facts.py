@@ -73,6 +73,7 @@ class Facts:
     exited: tuple[str, ...] = ()  # pods that have ended for good, in words
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
+    other_counts: tuple[str, ...] = ()  # than those of the cluster where the syncer runs
     transport: str = ""  # that the run talks in another way than the manifest asks for
     certificates: tuple[str, ...] = ()  # that the job cannot start without, in words
     certificates_reason: str = "CertificatesMissing"  # of Accepted

@@ -282,6 +282,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "delete the job in this cluster and apply the manifest of the syncer's cluster",
         ),
         (
+            "OtherCounts",
+            "spec.steps, or the learners of a region, are others in the cluster where the syncer"
+            " runs; the job goes on, with that cluster's length and what each cluster starts",
+            "apply the same manifest in every cluster; after an edit there wait about a minute",
+        ),
+        (
             "TransportDiffers",
             "the run talks in plain text and spec.syncer.tls asks for TLS, or the reverse: it goes"
             " on as it began",

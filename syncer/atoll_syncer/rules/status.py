@@ -43,6 +43,7 @@ def status(state: State, now: float) -> pb.StatusReply:
         late=state.rounds.late,
         refused_zombies=state.sessions.zombies_refused,
         recovered=state.history.recovered,
+        learners={each.name: each.learners for each in state.expected.regions},
     )
 
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -171,13 +170,36 @@ def test_a_manifest_that_differs_stays_so_while_the_syncer_is_silent() -> None:
     assert said(fixed, "SpecDrift")[1] == "InStep"
 
 
-@pytest.mark.parametrize(
-    "change", ["spec.regions=[{name: us-east, learners: 5}, {name: eu-west}]", "spec.steps=900"]
-)
-def test_what_need_not_be_equal_is_no_difference(change: str) -> None:
-    found = decided(there(remembered=heard(serving(change))))
-    assert said(found, "SpecDrift") == ("False", "InStep")
+def test_other_counts_than_the_homes_are_told_and_hold_nobody_up() -> None:
+    other = serving("spec.steps=900")
+    other.steps = 900
+    other.learners.update({"us-east": 5, "eu-west": 1})
+    found = decided(there(remembered=heard(other)))
+    assert said(found, "SpecDrift") == ("True", "OtherCounts")
+    words = message(found, "SpecDrift")
+    assert "spec.steps is 600 here and 900 in the cluster of us-east, where the syncer" in words
+    assert "spec.regions gives us-east 2 learners here and 5 in the cluster of us-east" in words
+    assert "eu-west 1 " not in words  # that is the same
     assert not any(each["kind"] == "StatefulSet" for each in found.apply)
+
+
+def test_a_region_that_the_home_does_not_have_is_told() -> None:
+    other = serving()
+    other.learners.update({"us-east": 2})
+    words = elsewhere.differences(job(*CHANGES, WAY), other)
+    assert [each.split(" in the cluster")[0] for each in words] == [
+        "spec.regions gives eu-west 1 learners here and 0"
+    ]
+
+
+def test_counts_are_no_difference_where_they_are_equal_or_not_told() -> None:
+    spec = job(*CHANGES, WAY).spec
+    same = serving()
+    same.steps = spec.steps or 0
+    assert elsewhere.differences(job(*CHANGES, WAY), same) == ()
+    same.learners.update({each.name: each.learners for each in spec.regions})
+    assert elsewhere.differences(job(*CHANGES, WAY), same) == ()
+    assert elsewhere.differences(job(*CHANGES, WAY), None) == ()
 
 
 def test_a_shard_of_an_earlier_version_is_not_judged() -> None:

@@ -3,6 +3,8 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import Expected
+from atoll_protos.run import Region
 from atoll_syncer.model import log
 from atoll_syncer.rules.status import TROUBLE_LETTERS_MAX, status
 from unit.syncer.shard_side import RUN, begun, side
@@ -18,6 +20,14 @@ def test_a_young_shard_says_what_it_waits_for(
     said = status(one.state, one.now)
     assert said.state == state
     assert said.reason
+
+
+def test_a_shard_says_how_many_learners_the_manifest_of_its_cluster_has_now() -> None:
+    regions = (Region(name="a", learners=2), Region(name="b", learners=1))
+    one = side(expected=Expected(regions=regions)).start()
+    assert dict(status(one.state, one.now).learners) == {"a": 2, "b": 1}
+    one.feed(one.shard.expected_heard(Expected(regions=regions[:1]), one.now))
+    assert dict(status(one.state, one.now).learners) == {"a": 2}
 
 
 def test_a_shard_that_is_not_marked_yet_waits_for_the_registrar() -> None:

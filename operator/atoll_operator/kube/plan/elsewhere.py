@@ -203,6 +203,26 @@ def hold(scene: Scene) -> Hold | None:
     return None
 
 
+def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
+    """What the home's manifest has in another way, though it holds nobody up; in words.
+
+    The home's values count for the whole job. A registrar of an earlier version does not say how
+    many learners the home expects.
+    """
+    if registrar is None:
+        return ()
+    home = f"in the cluster of {job.spec.syncer_region}, where the syncer runs"
+    found = []
+    if job.spec.steps is not None and registrar.steps and registrar.steps != job.spec.steps:
+        found.append(f"spec.steps is {job.spec.steps} here and {registrar.steps} {home}")
+    here, there = {each.name: each.learners for each in job.spec.regions}, registrar.learners
+    for region in sorted({*here, *there}) if there else []:
+        mine, theirs = here.get(region, 0), there.get(region, 0)
+        if mine != theirs:
+            found.append(f"spec.regions gives {region} {mine} learners here and {theirs} {home}")
+    return tuple(found)
+
+
 def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
     """The first difference between this manifest and the home's that matters; empty: none.
 

@@ -42,7 +42,7 @@ from atoll_operator.kube.observation import (
     Workload,
     texts_of,
 )
-from atoll_operator.kube.plan import events, exposure
+from atoll_operator.kube.plan import elsewhere, events, exposure
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
@@ -193,7 +193,8 @@ def _facts(case: Situation) -> Facts:
             where = shard_problems if each.name in shard_names(job) else losses
             where.append(f"{each.kind} {each.name} cannot make a pod: {each.trouble}")
     steps = job.spec.steps or 0
-    behind = [str(r.shard) for r in seen.replies if r is not None and r.steps != steps]
+    asked = seen.replies if case.home else ()  # elsewhere the home's steps count
+    behind = [str(r.shard) for r in asked if r is not None and r.steps != steps]
     return Facts(
         phase=case.phase,
         unaccepted=(seen.reason, seen.error) if seen.error else None,
@@ -207,6 +208,9 @@ def _facts(case: Situation) -> Facts:
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
         held=tuple(each.message for each in placement.held),
         drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
+        other_counts=()
+        if case.home
+        else elsewhere.differences(job, next(iter(seen.replies), None)),
         transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
