@@ -101,7 +101,8 @@ def run_groups(wanted: list[str], folder: Path, prepare: "Prepare | None") -> in
         if group in NEED_CLUSTERS and prepare:
             prepare.wait()
         report = folder / f"{group}.xml"
-        count.add(report, run("pytest", "-q", f"--junitxml={report}", *GROUPS[group]))
+        words = ("-q", "--durations=15", f"--junitxml={report}", *GROUPS[group])
+        count.add(report, run("pytest", *words))
     if groups:
         say(count.line())
     return 1 if count.failed else 0

@@ -48,7 +48,15 @@ MOMENTS: dict[str, Callable[[], bool]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("the network was laid", marks=pytest.mark.long),
+        pytest.param("the planes were starting", marks=pytest.mark.long),
+        pytest.param("the first node was starting", marks=pytest.mark.long),
+        "the first kubelet was running",
+    ],
+)
 def test_down_removes_everything_after_up_was_killed_when(
     empty_machine: LabCommand, moment: str
 ) -> None:

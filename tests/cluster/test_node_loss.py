@@ -14,7 +14,7 @@ from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
 
 REGIONS = {"us-east": 1, "eu-west": 1, "ap-south": 1}
 LOST = "eu-west"
-BEFORE_SECONDS = 60.0
+BEFORE_SECONDS = 20.0
 WATCHED_SECONDS = 120.0
 
 Train = Callable[..., Job]

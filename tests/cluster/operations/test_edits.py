@@ -13,14 +13,8 @@ SYNCER = "syncer: {region: us-east, shards: 1}"
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        "DiLoCo",
-        pytest.param("StreamingDiLoCo", marks=pytest.mark.long),
-        pytest.param("DecoupledDiLoCo", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # test_changes has two of them
+@pytest.mark.parametrize("preset", ["DiLoCo", "StreamingDiLoCo", "DecoupledDiLoCo"])
 def test_a_learner_more_and_a_learner_less_restarts_nobody_under(
     preset: str, person: Person
 ) -> None:

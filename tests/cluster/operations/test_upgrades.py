@@ -15,6 +15,7 @@ CRD = "decoupledtrainingjobs.atoll.dev"
 CRD_FILE = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yaml"
 
 
+@pytest.mark.long  # test_leader has an upgrade in training
 def test_an_operator_that_is_restarted_changes_nothing(person: Person, kube: Kubectl) -> None:
     before = person.starts()
     kube("-n", NAMESPACE, "rollout", "restart", DEPLOYMENT)
