@@ -18,7 +18,7 @@ from cluster.api_faults.faulty import Proxy
 from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, until
 from cluster.lab.layout import run_folder
-from cluster.lab.processes import CLUSTER_MARK, start
+from cluster.lab.processes import CLUSTER_MARK, runs, start
 from cluster.training import Job, manifest
 
 CRD = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yaml"
@@ -143,7 +143,7 @@ class ApiServer:
         """Kill it, and have it again."""
         pid = self.pids[-1]
         os.kill(pid, signal.SIGKILL)
-        until("it has ended", lambda: not _runs(pid), 60)
+        until("it has ended", lambda: not runs(pid), 60)
         self.put_back()
 
     def put_back(self) -> None:
@@ -151,7 +151,7 @@ class ApiServer:
         log = run_folder() / "c2/log/kube-apiserver.log"
 
         def ready() -> bool:
-            if not _runs(self.pids[-1]):
+            if not runs(self.pids[-1]):
                 self.pids.append(start(self.command, log, {CLUSTER_MARK: "c2"}))
             return not self.kube.attempt("get", "--raw", "/readyz").returncode
 
@@ -160,12 +160,3 @@ class ApiServer:
         except AssertionError:
             sys.stderr.write(f"API servers {self.pids}\n{log.read_text()[-4000:]}")
             raise
-
-
-def _runs(pid: int) -> bool:
-    """Whether a thread of the process is left; its first one may be a zombie before the others."""
-    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            if thread.read_text().rpartition(")")[2].split()[0] != "Z":
-                return True
-    return False

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from cluster.lab import cgroups, network, node
 from cluster.lab.layout import LabError, Node
-from cluster.lab.processes import Process, boot_process, kill, of_lab, wait_for
+from cluster.lab.processes import Process, boot_process, kill, of_lab, runs, wait_for
 
 Way = Literal["network", "power", "kubelet"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -34,7 +34,12 @@ def cut(lost: Node, how: Way) -> None:
         raise LabError(f"{lost.name} has no {wanted} that runs")
     for pid in pids:
         kill(pid)
-    wait_for(f"{wanted} of {lost.name} gone", lambda: _gone(pids), 10, lost.folder / "log")
+    wait_for(
+        f"{wanted} of {lost.name} gone",
+        lambda: not any(runs(pid) for pid in pids),
+        10,
+        lost.folder / "log",
+    )
 
 
 def heal(lost: Node, programs: Path, only: Way | None = None) -> None:
@@ -49,14 +54,3 @@ def heal(lost: Node, programs: Path, only: Way | None = None) -> None:
         node.power_on(lost, programs)
     else:
         os.kill(pid, signal.SIGUSR1)
-
-
-def _gone(pids: list[int]) -> bool:
-    """Tell whether processes have ended; one that only waits to be reaped has."""
-    for pid in pids:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                return False
-        except OSError:
-            continue
-    return True

@@ -111,7 +111,7 @@ def _bring_up(lab: Lab) -> None:
     network.lay(lab)
     with ThreadPoolExecutor() as pool:
         for cluster in pool.map(lambda c: _boot(lab, c, programs, containerd), lab.clusters):
-            wait_until_usable(cluster)
+            wait_until_usable(cluster, programs, lab.timing)
     if archive is not None:
         load(archive, lab.nodes())
 
@@ -131,7 +131,8 @@ def rebuild(lab: Lab, cluster: Cluster) -> None:
     shutil.rmtree(cluster.folder)
     network.wire(cluster)
     programs = _programs()
-    wait_until_usable(_boot(lab, cluster, programs, _golden(programs, lab.images)))
+    booted = _boot(lab, cluster, programs, _golden(programs, lab.images))
+    wait_until_usable(booted, programs, lab.timing)
     load(images.role_archive(), cluster.nodes)
 
 

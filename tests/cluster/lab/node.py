@@ -90,6 +90,9 @@ def be_init(lab: Lab, node: Node, programs: Path) -> None:
     daemons = _daemons(lab.cluster_of(node), node, programs)
     running = {"containerd": _start_daemon(node, daemons["containerd"])}
     while not Path("/run/containerd/containerd.sock").exists():
+        if running["containerd"] in _reap():
+            time.sleep(RESTART_SECONDS)
+            running["containerd"] = _start_daemon(node, daemons["containerd"])
         time.sleep(0.02)
     while True:
         for name, argv in daemons.items():

@@ -1,11 +1,12 @@
 """A control plane: etcd, API server, controller manager, scheduler and DNS, as plain processes."""
 
 import functools
+import time
 from pathlib import Path
 
 from cluster.lab import api
 from cluster.lab.layout import Cluster, Timing
-from cluster.lab.processes import CLUSTER_MARK, start, wait_for
+from cluster.lab.processes import CLUSTER_MARK, of_lab, start, wait_for
 
 VOLUMES = 50
 FAST = ("--node-monitor-period=1s", "--node-monitor-grace-period=8s")
@@ -39,13 +40,11 @@ rules:
 
 def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
     """Start all processes of a control plane and wait until its API server is ready."""
-    _start(cluster, _etcd(cluster))
     _audit_policy(cluster).write_text(AUDIT)
-    _start(cluster, [programs / "kube-apiserver", *_apiserver(cluster)])
+    etcd, api_server, *others = _commands(cluster, programs, timing)
+    _start(cluster, etcd)
+    _start(cluster, api_server)
     _wait(cluster, "API server", "/readyz", "kube-apiserver")
-    manager = _controller_manager(cluster) + (list(FAST) if timing == "fast" else [])
-    _start(cluster, [programs / "kube-controller-manager", *manager])
-    _start(cluster, [programs / "kube-scheduler", *_scheduler(cluster)])
     _grant_dns(cluster)
     corefile = cluster.folder / "Corefile"
     corefile.write_text(
@@ -56,21 +55,46 @@ def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
             kubeconfig=cluster.pki / "coredns.kubeconfig",
         )
     )
-    _start(cluster, [programs / "coredns", "-conf", corefile])
+    for command in others:
+        _start(cluster, command)
     _offer_volumes(cluster)
 
 
-def wait_until_usable(cluster: Cluster, seconds_max: float = 120) -> None:
-    """Wait until every node is Ready and pods can be made."""
+def wait_until_usable(
+    cluster: Cluster, programs: Path, timing: Timing, seconds_max: float = 120
+) -> None:
+    """Wait until every node is Ready and pods can be made.
+
+    What has ended by itself is started again, as a controller manager does that has waited 10 s
+    for a slow API server.
+    """
     log = cluster.folder / "log"
+    commands = _commands(cluster, programs, timing)
 
     def all_ready() -> bool:
+        time.sleep(0.5)
+        running = {process.name for process in of_lab() if process.cluster == cluster.name}
+        for command in commands:
+            if Path(command[0]).name not in running:
+                _start(cluster, command)
         ready = api.ready_by_node(cluster)
         return all(ready.get(node.name) == "True" for node in cluster.nodes)
 
     wait_for(f"nodes of {cluster.name} Ready", all_ready, seconds_max, log)
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     _wait(cluster, "ServiceAccount default", account, "kube-controller-manager")
+
+
+def _commands(cluster: Cluster, programs: Path, timing: Timing) -> list[list[str | Path]]:
+    """What a control plane consists of, in the order in which it is started."""
+    manager = _controller_manager(cluster) + (list(FAST) if timing == "fast" else [])
+    return [
+        _etcd(cluster),
+        [programs / "kube-apiserver", *_apiserver(cluster)],
+        [programs / "kube-controller-manager", *manager],
+        [programs / "kube-scheduler", *_scheduler(cluster)],
+        [programs / "coredns", "-conf", cluster.folder / "Corefile"],
+    ]
 
 
 def _start(cluster: Cluster, argv: list[str | Path]) -> None:

@@ -1,5 +1,6 @@
 """Starting processes that outlive the command, and finding and ending them without pid files."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -124,14 +125,32 @@ def kill(pid: int) -> None:
         return
 
 
+def runs(pid: int) -> bool:
+    """Whether a thread of a process is left. Until the last one has gone its ports are taken.
+
+    The first thread may be a zombie, with nothing to be read of the process, before the others.
+    """
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if thread.read_text().rpartition(")")[2].split()[0] != "Z":
+                return True
+    return False
+
+
 def kill_all(
     which: Callable[[Process], bool] = lambda process: True, seconds_max: float = 20
 ) -> None:
-    """End every process of the lab, or those of it that are told."""
+    """End every process of the lab, or those of it that are told; their ports are free then."""
     deadline = time.monotonic() + seconds_max
-    while left := [process for process in of_lab() if which(process)]:
+    killed: dict[int, str] = {}
+    while True:
+        left = {each.pid: each.name for each in of_lab() if which(each)}
+        killed = {pid: name for pid, name in killed.items() if runs(pid)} | left
+        if not killed:
+            return
         if time.monotonic() > deadline:
-            raise LabError(f"these do not end: {', '.join(f'{p.name} {p.pid}' for p in left)}")
-        for process in left:
-            kill(process.pid)
+            words = ", ".join(f"{name} {pid}" for pid, name in killed.items())
+            raise LabError(f"these do not end: {words}")
+        for pid in left:
+            kill(pid)
         time.sleep(0.02)
