@@ -237,7 +237,7 @@ def _degraded(facts: Facts) -> Condition:
         return _of(kind, "SyncerSilent")
     if facts.live < facts.desired and not facts.ended:
         missing = facts.desired - facts.live
-        message = f"{missing} of {facts.desired} learners are not in training yet"
+        message = f"{missing} of {facts.desired} learners are not in training"
         if facts.missing:
             message += f": {some_of(facts.missing)}"
         return _of(kind, "LearnersMissing", message)

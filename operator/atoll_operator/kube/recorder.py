@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from atoll_operator.api.reasons import UNKNOWN
 from atoll_operator.kube.edges.api import Api, ApiError
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.plan.events import SETTLE_SECONDS, Event
@@ -60,10 +61,14 @@ class Recorder:
     metrics: Metrics
     told: dict[str, dict[str, Told]] = field(default_factory=dict)  # by the job's UID, and name
     unsettled: dict[str, dict[str, Unsettled]] = field(default_factory=dict)  # by UID and type
+    last: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The status that was told last, by UID and type of the condition."""
 
     async def tell(self, event: Event) -> None:
-        """Tell something now, or when it has lasted."""
-        if event.settles:
+        """Tell something now, or when it has lasted; what is silent only takes back what waits."""
+        if event.silent:
+            self.unsettled.get(event.job["uid"], {}).pop(event.condition, None)
+        elif event.settles:
             self._settle(event)
         else:
             self._count(event)
@@ -76,6 +81,7 @@ class Recorder:
         for kind, each in list(unsettled.items()):
             if now >= each.due_at:
                 del unsettled[kind]
+                self.last.setdefault(uid, {})[kind] = each.event.after
                 self._count(each.event)
         known = self.told.get(uid, {})
         for name, told in list(known.items()):
@@ -99,13 +105,16 @@ class Recorder:
         """The job is gone."""
         self.told.pop(uid, None)
         self.unsettled.pop(uid, None)
+        self.last.pop(uid, None)
 
     def _settle(self, event: Event) -> None:
         of_job = self.unsettled.setdefault(event.job["uid"], {})
         known = of_job.get(event.condition)
         before = known.before if known else event.before
-        if known and event.after == before:
-            del of_job[event.condition]
+        if before == UNKNOWN:  # for a while it could not be seen, and it may be as it was
+            before = self.last.get(event.job["uid"], {}).get(event.condition, before)
+        if event.after == before:
+            of_job.pop(event.condition, None)
             return
         due_at = time.monotonic() + SETTLE_SECONDS
         of_job[event.condition] = Unsettled(event=event, before=before, due_at=due_at)

@@ -239,7 +239,7 @@ def test_the_status_of_a_job_is_told_in_the_words_of_a_run_folder(
         "tiny: Training, tick 50 of 200 (25%), about 15 s left",
         "  loss 2.0000, 800 tokens",
         "  learners 2/3 (a 1/2, b 1/1), shards 2/2",
-        "  Degraded: 1 of 3 learners are not in training yet: a-1",
+        "  Degraded: 1 of 3 learners are not in training: a-1",
     ]
     monkeypatch.setattr(time, "time", lambda: began + AN_HOUR)
     assert "the operator has written no status for 60 min" in status_of(cluster, raw)

@@ -93,6 +93,32 @@ def test_a_condition_that_flaps_is_not_told(world: World) -> None:
     assert not world.recorder.unsettled
 
 
+def test_what_follows_from_the_end_of_a_job_is_not_told_and_takes_back_what_waits(
+    world: World,
+) -> None:
+    world.tell(changed("True", "False"))
+    ended = Condition(type="Degraded", status="False", reason="Suspended", message="")
+    world.tell(events.of_transition(JOB, ended, "True", "10:01", begun=True))
+    world.later(2 * SETTLE_SECONDS)
+    assert not world.written
+
+
+def test_a_condition_that_is_as_it_was_before_it_could_not_be_seen_is_not_told_again(
+    world: World,
+) -> None:
+    world.tell(changed("True", "False"))
+    world.later(SETTLE_SECONDS)
+    assert len(world.written) == 1
+    silent = Condition(type="Degraded", status="Unknown", reason="SyncerSilent", message="")
+    world.tell(events.of_transition(JOB, silent, "True", "10:01", begun=True))
+    world.tell(changed("True", "Unknown"))
+    world.later(10 * SETTLE_SECONDS)
+    assert len(world.written) == 1
+    world.tell(changed("False", "Unknown"))
+    world.later(SETTLE_SECONDS)
+    assert world.written[-1]["reason"] == "DegradedFalse"
+
+
 def test_a_condition_is_told_when_its_change_has_lasted(world: World) -> None:
     world.tell(changed("True", "False"))
     assert world.recorder.due_seconds("job-uid") == SETTLE_SECONDS

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.facts import Kind, Phase
 from atoll_operator.api.shown import Condition
 from atoll_operator.kube.objects import workload
@@ -137,6 +140,42 @@ def test_a_normal_start_gives_no_warning() -> None:
     serving = said(seen(known, replies=(joining, reply())))  # one of three learners is there
     assert "DegradedTrue" in {each.reason for each in serving.events}
     assert not [each.reason for each in serving.events if each.warning]
+
+
+def told(found: StatusWrite) -> set[str]:
+    """Reasons of the Events that a person gets to see."""
+    return {each.reason for each in found.events if not each.silent}
+
+
+def test_of_a_start_is_told_what_is_there_and_not_what_is_missing_yet() -> None:
+    every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+    starting = pb.StatusReply(state=pb.SHARD_STARTING, steps=600)
+    first = said(seen(replies=(None, None)))
+    assert told(first) == {"AcceptedTrue"}
+    shards = said(seen(dict(first.status), replies=(starting, starting)))
+    assert shards.events
+    assert not told(shards)
+    trains = said(seen(dict(shards.status), replies=(every, reply())))
+    assert told(trains) == {"SyncerReadyTrue", "LearnersAvailableTrue", "ProgressingTrue"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Kind.SUSPENDED, "SuspendedTrue"),
+        (Kind.FAILED, "FailedTrue"),
+        (Kind.COMPLETE, "CompleteTrue"),
+    ],
+)
+def test_a_job_that_stops_says_so_in_one_event(kind: Kind, reason: str) -> None:
+    every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+    well = dict(said(seen(replies=(every, reply()))).status)
+    assert told(said(seen(well), Phase(kind=kind, reason="Why", message="why"))) == {reason}
+
+
+def test_a_syncer_that_does_not_answer_is_told_once() -> None:
+    well = dict(said(seen()).status)
+    assert told(said(seen(well, replies=(None, None)))) == {"SyncerReadyUnknown"}
 
 
 def test_a_learner_that_is_missing_later_is_a_warning() -> None:

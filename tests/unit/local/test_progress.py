@@ -88,7 +88,7 @@ def test_the_step_is_the_lowest_tick_over_the_shards() -> None:
 def test_who_is_not_in_training_is_named() -> None:
     status = shown([reply(training=("a-0", "b-0")), reply()])
     (message,) = [c["message"] for c in status["conditions"] if c["type"] == "Degraded"]
-    assert message == "1 of 3 learners are not in training yet: a-1"
+    assert message == "1 of 3 learners are not in training: a-1"
 
 
 def test_a_process_that_has_ended_is_named_with_its_last_words() -> None:

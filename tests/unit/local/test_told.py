@@ -26,7 +26,7 @@ def test_a_run_in_training_is_told_in_four_lines() -> None:
         "tiny: Training, tick 50 of 200 (25%), about 15 s left",
         "  loss 2.0000, held out 1.2500 at tick 40, 800 tokens",
         "  learners 2/3 (a 1/2, b 1/1), shards 2/2",
-        "  Degraded: 1 of 3 learners are not in training yet: a-1",
+        "  Degraded: 1 of 3 learners are not in training: a-1",
     ]
 
 

@@ -6,9 +6,11 @@ object gets the new message and a higher count, as Kubernetes' own controllers d
 object is made.
 
 Conditions that follow what pods and learners do may flap (SETTLING_TYPES). Their change is told
-when it has lasted for SETTLE_SECONDS; one that is taken back earlier is not told at all. A Warning
-is a change for the worse that a person may have to act on: not while a job starts, is suspended or
-is complete.
+when it has lasted for SETTLE_SECONDS; one that is taken back earlier is not told at all. Nor is
+one that only follows from what the job does, since that is told already: while it starts nothing of
+it is there yet, and when it is suspended, complete or failed, or when its shards do not answer, all
+of them change at once. A Warning
+is a change for the worse that a person may have to act on.
 """
 
 import hashlib
@@ -27,7 +29,8 @@ NODE_LOST = "NodeLost"
 REVERTED = "ChildReverted"
 EXPECTED_TYPES = frozenset({"Suspended", "Complete"})  # no warning: the user asked for it
 EXPECTED_REASONS = frozenset({"Complete", "Suspended", "Starting", "WaitingForSyncer"})
-EXPECTED_AT_START = frozenset({"LearnersMissing", "WaitingForLearners", "TooFew"})
+EXPECTED_AT_START = frozenset({"LearnersMissing", "WaitingForLearners", "TooFew", "AllWell"})
+FOLLOWING = frozenset({"Complete", "Suspended", "Failed", "NotAccepted", "SyncerSilent"})
 SETTLING_TYPES = frozenset({"SyncerReady", "LearnersAvailable", "Progressing", "Degraded"})
 SETTLE_SECONDS = 10.0
 
@@ -45,6 +48,7 @@ class Event:
     condition: str = ""  # type of the condition whose status has changed
     before: str = ""  # its status until then
     after: str = ""
+    silent: bool = False  # told already by what it follows from: it only takes back what waits
 
     @property
     def settles(self) -> bool:
@@ -92,6 +96,7 @@ def of_transition(
         or condition.reason in EXPECTED_REASONS
         or (not begun and condition.reason in EXPECTED_AT_START)
     )
+    follows = condition.reason in FOLLOWING or (expected and not begun)
     said = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
     return Event(
         job=job["metadata"],
@@ -102,6 +107,7 @@ def of_transition(
         condition=condition.type,
         before=before,
         after=condition.status,
+        silent=condition.type in SETTLING_TYPES and follows,
     )
 
 

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll_operator.api.parts import Failure
-from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observation import (
     Node,
     Pod,
@@ -47,6 +47,11 @@ from atoll_operator.kube.observation import (
     workload_name,
 )
 from atoll_operator.kube.plan.nodes import Census, NodeState, Storm, Tally, storm
+
+DEAD_IN_WORDS = {
+    LEARNER_ROLE: ", and no shard hears the learner",
+    SHARD_ROLE: ", and the shard does not answer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,9 @@ def decide(seen: PlacementInput) -> Placement:
         elif seen.counts.get(pod.name, 0) >= seen.failure.max_replacements_per_slot:
             exhausted.append(pod.name)
         else:
-            reason = f"its session is dead and its node {pod.node} is {state}"
+            reason = f"its node {pod.node} is {state}"
+            if pod.uid in seen.dead:
+                reason += DEAD_IN_WORDS.get(pod.role, "")
             replaced.append(ToReplace(pod=pod, node=pod.node, reason=reason))
     return Placement(
         replace=tuple(replaced),
