@@ -73,7 +73,7 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
     """One slot: who has it, what it reported last, and how long ago."""
     taken = state.history.taken.get(slot.name)
     owned = state.history.owned.get(slot.name)
-    report = slot.report
+    report, alive = slot.report, slot.session is not None
     return pb.SlotStatus(
         slot=slot.name,
         state=slot.state(now),
@@ -91,7 +91,7 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         blocked_seconds=report.blocked_seconds,
         owner_uid=owned.uid if owned else "",
         owner_word=owned.word if owned else 0,
-        reason=slot.left or _refused(state, slot),
+        reason=("" if alive else slot.left) or _refused(state, slot),
         finished=report.finished,
         trouble=" ".join(report.trouble[:TROUBLE_LETTERS_MAX].split()),
     )

@@ -71,6 +71,8 @@ def test_a_slot_that_left_says_its_reason_rule_6() -> None:
     one, (session,) = begun("a-0")
     message = pb.ToShard(leave=pb.Leave(reason="SIGTERM"))
     one.feed(one.shard.message(session, message, one.now))
+    (slot,) = status(one.state, one.now).slots
+    assert (slot.state, slot.reason) == (pb.SLOT_TRAINING, "")  # nothing of it was refused
     one.leave(session)
     (slot,) = status(one.state, one.now).slots
     assert (slot.state, slot.reason) == (pb.SLOT_LEFT, "SIGTERM")
