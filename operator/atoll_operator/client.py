@@ -28,7 +28,7 @@ from atoll_operator.api.shown import Condition
 from atoll_operator.api.status import Status
 from atoll_operator.kube.logs import Line, Logs
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
-from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, message, reach
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, message, reach, refused
 from atoll_protos.errors import SpecError
 
 __all__ = ["FailedError", "JobClient", "NotFoundError", "TrainingJob", "WaitTimeoutError"]
@@ -274,7 +274,7 @@ def _refused(name: str, namespace: str, error: client.ApiException) -> SpecError
     field = _field(error)
     if field:
         return SpecError(field, said, "change it in the manifest; docs/spec.md has every field")
-    return SpecError(name, f"the cluster refuses: {said}", REMEDY)
+    return refused(name, error)
 
 
 def _field(error: client.ApiException) -> str:

@@ -17,13 +17,14 @@ from atoll_operator.api.spec import Job
 from atoll_operator.certificates import Authorities
 from atoll_operator.kube.logs import connect
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION, authority_name, credentials_name
-from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, refused
 from atoll_operator.kube.plan import brought
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Owner
 
 DAY_SECONDS = 86_400
 NOT_FOUND = 404
+NO_OTHER = "the job has no region in another cluster, and needs no credentials"
 
 
 def credentials_of(
@@ -66,7 +67,7 @@ def _check(job: Job, region: str) -> None:
     if region == job.spec.syncer_region:  # its operator alone may say what becomes of the job
         problem = f"{region} is where the syncer runs, and has its certificates"
         others = [each for each in regions if each != region]
-        raise SpecError("--region", problem, _one_of(others) if others else "there is no other one")
+        raise SpecError("--region", problem, _one_of(others) if others else NO_OTHER)
     if tls.mode is TlsMode.DISABLED:
         problem = "is Disabled: its processes talk in plain text and need no credentials"
         raise SpecError("spec.syncer.tls.mode", problem, "apply the manifest in that cluster")
@@ -82,7 +83,7 @@ def _one_of(regions: list[str]) -> str:
 
 def _refused(job: str, namespace: str, error: client.ApiException) -> SpecError:
     if error.status != NOT_FOUND:
-        return SpecError(job, f"the cluster says {error.status} {error.reason}", REMEDY)
+        return refused(job, error)
     problem = f"there is no such job in the namespace {namespace}, or it has no authority yet"
     remedy = (
         "use the kubeconfig of the cluster where its syncer runs, and -n; the operator there makes"

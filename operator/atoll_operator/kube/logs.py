@@ -20,7 +20,7 @@ import urllib3
 from kubernetes import client
 
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
-from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, message, reach
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, message, reach, refused
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label
 
@@ -84,7 +84,7 @@ class Logs:
                 _request_timeout=CALL_SECONDS_MAX,
             )
         except client.ApiException as error:
-            raise _refused(self.job, error) from error
+            raise refused(self.job, error) from error
         except urllib3.exceptions.HTTPError as error:
             raise SpecError(self.job, f"the cluster does not answer ({error})", REMEDY) from error
         return sorted((_pod(self.job, each) for each in listed.items), key=lambda pod: pod.process)
@@ -200,7 +200,3 @@ def _whole_lines(answer: Any) -> Iterator[str]:
             yield line.decode("utf-8", errors="replace")
     if rest:
         yield rest.decode("utf-8", errors="replace")
-
-
-def _refused(job: str, error: client.ApiException) -> SpecError:
-    return SpecError(job, f"the cluster refuses: {message(error)}", REMEDY)

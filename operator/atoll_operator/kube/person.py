@@ -22,6 +22,8 @@ from atoll_protos.errors import SpecError
 CALL_SECONDS_MAX = 20.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 REMEDY = "check --context, and that kubectl get pods works"
+ASK = "ask for that right: docs/kubernetes.md, Who may do what, has the roles"
+NO_RIGHT = " cannot "  # in what RBAC says; quotas and webhooks refuse with the same status, 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +69,9 @@ def message(error: client.ApiException) -> str:
         return str(json.loads(error.body or "")["message"])
     except (ValueError, KeyError, TypeError):
         return f"{error.status} {error.reason}"
+
+
+def refused(what: str, error: client.ApiException) -> SpecError:
+    """A refusal of the API server in its words, which name the right where one is missing."""
+    said = message(error)
+    return SpecError(what, f"the cluster refuses: {said}", ASK if NO_RIGHT in said else REMEDY)

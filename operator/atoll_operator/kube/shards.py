@@ -14,7 +14,7 @@ from kubernetes import client
 
 from atoll_operator.kube.logs import connect
 from atoll_operator.kube.names import RUN_FILE, SHARD_ROLE
-from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, refused
 from atoll_operator.kube.plan.pods import RUN_VOLUME
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
@@ -56,7 +56,7 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
             name, logs.namespace, _request_timeout=CALL_SECONDS_MAX
         )
     except client.ApiException as error:
-        raise SpecError(job, f"the cluster says {error.status} {error.reason}", REMEDY) from error
+        raise refused(job, error) from error
     except urllib3.exceptions.HTTPError as error:
         raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
     container, endpoints = _container(pod)

@@ -274,7 +274,9 @@ class Cluster:
     def read_namespaced_secret(self, name: str, namespace: str, **_: Any) -> Any:
         assert (name, namespace) == (authority_name("bytes"), "team")
         if self.files is None:
-            raise client.ApiException(status=self.status, reason="No")
+            refusal = client.ApiException(status=self.status, reason="No")
+            refusal.body = '{"message": "secrets is forbidden: you cannot get"}'
+            raise refusal
         data = {key: base64.b64encode(text.encode()).decode() for key, text in self.files.items()}
         return SimpleNamespace(data=data)
 
@@ -332,4 +334,7 @@ def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(cluster: Clus
         typed("--region", "eu-west").exception
     )
     cluster.status = 403
-    assert "the cluster says 403 No" in str(typed("--region", "eu-west").exception)
+    said = str(typed("--region", "eu-west").exception)
+    assert said.startswith("bytes: the cluster refuses: secrets is forbidden: you cannot get; ask")
+    cluster.job["spec"]["regions"] = [{"name": "us-east", "learners": 2}]
+    assert "no region in another cluster" in str(typed("--region", "us-east").exception)

@@ -82,7 +82,7 @@ def test_a_job_without_shards_says_where_its_model_is(core: Core) -> None:
 
 def test_a_refusal_of_the_cluster_is_one_sentence(core: Core) -> None:
     core.refused = 403
-    with pytest.raises(SpecError, match="the cluster says 403 Forbidden"):
+    with pytest.raises(SpecError, match="the cluster refuses: 403 Forbidden; check"):
         shards.shards_of("tiny", "", "")
 
 
