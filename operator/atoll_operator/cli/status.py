@@ -34,8 +34,15 @@ def status(
         _of_folder(out, as_json)
         return
     from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
+    from atoll_operator.kube.person import NEITHER  # noqa: PLC0415
 
-    job = JobClient(namespace, context).get(which)
+    try:
+        jobs = JobClient(namespace, context)
+    except SpecError as error:
+        if namespace or context:
+            raise
+        raise SpecError(which, f"is no run folder, and {error.problem}", NEITHER) from error
+    job = jobs.get(which)
     if as_json:
         typer.echo(json.dumps(job.status.to_object(), indent=2))
     else:

@@ -15,9 +15,8 @@ from atoll_operator.api.manifest import from_object
 from atoll_operator.api.parts import TlsMode
 from atoll_operator.api.spec import Job
 from atoll_operator.certificates import Authorities
-from atoll_operator.kube.logs import connect
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION, authority_name, credentials_name
-from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, refused
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, reach, refused
 from atoll_operator.kube.plan import brought
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Owner
@@ -31,15 +30,14 @@ def credentials_of(
     job: str, region: str, *, namespace: str, context: str, days: float, now: float
 ) -> str:
     """The Secret as YAML. `now` is in UNIX seconds. Raises SpecError."""
-    here = connect(job, namespace, context)
-    api = here.core.api_client
+    here = reach("", namespace, context)
     try:
-        raw: Any = client.CustomObjectsApi(api).get_namespaced_custom_object(
+        raw: Any = client.CustomObjectsApi(here.api).get_namespaced_custom_object(
             GROUP, VERSION, here.namespace, PLURAL, job, _request_timeout=CALL_SECONDS_MAX
         )
         found = from_object(raw, stored=True)
         _check(found, region)
-        secret = here.core.read_namespaced_secret(
+        secret = client.CoreV1Api(here.api).read_namespaced_secret(
             authority_name(job), here.namespace, _request_timeout=CALL_SECONDS_MAX
         )
     except client.ApiException as error:

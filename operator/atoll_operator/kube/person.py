@@ -23,6 +23,7 @@ CALL_SECONDS_MAX = 20.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 REMEDY = "check --context, and that kubectl get pods works"
 ASK = "ask for that right: docs/kubernetes.md, Who may do what, has the roles"
+NEITHER = "give the folder of a run, or --context, or set KUBECONFIG"
 NO_RIGHT = " cannot "  # in what RBAC says; quotas and webhooks refuse with the same status, 403
 
 
@@ -57,8 +58,7 @@ def reach(what: str, namespace: str, context: str) -> Reach:
             if not what:
                 remedy = "set KUBECONFIG, or name a context"
                 raise SpecError("kubeconfig", problem, remedy) from error
-            remedy = "give the folder of a run, or --context, or set KUBECONFIG"
-            raise SpecError(what, f"is no run folder, and {problem}", remedy) from error
+            raise SpecError(what, f"is no run folder, and {problem}", NEITHER) from error
     settings.retries = False
     return Reach(client.ApiClient(settings), namespace or own)
 

@@ -17,6 +17,7 @@ from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.names import TLS_VOLUME, authority_name, credentials_name
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import Certificates, SecretSeen
+from atoll_operator.kube.person import Reach
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.certificates import decide_brought
 from atoll_operator.kube.secrets import HURRY_SECONDS
@@ -257,15 +258,13 @@ class Cluster:
         files = {name: each.decode() for name, each in ISSUERS.to_files().items()}
         self.files: dict[str, str] | None = files
         self.status = 404
-        self.api_client = self
-        monkeypatch.setattr(verb, "connect", self.connect)
-        monkeypatch.setattr(client, "CustomObjectsApi", lambda _: self)
+        monkeypatch.setattr(verb, "reach", self.reach)
+        for name in ("CustomObjectsApi", "CoreV1Api"):
+            monkeypatch.setattr(client, name, lambda _: self)
 
-    def connect(self, job: str, namespace: str, context: str) -> Any:
-        assert (job, context) == ("bytes", "east")
-        self.namespace = namespace or "team"
-        self.core = self
-        return self
+    def reach(self, what: str, namespace: str, context: str) -> Any:
+        assert (what, context) == ("", "east"), "a run folder has no credentials"
+        return Reach(None, namespace or "team")
 
     def get_namespaced_custom_object(self, *where: str, **_: Any) -> Any:
         assert where[2:] == ("team", "decoupledtrainingjobs", "bytes")

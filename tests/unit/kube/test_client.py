@@ -273,3 +273,15 @@ def test_without_a_cluster_the_kubeconfig_is_named(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
     with pytest.raises(SpecError, match=r"kubeconfig: no cluster can be asked .* set KUBECONFIG"):
         JobClient()
+
+
+def test_a_name_that_is_no_folder_is_named_where_there_is_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
+    said = str(CliRunner().invoke(cli.app, ["status", "tiny"]).exception)
+    assert said.startswith("tiny: is no run folder, and no cluster can be asked")
+    assert said.endswith("give the folder of a run, or --context, or set KUBECONFIG")
+    asked = ["credentials", "tiny", "--region", "eu-west"]
+    said = str(CliRunner().invoke(cli.app, asked).exception)
+    assert said.startswith("kubeconfig: no cluster can be asked")
