@@ -1,0 +1,127 @@
+"""All ranks carry out the head's commands at the same boundary and in its order (rule 31)."""
+
+import multiprocessing
+import pickle
+import random
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from atoll_worker.link.messages import Adopt, Capture, Finished, Message, Start, Tick
+from atoll_worker.ranks.control import WORD_BYTES, Control
+
+RANKS = 3
+BOUNDARIES = 150
+SECONDS_MAX = 50.0
+
+
+@dataclass
+class FakeLink:
+    """The head's link: some commands have come whenever it is asked."""
+
+    random: random.Random
+    given: deque[list[Message]] = field(default_factory=deque)
+    closed: bool = False
+
+    def receive(self) -> list[Message]:
+        found = [self.command() for _ in range(self.random.choice((0, 0, 1, 2, 40)))]
+        self.given.append(found)
+        return found
+
+    def command(self) -> Message:
+        number = self.random.randrange(1 << 40)
+        size = self.random.choice((0, 10, WORD_BYTES, 300_000))
+        state = self.random.randbytes(size) or None
+        return self.random.choice(
+            (
+                Tick(tick=number),
+                Adopt(shard=1, fragment=2, number=number, blend=0.25),
+                Capture(slices=((0, number), (1, 2))),
+                Start(incarnation=1, cursor=number, tick=3, data_state=state),
+                Finished(again=((0, 1),)),
+            )
+        )
+
+
+def be(rank: int, folder: Path) -> None:
+    """One rank. Whether its optimizer calls the hook is its own chance."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS
+    )
+    group = dist.group.WORLD
+    assert group is not None
+    chance, control = random.Random(rank), Control(group=group, rank=rank)
+    link = FakeLink(random.Random(7))
+    if rank == 0:
+        control.link = link  # type: ignore[assignment]
+    heard: list[Any] = []
+    for boundary in range(BOUNDARIES):
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            control.draw()
+        link.closed = boundary == BOUNDARIES - 1  # seen at the last boundary, unless drawn before
+        if link.closed:
+            control.commands()
+        heard.append((control.commands(), control.closed))
+        control.count(1000 * (rank + 1) + boundary, boundary + rank)
+        if chance.random() < 0.5:  # a script that asks for its cursor
+            heard.append(control.counted() or (1000 + boundary, boundary))
+        else:
+            heard.append((1000 + boundary, boundary))
+    (folder / f"{rank}").write_bytes(pickle.dumps((heard, list(link.given))))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+Said = tuple[list[Any], list[list[Message]]]  # what a rank has heard, what its link has given
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What each rank has written, if it came to its end."""
+    folder = tmp_path_factory.mktemp("ranks")
+    forks = multiprocessing.get_context("fork")
+    processes = [
+        forks.Process(target=be, args=(rank, folder), daemon=True) for rank in range(RANKS)
+    ]
+    for each in processes:
+        each.start()
+    deadline = time.monotonic() + SECONDS_MAX
+    for each in processes:
+        each.join(max(0.0, deadline - time.monotonic()))
+        each.kill()
+    return [folder / f"{rank}" for rank in range(RANKS)]
+
+
+def read(files: list[Path]) -> list[Said]:
+    assert all(path.exists() for path in files), "the ranks wait for each other"
+    return [pickle.loads(path.read_bytes()) for path in files]
+
+
+def test_random_commands_are_the_same_at_the_same_boundary_on_every_rank(
+    files: list[Path],
+) -> None:
+    (head, _), *others = read(files)
+    assert all(heard == head for heard, _ in others)
+    assert len(head) == 2 * BOUNDARIES
+
+
+def test_nothing_that_the_head_has_received_is_lost_or_comes_in_another_order(
+    files: list[Path],
+) -> None:
+    (head, given), *_ = read(files)
+    obeyed = [heard[0] for heard in head[::2]]
+    assert obeyed[:-1] == given[: BOUNDARIES - 1]
+    assert obeyed[-1] == given[BOUNDARIES]
+    assert sum(map(len, obeyed)) > BOUNDARIES
+
+
+def test_all_ranks_know_of_the_end_of_the_heads_link_at_the_same_boundary(
+    files: list[Path],
+) -> None:
+    for heard, _ in read(files):
+        assert [closed for _, closed in heard[::2]] == [False] * (BOUNDARIES - 1) + [True]

@@ -1,0 +1,116 @@
+"""A rank notices that another one has ended or stands still, whatever it does itself."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from atoll_protos.errors import SpecError
+from atoll_worker.ranks import lifeline
+from atoll_worker.ranks.group import silence_seconds
+from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
+
+SECONDS_MAX = 30.0
+LONG = 1000.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Lifeline, socket.socket, threading.Event]]:
+    """The head's side; the other rank is the test."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    ended = threading.Event()
+    line = Lifeline(streams={1: ours}, silence_seconds_max=LONG, end=ended.set, end_seconds=LONG)
+    yield line, theirs, ended
+    line.close(in_order=True)
+    theirs.close()
+
+
+def test_a_rank_that_has_ended_is_named(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, other, ended = pair
+    line.start()
+    assert line.words(0.0) == ""
+    other.close()
+    assert line.words(SECONDS_MAX) == "rank 1 has ended"
+    assert not ended.is_set(), "the training thread has time to see it by itself"
+
+
+def test_a_process_whose_training_thread_does_not_end_is_ended(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, other, ended = pair
+    line.end_seconds = 0.0
+    line.start()
+    other.close()
+    assert ended.wait(SECONDS_MAX)
+
+
+def test_a_process_that_leaves_by_itself_is_not_ended(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, other, ended = pair
+    other.close()
+    line.close(in_order=False)
+    line._run()
+    assert not ended.is_set()
+
+
+def test_a_rank_that_says_nothing_is_lost_though_its_stream_is_open(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, other, _ = pair
+    line.silence_seconds_max = 0.0
+    line.start()
+    assert line.words(SECONDS_MAX).startswith("rank 1 has said nothing for 0 s: it is stopped")
+    assert other.recv(1) == lifeline.BEAT
+
+
+def test_a_rank_that_has_left_in_order_may_end(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, other, ended = pair
+    line.end_seconds = 0.0
+    other.sendall(lifeline.BEAT + lifeline.LEFT)
+    other.close()
+    line._run()
+    assert line.lost == ""
+    assert not ended.is_set()
+
+
+def test_all_ranks_are_connected_to_the_head_and_see_each_other_leave() -> None:
+    ranks = 3
+    barrier = threading.Barrier(ranks)
+    said: list[list[object]] = [[None] * ranks for _ in range(3)]
+    calls = [0] * ranks
+
+    def opened(rank: int) -> Lifeline:
+        def share(value: object) -> list[object]:
+            row = said[calls[rank]]
+            calls[rank] += 1
+            row[rank] = value
+            barrier.wait(SECONDS_MAX)
+            return list(row)
+
+        return open_lifeline(rank, share, LONG)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        lines = list(pool.map(opened, range(ranks)))
+    assert [sorted(line.streams) for line in lines] == [[1, 2], [0], [0]]
+    for line in lines:
+        line.end = lambda: None
+    lines[1].close(in_order=False)
+    assert lines[0].words(SECONDS_MAX) == "rank 1 has ended"
+    lines[0].close(in_order=False)
+    assert lines[2].words(SECONDS_MAX) == "rank 0 has ended"
+    lines[2].close(in_order=False)
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "1", "-5", "inf", "nan"])
+def test_a_silence_that_is_no_number_of_seconds_is_refused(given: str) -> None:
+    assert silence_seconds({}) == 120.0
+    with pytest.raises(SpecError, match=r"ATOLL_RANKS_SILENCE_SECONDS: is .* above 1"):
+        silence_seconds({"ATOLL_RANKS_SILENCE_SECONDS": given})
