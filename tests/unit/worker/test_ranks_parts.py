@@ -179,7 +179,7 @@ def test_the_nearest_replica_gives_and_the_lowest_rank_gives_buffers() -> None:
     said = [[Held(weight, halves[rank % 2]), Held(mean, whole((600,)))] for rank in range(4)]
     table = union(said)
     owned = build_layout(table.specs, 1, 1).slices[0]
-    up = [upwards(table, owned, (0, 3), rank) for rank in range(4)]
+    up = [upwards(table, owned, (3, 0), rank) for rank in range(4)]
     givers = {
         (owner, table.specs[block.tensor].name): {
             giver
@@ -189,7 +189,7 @@ def test_the_nearest_replica_gives_and_the_lowest_rank_gives_buffers() -> None:
         for owner in (0, 3)
         for block in (each for blocks in up[owner].takes for each in blocks)
     }
-    assert givers == {(0, "mean"): {0}, (0, "weight"): {0}, (3, "weight"): {2, 3}}
+    assert givers == {(3, "mean"): {0}, (3, "weight"): {2}, (0, "weight"): {0, 1}}
     reached = [rank for rank, blocks in enumerate(downwards(table, owned, (0,), 0).gives) if blocks]
     assert reached == [0, 1, 2, 3]
 
