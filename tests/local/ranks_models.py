@@ -69,6 +69,15 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
 
+class Exported(nn.Module):
+    """What an export has beside what travels: a tied key, frozen parameters, counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed, self.tied = Mixed(), Tied()
+        self.base = nn.Linear(5, 3, bias=False).requires_grad_(False)
+
+
 class Experts(nn.Module):
     """Matrices of five experts in one tensor, behind a dense layer."""
 

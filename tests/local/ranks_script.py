@@ -8,7 +8,9 @@ says of every check how it went on that rank: its name, and a traceback or nothi
 
 import json
 import multiprocessing
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,13 +21,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout, part_edges
 from atoll_worker.ranks.boxes import check_module, reshard, sharded_modules
 from atoll_worker.ranks.exchange import Exchange, open_exchange
+from atoll_worker.ranks.reading import reading, serve
 from atoll_worker.ranks.together import together
+from atoll_worker.training.companion import companion_of
 from atoll_worker.training.parameters import Place, travelling
 from atoll_worker.training.staging import assign
 from local import ranks_models as models
@@ -152,6 +156,56 @@ def check_what_is_written_after_an_evaluation() -> None:
         assert not model(inputs).any()
 
 
+def check_the_companion_of_a_model_that_is_cut() -> None:
+    """It has the bytes of the same model in one process, first and after training."""
+    case = models.fully_sharded(4, models.Exported)
+    assert case.model is not None
+    head = dist.get_rank() == 0
+    whole = models.seeded(models.Exported)
+    places, model = places_of(case), case.model
+    with tempfile.TemporaryFile() as ours, tempfile.TemporaryFile() as wanted:
+        if head:
+            with reading(None, [model]) as reader:
+                mine = companion_of(model, places, (), reader)
+                mine.write(ours.fileno(), 0, changed=False, reader=reader)
+            alone = companion_of(whole, travelling(whole))
+            alone.write(wanted.fileno(), 0, changed=False)
+            assert mine.frozen_digest == alone.frozen_digest
+            assert not mine.warning
+            assert ours.read() == wanted.read()
+            assert wanted.tell() > 0
+        else:
+            serve(None, [model])
+        for each in (model, whole):
+            each.get_buffer("mixed.norm.num_batches_tracked").add_(3)
+            with torch.no_grad():
+                each.get_parameter("base.weight").mul_(2)
+        if head:
+            with reading(None, [model]) as reader:
+                count = mine.write(ours.fileno(), 0, changed=True, reader=reader)
+            assert count == alone.write(wanted.fileno(), 0, changed=True)
+            assert os.pread(ours.fileno(), count, 0) == os.pread(wanted.fileno(), count, 0)
+            assert b"base.weight" in os.pread(ours.fileno(), count, 0)
+        else:
+            serve(None, [model])
+
+
+def check_one_rank_that_has_cut_a_tensor() -> None:
+    """All ranks say so, before the head reads."""
+    over = models.mesh((0, 1, 2, 3))
+    model = nn.Linear(4, 4).requires_grad_(False)
+    cut = distribute_tensor(model.weight.data, over, [Shard(0)])
+    if dist.get_rank() == 1:
+        model.weight = nn.Parameter(cut, requires_grad=False)
+
+    def read() -> None:
+        with reading(None, [model]):
+            raise AssertionError("the ranks do not agree")
+
+    error = refused(read if dist.get_rank() == 0 else lambda: serve(None, [model]))
+    assert (error.field, "ranks 0 and 1" in error.problem) == ("model.weight", True)
+
+
 def _zeros(exchange: Exchange, owned: Slice) -> Tensor | None:
     values = exchange.empty(owned)
     return None if values is None else values.zero_()
@@ -263,6 +317,8 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "experts, by their rows": head_only(lambda: models.expert_parallel(1)),
     "experts, by their columns": head_only(lambda: models.expert_parallel(2)),
     "after an evaluation": check_what_is_written_after_an_evaluation,
+    "the companion of a model that is cut": check_the_companion_of_a_model_that_is_cut,
+    "one rank that has cut a tensor is refused": check_one_rank_that_has_cut_a_tensor,
     "ranks that disagree are refused": check_ranks_that_disagree,
     "a partial sum is refused": check_a_partial_sum,
     "a shard without a box is refused": check_a_shard_that_has_no_box,

@@ -479,7 +479,7 @@ class Learner:
         if ranks is None:
             return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
         if not ranks.is_head:
-            return open_follower(job.run_file.layout(specs), ranks)
+            return open_follower(models, places, job.run_file.layout(specs), ranks)
         return open_head(
             models,
             job,

@@ -30,8 +30,9 @@ from atoll_worker.link.messages import (
 )
 from atoll_worker.link.messages import Companion as Told
 from atoll_worker.link.socket import Link
+from atoll_worker.ranks.reading import Reader
 from atoll_worker.training import process
-from atoll_worker.training.companion import Companion
+from atoll_worker.training.companion import PLAIN_READER, Companion
 from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
 from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
@@ -264,7 +265,9 @@ class Given(Companion):
 
     fails = False
 
-    def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
+    def write(
+        self, descriptor: int, offset: int, *, changed: bool, reader: Reader = PLAIN_READER
+    ) -> int:
         if self.fails:
             raise OSError(12, "Cannot allocate memory")
         return os.pwrite(descriptor, b"changed" if changed else b"whole", offset)

@@ -83,10 +83,12 @@ def note_written(modules: Sequence[Any]) -> None:
 @torch.no_grad()
 def shard_of(place: Placed) -> Tensor:
     """What this process holds of a tensor, as a plain tensor in the same memory."""
-    tensor = getattr(place.module, place.attribute)
-    if is_distributed(tensor):
-        tensor = tensor.to_local()
-    return tensor.detach()  # type: ignore[no-any-return]
+    return shard(getattr(place.module, place.attribute)).detach()
+
+
+def shard(tensor: Any) -> Tensor:
+    """What this process holds of a DTensor; another tensor itself."""
+    return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[no-any-return]
 
 
 def is_distributed(tensor: Tensor) -> bool:

@@ -31,10 +31,11 @@ from atoll_protos.layout import Slice, TensorSpec
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Message
 from atoll_worker.link.socket import Link
-from atoll_worker.ranks import boxes, exchange
+from atoll_worker.ranks import boxes, exchange, reading
 from atoll_worker.ranks.control import HEAD, Control
 from atoll_worker.ranks.exchange import Exchange, Pairs
 from atoll_worker.ranks.lifeline import BEAT_SECONDS, Lifeline, open_lifeline
+from atoll_worker.ranks.reading import Reader
 from atoll_worker.ranks.together import together
 
 WAIT_SECONDS_MAX: Final = 600.0  # of one collective of ours, as NCCL waits by default
@@ -144,6 +145,22 @@ class Group:
         """
         with self.guarded():
             return self._exchange.deal(owned, values)
+
+    def everywhere(self, claim: bool) -> bool:
+        """Whether all ranks claim it."""
+        with self.guarded():
+            return all(together(self.control.group, lambda: claim))
+
+    @contextmanager
+    def reading(self, models: Sequence[nn.Module]) -> Iterator[Reader]:
+        """The head reads whole tensors, while the others `serve`."""
+        with self.guarded(), reading.reading(self.control.group, models) as reader:
+            yield reader
+
+    def serve(self, models: Sequence[nn.Module]) -> None:
+        """Put together what the head reads."""
+        with self.guarded():
+            reading.serve(self.control.group, models)
 
     def written(self) -> None:
         """What `deal` has given is in the model, or in line."""

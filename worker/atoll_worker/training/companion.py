@@ -10,6 +10,9 @@ training has changed of it. `atoll_protos.companion` describes the bytes; this m
   masks with -inf. Of a model with an adapter (PEFT) only the adapter's: the base is not shipped;
 - small files: config.json, a tokenizer (model_files.py).
 
+Of a model that is cut over several ranks the head reads the whole tensors, one at a time
+(ranks/reading.py), so that the companion and the digest are those of the model, however it is cut.
+
 They are written behind the regions of the shared memory's file, from where the transport sends
 them part by part. Values are read from the device in pieces of CHUNK_BYTES.
 
@@ -46,6 +49,8 @@ from atoll_protos.companion import (
 )
 from atoll_protos.frames import Buffer
 from atoll_protos.tensors import SAFETENSORS, byte_view
+from atoll_worker.ranks.boxes import is_distributed
+from atoll_worker.ranks.reading import Reader
 from atoll_worker.training.model_files import adapter_of, adapter_state, model_files
 from atoll_worker.training.naming import cleaner, same_memory, shortened, state_of, unwrapped
 from atoll_worker.training.parameters import Place
@@ -54,6 +59,7 @@ CHUNK_BYTES = 64 << 20
 HEADER_ROOM_BYTES = 1 << 20  # of the bound, for the header
 ALIGNMENT = 64
 PLAIN = (Tensor, nn.Parameter)
+PLAIN_READER = Reader()  # of a model that this process has whole
 NO_BYTES = (RuntimeError, TypeError, AttributeError)  # what a subclass of Tensor may raise
 
 
@@ -97,20 +103,26 @@ class Companion:
         )
         return "; ".join(filter(None, (lacks, unread)))
 
-    def write(self, descriptor: int, offset: int, *, changed: bool) -> int:
+    def write(
+        self, descriptor: int, offset: int, *, changed: bool, reader: Reader = PLAIN_READER
+    ) -> int:
         """Write it into a file from `offset` on; returns the number of bytes.
 
         `changed`: only the tensors that training has changed since the opening.
         """
-        described = describe(self.model, self.places, self.adapter)
+        described = describe(self.model, self.places, self.adapter, reader)
         kept, files = described.kept, self.files
         if changed:
-            kept, files = self._changed(kept), {}
+            kept, files = self._changed(kept, reader), {}
         table = Table(stem=described.table.stem) if changed else described.table
         payloads: dict[str, tuple[str, Sequence[int], Iterable[Buffer]]] = {
             **{f"{FILE}{n}": ("U8", (len(each),), (each,)) for n, each in files.items()},
             **{
-                f"{TENSOR}{key}": (SAFETENSORS[each.dtype], tuple(each.shape), host_chunks(each))
+                f"{TENSOR}{key}": (
+                    SAFETENSORS[each.dtype],
+                    tuple(each.shape),
+                    _chunks(each, reader),
+                )
                 for key, each in kept.items()
             },
         }
@@ -121,13 +133,13 @@ class Companion:
                 position += _write(descriptor, chunk, position)
         return position - offset
 
-    def _changed(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _changed(self, kept: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
         """Those whose bytes are others now, the smallest first, as far as they may be sent."""
         found: dict[str, Tensor] = {}
         room = CHANGED_BYTES_MAX - HEADER_ROOM_BYTES
         left: list[str] = []
         for key, tensor in sorted(kept.items(), key=lambda item: (item[1].nbytes, item[0])):
-            if self.digests.get(key) == checksum(tensor):
+            if self.digests.get(key) == checksum(reader.whole(tensor)):
                 continue
             room -= tensor.nbytes
             if room >= 0:
@@ -139,16 +151,19 @@ class Companion:
 
 
 def companion_of(
-    model: nn.Module, places: Sequence[Place], export_files: Sequence[object] = ()
+    model: nn.Module,
+    places: Sequence[Place],
+    export_files: Sequence[object] = (),
+    reader: Reader = PLAIN_READER,
 ) -> Companion:
-    """Look at a model that is about to be trained.
+    """Look at a model that is about to be trained; `reader` where it is cut over several ranks.
 
     Raises SpecError for `export_files` that are no files.
     """
     bare = unwrapped(model)
     adapter = adapter_of(bare)
-    described = describe(model, places, adapter)
-    checksums = Checksums()
+    described = describe(model, places, adapter, reader)
+    checksums = Checksums(reader)
     return Companion(
         model=model,
         places=places,
@@ -157,11 +172,13 @@ def companion_of(
         frozen_digest=frozen_digest(model, checksums),
         digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
         absent=described.table.absent,
-        unread=[name for name, each in frozen_of(model).items() if not _is_read(each)],
+        unread=[name for name, each in frozen_of(model).items() if not _is_read(each, reader)],
     )
 
 
-def describe(model: nn.Module, places: Sequence[Place], adapter: str) -> Described:
+def describe(
+    model: nn.Module, places: Sequence[Place], adapter: str, reader: Reader = PLAIN_READER
+) -> Described:
     """Which tensors the export has, under which keys, and which ones it must lack."""
     names = {place.spec.name for place in places}
     by_memory = {same_memory(place.tensor): place.spec.name for place in places}
@@ -174,7 +191,7 @@ def describe(model: nn.Module, places: Sequence[Place], adapter: str) -> Describ
             absent[key] = "is no tensor"
         elif key in names:
             keys[key] = key
-        elif reason := _why_not(value):
+        elif reason := _why_not(value, reader):
             absent[key] = reason
         elif value.numel() and same_memory(value) in by_memory:
             keys[key] = by_memory[same_memory(value)]
@@ -190,7 +207,7 @@ def describe(model: nn.Module, places: Sequence[Place], adapter: str) -> Describ
     return Described(table=table, kept=kept)
 
 
-def _why_not(tensor: Tensor) -> str:
+def _why_not(tensor: Tensor, reader: Reader) -> str:
     """Why a tensor cannot be in a safetensors file; empty when it can."""
     if tensor.is_meta:
         return "has no values (meta device)"
@@ -198,27 +215,35 @@ def _why_not(tensor: Tensor) -> str:
         return f"is {tensor.layout}"
     if tensor.dtype not in SAFETENSORS:
         return f"is {tensor.dtype}"
+    if is_distributed(tensor):
+        return "" if reader.knows(tensor) else "is a DTensor that is no parameter or buffer"
     return "" if _bytes_of(tensor) is not None else f"is a {type(tensor).__name__}"
 
 
 class Checksums:
     """Of tensors as they are now; each is read once, under whatever names it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._known: dict[tuple[object, ...], int] = {}
 
     def of(self, tensor: Tensor) -> int:
         """See `checksum`."""
         if tensor.layout is not torch.strided:  # it has no memory of its own: its parts have
             return checksum(tensor.to_dense())
+        if is_distributed(tensor):
+            return self._once(tensor)
         if is_traceable_wrapper_subclass(tensor):  # likewise
             digest = xxhash.xxh3_64()
             for part in _parts_of(tensor):
                 digest.update(self.of(part).to_bytes(8))
             return digest.intdigest()
+        return self._once(tensor)
+
+    def _once(self, tensor: Tensor) -> int:
         place = same_memory(tensor.detach())
         if place not in self._known:
-            self._known[place] = checksum(tensor)
+            self._known[place] = checksum(self._reader.whole(tensor))
         return self._known[place]
 
 
@@ -257,6 +282,11 @@ def host_chunks(tensor: Tensor) -> Iterator[memoryview]:
         yield byte_view(flat[start : start + CHUNK_BYTES].cpu())
 
 
+def _chunks(tensor: Tensor, reader: Reader) -> Iterator[memoryview]:
+    """`host_chunks` of a tensor that is put together only when its turn comes."""
+    yield from host_chunks(reader.whole(tensor))
+
+
 def _bytes_of(tensor: Tensor) -> Tensor | None:
     """A tensor's values as uint8 [n]; None for a subclass without plain bytes.
 
@@ -284,12 +314,14 @@ def _parts_of(tensor: Tensor) -> list[Tensor]:
     return [getattr(tensor, name) for name in names]
 
 
-def _is_read(tensor: Tensor) -> bool:
+def _is_read(tensor: Tensor, reader: Reader) -> bool:
     """Whether the values of a frozen parameter are in its checksum."""
     if tensor.layout is not torch.strided:
         return True
+    if is_distributed(tensor):
+        return reader.knows(tensor)
     if is_traceable_wrapper_subclass(tensor):
-        return all(map(_is_read, _parts_of(tensor)))
+        return all(_is_read(part, reader) for part in _parts_of(tensor))
     return _bytes_of(tensor) is not None
 
 

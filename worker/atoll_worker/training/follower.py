@@ -5,15 +5,17 @@ drawn, in the head's order: of a capture it gives what it holds, of an adoption 
 counts goes nowhere, since tokens, cursor and loss are the head's (docs/protocol.md, rule 35).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from atoll_protos.layout import Layout
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link import messages
 from atoll_worker.ranks.group import Group
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
+from atoll_worker.training.parameters import Place, is_one
 from atoll_worker.training.staging import DirectStaging, Done, Scalar, Staging, Ticket, assign
 
 
@@ -23,6 +25,7 @@ class Follower(Obeying):
 
     ranks: Group
     staging: Staging
+    read: Sequence[nn.Module] = ()  # of which the head reads whole tensors, for the export
 
     def step_made(self) -> None:
         """The head looks at what steps do."""
@@ -61,6 +64,8 @@ class Follower(Obeying):
 
     def give(self, *, changed: bool) -> None:
         """The head gives the companion."""
+        if self.read:
+            self.ranks.serve(self.read)
 
     def report(
         self, boundary: messages.Boundary, work: BoundaryWork, *, wait: bool = False
@@ -84,13 +89,19 @@ class Follower(Obeying):
         """The head tells the job."""
 
 
-def open_follower(layout: Layout, ranks: Group) -> Follower:
+def open_follower(
+    models: Sequence[nn.Module], places: Sequence[Place], layout: Layout, ranks: Group
+) -> Follower:
     """Give what this rank holds of the model's first values, as the head asks for it."""
+    read = ranks.everywhere(is_one(models, places, layout.tensors))
     follower = Follower(
         specs=layout.tensors,
         slices={(each.shard, each.fragment): each for each in layout.slices},
         ranks=ranks,
         staging=DirectStaging(),
+        read=models if read else (),
     )
+    if follower.read:
+        ranks.serve(follower.read)
     follower.capture_seed()
     return follower

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from atoll_worker.ranks.boxes import shard
+
 WRAPPING = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 PARALLEL_CHILD = "module"
@@ -69,8 +71,12 @@ def state_of(model: nn.Module) -> dict[str, object]:
 
 
 def same_memory(tensor: Tensor) -> tuple[object, ...]:
-    """Equal for two tensors only if they are the same values in the same memory."""
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    """Equal for two tensors only if they are the same values in the same memory.
+
+    Of a DTensor that memory is its shard's; on a rank whose shard is empty it says nothing.
+    """
+    here = shard(tensor)
+    return here.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:

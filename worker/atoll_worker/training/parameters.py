@@ -170,6 +170,13 @@ def is_cut(place: Place) -> bool:
     return is_distributed(place.tensor)
 
 
+def is_one(
+    models: Sequence[nn.Module], places: Sequence[Place], specs: Sequence[TensorSpec]
+) -> bool:
+    """Whether a rank has something of every tensor, and not a stage of a pipeline."""
+    return len(models) == 1 and tuple(place.spec for place in places) == tuple(specs)
+
+
 def device_of(places: Sequence[Place]) -> torch.device:
     """The device of all tensors. Raises SpecError, naming two tensors, if they are on several."""
     devices = {place.tensor.device: place.spec.name for place in places}

@@ -40,7 +40,7 @@ import os
 import subprocess
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -58,11 +58,12 @@ from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory
 from atoll_worker.link.socket import Link
 from atoll_worker.ranks.group import Group
+from atoll_worker.ranks.reading import Reader
 from atoll_worker.settings import Job
 from atoll_worker.training import process
-from atoll_worker.training.companion import Companion, companion_of
+from atoll_worker.training.companion import PLAIN_READER, Companion, companion_of
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
-from atoll_worker.training.parameters import Place, device_of, is_cut, pairs, travelling
+from atoll_worker.training.parameters import Place, device_of, is_cut, is_one, pairs, travelling
 from atoll_worker.training.staging import Pairs, Scalar, Staging, Ticket, assign, staging_for
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
@@ -70,9 +71,9 @@ from atoll_worker.training.unshared import Unshared, unshared_of
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
 
-CUT = (
+STAGES = (
     "the export will have what is trained and nothing else of the model: its frozen parameters, "
-    "other buffers and files such as config.json are not exported of a model cut over ranks"
+    "other buffers and files such as config.json are not exported of a model in stages"
 )
 
 log = structlog.get_logger()
@@ -230,13 +231,20 @@ class Replica(Obeying):
             return
         offset = memory.companion_offset(self.memory.plan, changed=changed)
         try:
-            count = self.companion.write(self.memory_fd, offset, changed=changed)
+            with self._reading(self.companion) as reader:
+                count = self.companion.write(self.memory_fd, offset, changed=changed, reader=reader)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             self.warn(f"the export will lack what does not travel: {error!r}")
             return
         self.send(messages.Companion(changed=changed, byte_count=count))
         if self.companion.stale:
             self.warn(self.companion.warning)
+
+    def _reading(self, companion: Companion) -> AbstractContextManager[Reader]:
+        """What the companion's tensors are read by."""
+        if self.ranks is None:
+            return nullcontext(PLAIN_READER)
+        return self.ranks.reading([companion.model])
 
     def _settle_what_ends(self) -> None:
         """Settle all, but for what a device that has failed does not end: it fails once more.
@@ -300,23 +308,26 @@ def open_head(
     optimizers: Sequence[Optimizer] = (),
 ) -> Replica:
     """As `open_replica`, on the head of several ranks, whose tensors together are `specs`."""
-    whole = is_whole(models, places, specs)
-    companion = partial(companion_of, models[0], places, export_files) if whole else None
+    read = ranks.everywhere(is_one(models, places, specs))
+    whole = read and not any(map(is_cut, places))
+
+    def companion() -> Companion:
+        with ranks.reading(models) as reader:
+            return companion_of(models[0], places, export_files, reader)
+
     unshared = unshared_of(models[0], places, optimizers) if whole else None
     replica = _opened(
-        job, instance, places, specs, companion=companion, unshared=unshared, ranks=ranks
+        job,
+        instance,
+        places,
+        specs,
+        companion=companion if read else None,
+        unshared=unshared,
+        ranks=ranks,
     )
-    if not whole:
-        replica.warn(CUT)
+    if not read:
+        replica.warn(STAGES)
     return replica
-
-
-def is_whole(
-    models: Sequence[nn.Module], places: Sequence[Place], specs: Sequence[TensorSpec]
-) -> bool:
-    """Whether a rank has all of the model by itself, as with DistributedDataParallel."""
-    own = tuple(place.spec for place in places)
-    return len(models) == 1 and own == tuple(specs) and not any(map(is_cut, places))
 
 
 def _opened(

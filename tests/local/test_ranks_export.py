@@ -1,0 +1,40 @@
+"""The export of a model that is cut over ranks is that of the whole model."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from local.command import RUN_SECONDS_MAX, TESTS, python_path
+from local.one_shard import one_shard
+from local.ranks_export_script import Model
+
+STEPS = 24
+
+
+def test_it_has_frozen_and_tied_tensors_and_counters_and_loads_strictly(tmp_path: Path) -> None:
+    with one_shard(tmp_path, steps=STEPS) as shard:
+        done = subprocess.run(
+            [sys.executable, TESTS / "local" / "ranks_export_script.py", tmp_path],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        exported = load_file(shard.exported())
+        assert shard.commits
+    model, first = Model(), Model().state_dict()
+    model.load_state_dict(exported, strict=True)
+    ends = torch.load(tmp_path / "whole.pt", weights_only=True)
+    assert exported.keys() == ends.keys() == first.keys()
+    for key, value in ends.items():
+        assert torch.equal(exported[key], value), key
+    assert torch.equal(exported["base.weight"], first["base.weight"])
+    assert not torch.equal(exported["words.weight"], first["words.weight"])
+    assert exported["norm.num_batches_tracked"] > 0
+    assert "the export will" not in done.stderr
