@@ -116,6 +116,12 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     other.kubectl("delete", "dtj", "apart")
     other.kube.apply(other.namespace, job)  # and one that joins a job that runs
     home.trains(2)
+    counts = {"regions": [{"name": "us-east", "learners": 2}, {"name": "eu-west", "learners": 1}]}
+    other.kube.apply(other.namespace, job | {"spec": job["spec"] | counts})
+    both.says(other, "SpecDrift", "OtherCounts")
+    message = other.condition("SpecDrift")["message"]
+    assert "spec.regions gives us-east 2 learners here and 1 in the cluster of us-east" in message
+    assert len(home.training()) == 2
     home.kubectl("delete", "dtj", "apart")
     both.says(other, "Ready", "SyncerLost")
     until("its learners are gone", lambda: not other.pods(), 60)
