@@ -56,7 +56,7 @@ def check_ends(out: Path) -> None:
     for slot, shape in MIXED.items():
         ranks = 1 if shape == "one" else RANKS
         ends = [torch.load(out / f"{slot}.{rank}.pt", weights_only=True) for rank in range(ranks)]
-        assert len({end.pop("steps") for end in ends}) == 1
+        assert len({int(end.pop("steps")) for end in ends}) == 1
         for rank, end in enumerate(ends):
             for name, tensor in end.items():
                 assert torch.equal(expected[name], tensor), (slot, rank, name)
