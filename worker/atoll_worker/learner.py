@@ -1,7 +1,6 @@
 """The public Learner: a few lines in any PyTorch training loop make it one learner of a job."""
 
 import atexit
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,30 +12,25 @@ import structlog
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
-from atoll_protos.exits import FINISHED, TERMINATED, returned_early
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
 from atoll_worker.link.messages import Prolonged
 from atoll_worker.ranks import boxes
 from atoll_worker.ranks.group import Group, open_group
-from atoll_worker.settings import Job, read_job, say_alone
-from atoll_worker.training import optimizers, refusals
-from atoll_worker.training.alone import Alone, open_alone
+from atoll_worker.settings import Job, read_job
+from atoll_worker.training import last_words, opening, optimizers, refusals
+from atoll_worker.training.alone import Alone
 from atoll_worker.training.counts import Counts
 from atoll_worker.training.data_state import DataState
-from atoll_worker.training.follower import Follower, open_follower
+from atoll_worker.training.last_words import ALL_DONE, IN_ORDER, LOOP_ENDED
 from atoll_worker.training.obeying import BoundaryWork
-from atoll_worker.training.parameters import travelling_of
+from atoll_worker.training.opening import Side
 from atoll_worker.training.rates import Scheduler, Schedules
-from atoll_worker.training.replica import POLL_SECONDS, Replica, open_head, open_replica
+from atoll_worker.training.replica import POLL_SECONDS
 from atoll_worker.training.termination import Termination
-
-TERMINATION_LOG = Path("/dev/termination-log")  # a container's last words, in Kubernetes
-ALL_DONE, LOOP_ENDED = IN_ORDER = ("finished", "loop ended")  # why a script leaves without error
 
 log = structlog.get_logger()
 
@@ -130,12 +124,11 @@ class Learner:
         self._known_job: Job | None = None
         self._group = group
         self._ranks: Group | None = None  # None: this process is the learner
-        self._replica: Replica | Follower | Alone | None = None
+        self._replica: Side | None = None
         self._open = False
         self._termination = Termination()
         self._schedules = Schedules()
-        self._followed: tuple[Optimizer, RemovableHandle] | None = None
-        self._drawing: dict[Optimizer, RemovableHandle] = {}
+        self._hooks = optimizers.Hooks()
         self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
         self._counts = Counts()
         self._state: bytes | None = None  # with which the slot goes on
@@ -176,8 +169,7 @@ class Learner:
         length = self._length()
         if length.steps is None:
             self._hear()
-        total_ticks = self._counts.ticks_of(length, len(self._job.run_file.slots))
-        return min(1.0, self.tick / total_ticks) if total_ticks else 0.0
+        return self._counts.progress(self.tick, length, len(self._job.run_file.slots))
 
     @property
     def slot(self) -> str:
@@ -231,8 +223,8 @@ class Learner:
         (ReduceLROnPlateau), and for one that ends before the job.
         """
         known = optimizers.listed(self.optimizer)
-        if self._followed and self._followed[0] not in known:
-            known = (*known, self._followed[0])
+        if self._hooks.followed and self._hooks.followed not in known:
+            known = (*known, self._hooks.followed)
         self._schedules.add(schedule, ticks_max=self.total_ticks, optimizers=known)
         self._move_schedules()
 
@@ -257,12 +249,6 @@ class Learner:
 
         Raises SpecError if an optimizer is followed already.
         """
-        if self._followed is not None:
-            raise SpecError(
-                "follow",
-                "an optimizer is followed already",
-                "follow one: that which makes the last step where several step together",
-            )
 
         def count() -> None:
             if self._open:
@@ -270,7 +256,7 @@ class Learner:
                 self._step(trained, loss=loss() if loss else None, cursor=None, state=state)
 
         inner = optimizers.unwrapped(optimizer)
-        self._followed = inner, optimizers.after_each_step(inner, count)
+        self._hooks.follow(inner, count)
         self._draw_before(inner)
 
     def on_adopt(self, function: Callable[[tuple[str, ...]], object]) -> None:
@@ -316,7 +302,7 @@ class Learner:
         Raises SpecError for wrong arguments, and while an optimizer is followed; LearnerError as
         the class says.
         """
-        if self._followed is not None and self._open:
+        if self._hooks.followed is not None and self._open:
             raise SpecError(
                 "step",
                 "the learner follows an optimizer, whose steps count by themselves",
@@ -377,21 +363,22 @@ class Learner:
         ranks = self._ranks = open_group(self._group, cut=refusals.is_cut(models))
         try:
             boxes.reshard(boxes.sharded_modules(models))
-            if ranks is None:
-                self._check(models)
-            else:
-                ranks.agree(lambda: self._check(models))
-                ranks.same("slot", self.slot)
-                ranks.same("run file", self.run_file.to_json())
-            instance = presence.take(self, self._job.instance)
+            steps = optimizers.listed(self.optimizer)
+            told = bool(self._on_adopt)
+            job = opening.agreed(models, lambda: self._job, ranks, steps=steps, told=told)
+            instance = presence.take(self, job.instance)
             self._termination.install()
             with self._termination.deferred():
-                self._replica = self._made(models, instance)
+                self._replica = opening.open_side(
+                    models, job, instance, ranks, files=self._export_files, steps=steps
+                )
+                if job.alone:
+                    self._ranks = None  # each rank counts its own steps
                 if self._on_adopt and not isinstance(self._replica, Alone):
                     self._replica.trust()
                 self._open = True
                 atexit.register(self._at_exit)
-                for optimizer in optimizers.listed(self.optimizer):
+                for optimizer in steps:
                     self._draw_before(optimizer)
                 works = self._begin(self._replica)
             self._done(self._replica, works)
@@ -410,9 +397,8 @@ class Learner:
         loss = self._ranks.loss(error) if error and self._ranks and self._open else None
         error, cause = loss or error, error
         reason = reason_of(error) if error else ALL_DONE if self.finished else LOOP_ENDED
-        if self._open and self._is_head and presence.holds(self) and TERMINATION_LOG.exists():
-            with contextlib.suppress(OSError):
-                TERMINATION_LOG.write_text(self._last_words(reason))
+        if self._open and self._is_head and presence.holds(self):
+            last_words.say(reason, self.tick, self.total_ticks)
         self._leave(reason)
         if loss is not None:
             raise loss from cause
@@ -446,55 +432,17 @@ class Learner:
         return self._ranks is None or self._ranks.is_head
 
     @property
-    def _inside(self) -> Replica | Follower | Alone:
+    def _inside(self) -> Side:
         if self._replica is None or not self._open:
             raise RuntimeError(
                 "call step() inside `with Learner(model) as learner:`, or after open()"
             )
         return self._replica
 
-    def _check(self, models: Sequence[nn.Module]) -> None:
-        """Raises SpecError for arguments that cannot be right."""
-        if len(models) > 1 and self._ranks is None:
-            raise SpecError(
-                "model", f"is a list of {len(models)} modules", "give one: nn.ModuleList(modules)"
-            )
-        say_alone(self._job)
-        steps = optimizers.listed(self.optimizer)
-        optimizers.check(steps, models, told=bool(self._on_adopt))
-        for model in models:
-            refusals.check_model(model, may_be_cut=self._ranks is not None)
-
-    def _made(self, models: Sequence[nn.Module], instance: str) -> Replica | Follower | Alone:
-        """This process's side of the learner."""
-        job, ranks = self._job, self._ranks
-        patterns = job.run_file.sync.mean_patterns
-        files, steps = self._export_files, optimizers.listed(self.optimizer)
-        if ranks is not None:
-            places = ranks.agree(lambda: travelling_of(models, patterns))
-            specs = ranks.open(models, places)
-        if job.alone:
-            self._ranks = None  # each rank counts its own steps
-            return open_alone(models, job.run_file.steps or 1)
-        if ranks is None:
-            return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
-        if not ranks.is_head:
-            return open_follower(models, places, job.run_file.layout(specs), ranks)
-        return open_head(
-            models,
-            job,
-            instance,
-            ranks,
-            places=places,
-            specs=specs,
-            export_files=files,
-            optimizers=steps,
-        )
-
     def _draw_before(self, optimizer: Optimizer) -> None:
         """The ranks hear the head's commands while this optimizer steps, not in step()."""
-        if self._ranks is not None and optimizer not in self._drawing:
-            self._drawing[optimizer] = optimizers.before_each_step(optimizer, self._draw)
+        if self._ranks is not None:
+            self._hooks.announce(optimizer, self._draw)
 
     def _draw(self) -> None:
         if self._ranks is not None and self._open and not self.finished:
@@ -506,7 +454,7 @@ class Learner:
         if self._ranks is not None and (said := self._ranks.counted()):
             self._counts.heard(*said)
 
-    def _begin(self, replica: Replica | Follower | Alone) -> list[BoundaryWork]:
+    def _begin(self, replica: Side) -> list[BoundaryWork]:
         """Wait until the transport says Start: the model then has the job's values."""
         job = self._job
         if not job.alone and self._is_head:
@@ -526,9 +474,7 @@ class Learner:
             )
         return works
 
-    def _wait(
-        self, replica: Replica | Follower | Alone, over: Callable[[], bool]
-    ) -> list[BoundaryWork]:
+    def _wait(self, replica: Side, over: Callable[[], bool]) -> list[BoundaryWork]:
         """Carry out commands until `over`: before the first step, and in lock-step modes."""
         works = []
         while not over():
@@ -539,7 +485,7 @@ class Learner:
                 works.append(work)
         return works
 
-    def _done(self, replica: Replica | Follower | Alone, works: Sequence[BoundaryWork]) -> Step:
+    def _done(self, replica: Side, works: Sequence[BoundaryWork]) -> Step:
         """What a boundary has done; those who asked for it are told of adoptions."""
         assigned = {key: None for work in works for key in work.assigned}
         names = replica.names(BoundaryWork(assigned=assigned))
@@ -550,12 +496,6 @@ class Learner:
     def _move_schedules(self) -> None:
         """To the job's tick; before entering that is 0."""
         self._schedules.move_to(self.tick, self.progress)
-
-    def _last_words(self, reason: str) -> str:
-        """What the kubelet keeps of a container that ends now; nothing: the end of its log."""
-        if reason == LOOP_ENDED:
-            return returned_early(self.tick, self.total_ticks)
-        return {ALL_DONE: FINISHED, TERMINATED: TERMINATED}.get(reason, "")
 
     def _length(self) -> Prolonged:
         """How long the job is, as far as this learner has heard."""
@@ -569,11 +509,7 @@ class Learner:
             if self._ranks is not None:
                 self._ranks.leave(in_order=reason in IN_ORDER)
             self._schedules.close()
-            if self._followed is not None:
-                self._followed[1].remove()
-            for hook in self._drawing.values():
-                hook.remove()
-            self._drawing.clear()
+            self._hooks.close()
             try:
                 # A fork (a worker of a data loader) ends without a word for its parent.
                 if self._replica is not None and self._open and presence.holds(self):

@@ -223,7 +223,7 @@ def test_the_kubelet_is_told_whether_a_learner_has_finished_or_has_returned_too_
     early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"
-    monkeypatch.setattr("atoll_worker.learner.TERMINATION_LOG", log)
+    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
 
     def script(fake: FakeTransport) -> None:
         fake.begin()
@@ -249,7 +249,7 @@ def test_of_a_learner_that_an_error_ends_the_kubelet_keeps_the_log(
 ) -> None:
     log = tmp_path / "termination-log"
     log.write_text("of an earlier Learner of this process")
-    monkeypatch.setattr("atoll_worker.learner.TERMINATION_LOG", log)
+    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
 
     def script(fake: FakeTransport) -> None:
         fake.begin()

@@ -5,6 +5,7 @@ when is decided by the transport process and arrives as commands. It may import
 `atoll_worker.ranks`, `atoll_worker.link`, `atoll_worker.settings`, `atoll_worker.errors` and
 `atoll_protos`. Its files:
 
+- opening.py      how a process opens its side of a learner, on all ranks together
 - replica.py      a model, its shared memory and its link: the process that has a transport
 - follower.py     the same on another rank of a learner of several processes
 - obeying.py      carries out the commands of a step boundary, in one order on every rank
@@ -22,6 +23,7 @@ when is decided by the transport process and arrives as commands. It may import
 - model_files.py  config.json, a tokenizer: the small files of an export
 - data_state.py   what the script keeps with its data cursor
 - rates.py        learning-rate schedules that follow the job's tick
+- last_words.py   why a learner leaves, and what the kubelet is told of it
 - termination.py  SIGTERM as an orderly end
 - process.py      starts and stops the transport process
 """

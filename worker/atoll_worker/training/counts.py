@@ -78,6 +78,11 @@ class Counts:
         """The script goes on, and its next step begins."""
         self.left_at = time.monotonic()
 
+    def progress(self, tick: int, length: Prolonged, learners: int) -> float:
+        """How much of a job of so many learners is done at its tick, 0.0 to 1.0."""
+        total_ticks = self.ticks_of(length, learners)
+        return min(1.0, tick / total_ticks) if total_ticks else 0.0
+
     def ticks_of(self, length: Prolonged, learners: int) -> int | None:
         """The length of a job of so many learners in ticks.
 

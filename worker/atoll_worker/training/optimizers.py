@@ -1,6 +1,7 @@
 """What a Learner does with optimizers: look through wrappers, check them, follow their steps."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -79,3 +80,34 @@ def before_each_step(optimizer: Optimizer, begin: Callable[[], object]) -> Remov
         begin()
 
     return optimizer.register_step_pre_hook(hook)
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What one Learner has registered with optimizers, until `close`."""
+
+    followed: Optimizer | None = None
+    handles: list[RemovableHandle] = field(default_factory=list)
+    announced: set[int] = field(default_factory=set)  # ids of those whose steps are said before
+
+    def follow(self, optimizer: Optimizer, count: Callable[[], object]) -> None:
+        """Call `count` after each step of the one that is followed; SpecError for a second one."""
+        if self.followed is not None:
+            raise SpecError(
+                "follow",
+                "an optimizer is followed already",
+                "follow one: that which makes the last step where several step together",
+            )
+        self.followed = optimizer
+        self.handles.append(after_each_step(optimizer, count))
+
+    def announce(self, optimizer: Optimizer, begin: Callable[[], object]) -> None:
+        """Call `begin` before each step of it, once however often it is announced."""
+        if id(optimizer) not in self.announced:
+            self.announced.add(id(optimizer))
+            self.handles.append(before_each_step(optimizer, begin))
+
+    def close(self) -> None:
+        """Nothing is called any more."""
+        while self.handles:
+            self.handles.pop().remove()
