@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from atoll_worker.ranks.control import Control
+from atoll_worker.ranks.words import Broadcast
 from bench.table import show
 
 RANKS = (2, 4)
@@ -37,7 +39,7 @@ def be(rank: int, ranks: int, folder: Path, steps: int) -> None:
     )
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
-    control = Control(group=group, rank=rank)
+    control = Control(begin=partial(Broadcast, group), rank=rank)
     mesh = init_device_mesh("cpu", (ranks,))
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
     for layer in model:

@@ -6,6 +6,7 @@ import random
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import torch.distributed as dist
 
 from atoll_worker.link.messages import Adopt, Capture, Finished, Message, Start, Tick
-from atoll_worker.ranks.control import WORD_BYTES, Control
+from atoll_worker.ranks.control import Control
+from atoll_worker.ranks.words import WORD_BYTES, Broadcast
 
 RANKS = 3
 BOUNDARIES = 150
@@ -55,10 +57,10 @@ def be(rank: int, folder: Path) -> None:
     )
     group = dist.group.WORLD
     assert group is not None
-    chance, control = random.Random(rank), Control(group=group, rank=rank)
+    chance, control = random.Random(rank), Control(begin=partial(Broadcast, group), rank=rank)
     link = FakeLink(random.Random(7))
     if rank == 0:
-        control.link = link  # type: ignore[assignment]
+        control.link = link
     heard: list[Any] = []
     for boundary in range(BOUNDARIES):
         for _ in range(chance.choice((0, 1, 1, 2))):

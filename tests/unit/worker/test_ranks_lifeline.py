@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker.ranks import lifeline
 from atoll_worker.ranks.group import silence_seconds
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
+from atoll_worker.ranks.peers import BEAT, LEFT
 
 SECONDS_MAX = 30.0
 LONG = 1000.0
@@ -66,7 +66,7 @@ def test_a_rank_that_says_nothing_is_lost_though_its_stream_is_open(
     line.silence_seconds_max = 0.0
     line.start()
     assert line.words(SECONDS_MAX).startswith("rank 1 has said nothing for 0 s: it is stopped")
-    assert other.recv(1) == lifeline.BEAT
+    assert other.recv(1) == BEAT
 
 
 def test_a_rank_that_has_left_in_order_may_end(
@@ -74,7 +74,7 @@ def test_a_rank_that_has_left_in_order_may_end(
 ) -> None:
     line, other, ended = pair
     line.end_seconds = 0.0
-    other.sendall(lifeline.BEAT + lifeline.LEFT)
+    other.sendall(BEAT + LEFT)
     other.close()
     line._run()
     assert line.lost == ""

@@ -6,8 +6,10 @@ speaks with the job. When values move is decided by its transport, and carried o
 `atoll_worker.training`. This package may import `atoll_protos`, the link and torch. Its files:
 
 - group.py     what the ranks of a learner do together, and how they meet
-- control.py   the head's commands, at the same boundary on every rank
-- lifeline.py  notices that a rank has ended or stands still
+- control.py   the head's commands, at the same boundary on every rank, without torch
+- words.py     how the head's words come to the others, as broadcasts
+- lifeline.py  streams on which a rank notices that another one has ended or stands still
+- peers.py     which rank is lost, from what has come on those streams
 - exchange.py  moves the values of a slice between the ranks, in both directions
 - boxes.py     which box of a tensor this process holds, as DTensor and FSDP2 say it
 - reading.py   whole tensors for the head, one at a time, for an export

@@ -14,72 +14,52 @@ Commands that come to the head later are drawn at its next boundary. Where no op
 the hook (GradScaler has skipped the step, the optimizer is not known), `commands` itself draws and
 waits. Ranks may differ in that: each draws once per boundary, in the hook or in `commands`.
 
-A *word* of the head is a broadcast of WORD_BYTES, which has a length in front. A longer one (a data
-state) is followed by a second broadcast. The ranks begin all broadcasts in one order, since torch
-matches them by it: a drawn word, its second part, and after the boundary's commands the counts.
+How a *word* of the head comes to the others is in words.py. The ranks begin all words in one order,
+since nothing else says which is which: a drawn word, and after the boundary's commands the counts.
+The head waits for nothing but that its words are sent.
 
-The words have a process group of gloo of their own, so they are not mixed with the gradients, and
-need no device. The head waits for nothing but that its words are sent.
+`Control` knows no torch, so the simulation drives it in virtual time as well.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
+from typing import Final, Protocol
 
 from atoll_worker.link import codec
 from atoll_worker.link.messages import Message
-from atoll_worker.link.socket import Link
 
 HEAD: Final = 0  # the rank that has the transport
-WORD_BYTES: Final = 4096
-LENGTH: Final = struct.Struct("=Q")
 COUNTS: Final = struct.Struct("=qq")  # tokens, cursor
 CLOSED, OPEN = b"\x01", b"\x00"  # in front of commands: whether the head's link has ended
 
 
-class Word:
+class Word(Protocol):
     """Some bytes of the head, on their way to all ranks of a group."""
-
-    def __init__(self, group: dist.ProcessGroup, said: bytes | None) -> None:
-        self.group, self.said = group, said
-        self.first = torch.zeros(WORD_BYTES, dtype=torch.uint8)
-        self.rest: Tensor | None = None
-        if said is not None:
-            _write(self.first, LENGTH.pack(len(said)) + said[: WORD_BYTES - LENGTH.size])
-        self.works = [_broadcast(group, self.first)]
-        if said is not None and (rest := said[WORD_BYTES - LENGTH.size :]):
-            self.rest = torch.empty(len(rest), dtype=torch.uint8)
-            _write(self.rest, rest)
-            self.works.append(_broadcast(group, self.rest))
 
     def heard(self) -> bytes:
         """All of it; waits until it has arrived, on the head until it is sent."""
-        for work in self.works:
-            work.wait()
-        if self.said is not None:
-            return self.said
-        word = bytes(self.first.numpy())
-        (length,) = LENGTH.unpack_from(word)
-        said = word[LENGTH.size : LENGTH.size + length]
-        if len(said) < length:
-            rest = torch.empty(length - len(said), dtype=torch.uint8)
-            _broadcast(self.group, rest).wait()
-            said += bytes(rest.numpy())
-        return said
+
+
+class Commands(Protocol):
+    """The head's link to its transport."""
+
+    closed: bool
+
+    def receive(self) -> Iterable[Message]:
+        """All commands that have arrived, in order."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """The head's words on one rank. `link` is the head's, to its transport."""
+    """The head's words on one rank. `link` is the head's, to its transport.
 
-    group: dist.ProcessGroup  # gloo
+    `begin` begins a word: on the head with what it says, on the others with None.
+    """
+
+    begin: Callable[[bytes | None], Word]
     rank: int
-    link: Link | None = None
+    link: Commands | None = None
     closed: bool = False  # the head's link has ended
     drawn: Word | None = None  # of the next boundary
     counts: Word | None = None  # of the last boundary
@@ -87,7 +67,7 @@ class Control:
     def draw(self) -> None:
         """The head says its commands, the others begin to receive them; once per boundary."""
         if self.drawn is None:
-            self.drawn = Word(self.group, self._commands() if self.rank == HEAD else None)
+            self.drawn = self.begin(self._commands() if self.rank == HEAD else None)
 
     def commands(self) -> Sequence[Message]:
         """The commands of this boundary: on all ranks the same, in one order."""
@@ -106,7 +86,7 @@ class Control:
         if self.counts is not None:
             self.counts.heard()  # on the head: it is sent
         said = COUNTS.pack(tokens, cursor) if self.rank == HEAD else None
-        self.counts = Word(self.group, said)
+        self.counts = self.begin(said)
 
     def counted(self) -> tuple[int, int] | None:
         """(tokens, cursor) that the head has said last; None where that is known already."""
@@ -122,13 +102,3 @@ class Control:
             return OPEN
         received = b"".join(map(codec.encode, self.link.receive()))
         return (CLOSED if self.link.closed else OPEN) + received
-
-
-def _broadcast(group: dist.ProcessGroup, buffer: Tensor) -> dist.Work:
-    work = dist.broadcast(buffer, group=group, group_src=HEAD, async_op=True)
-    assert work is not None
-    return work
-
-
-def _write(buffer: Tensor, data: bytes) -> None:
-    buffer[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -26,7 +27,6 @@ from atoll_protos import environment as variables
 from atoll_protos.codecs import Packed
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
-from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Slice, TensorSpec
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Message
@@ -34,16 +34,17 @@ from atoll_worker.link.socket import Link
 from atoll_worker.ranks import boxes, exchange, reading
 from atoll_worker.ranks.control import HEAD, Control
 from atoll_worker.ranks.exchange import Exchange, Pairs
-from atoll_worker.ranks.lifeline import BEAT_SECONDS, Lifeline, open_lifeline
+from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
+from atoll_worker.ranks.peers import BEAT_SECONDS, lost_error
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.ranks.together import together
+from atoll_worker.ranks.words import Broadcast
 
 WAIT_SECONDS_MAX: Final = 600.0  # of one collective of ours, as NCCL waits by default
 ENTRY_HINT_SECONDS: Final = 15.0
 
 LOOK_SECONDS: Final = 2.0  # from an error to the end of the other rank's stream
 NOT_OF_A_LOSS: Final = (LearnerError, torch.OutOfMemoryError)
-AGAIN: Final = "start all ranks of this learner again"
 
 Made = TypeVar("Made")
 log = structlog.get_logger()
@@ -56,6 +57,7 @@ class Group:
     rank: int
     size: int
     values: dist.ProcessGroup | None  # the user's; None is the default group
+    words: dist.ProcessGroup  # of gloo, for the words of the head and what else is no value
     control: Control
     lifeline: Lifeline
     exchange: Exchange | None = None
@@ -74,13 +76,13 @@ class Group:
         """What `make` makes here. A SpecError of any rank is raised on every one."""
         made: list[Made] = []
         with self.guarded():
-            together(self.control.group, lambda: made.append(make()))
+            together(self.words, lambda: made.append(make()))
         return made[0]
 
     def same(self, what: str, value: object) -> None:
         """Refuse ranks that were started for different things. Raises SpecError on every rank."""
         with self.guarded():
-            said = together(self.control.group, lambda: value)
+            said = together(self.words, lambda: value)
         for rank, each in enumerate(said):
             if each != said[HEAD]:
                 raise SpecError(
@@ -98,7 +100,7 @@ class Group:
         """
         with self.guarded():
             self.exchange = exchange.open_exchange(
-                models, places, group=self.values, control=self.control.group
+                models, places, group=self.values, control=self.words
             )
         return self.exchange.table.specs
 
@@ -149,18 +151,18 @@ class Group:
     def everywhere(self, claim: bool) -> bool:
         """Whether all ranks claim it."""
         with self.guarded():
-            return all(together(self.control.group, lambda: claim))
+            return all(together(self.words, lambda: claim))
 
     @contextmanager
     def reading(self, models: Sequence[nn.Module]) -> Iterator[Reader]:
         """The head reads whole tensors, while the others `serve`."""
-        with self.guarded(), reading.reading(self.control.group, models) as reader:
+        with self.guarded(), reading.reading(self.words, models) as reader:
             yield reader
 
     def serve(self, models: Sequence[nn.Module]) -> None:
         """Put together what the head reads."""
         with self.guarded():
-            reading.serve(self.control.group, models)
+            reading.serve(self.words, models)
 
     def written(self) -> None:
         """What `deal` has given is in the model, or in line."""
@@ -182,7 +184,7 @@ class Group:
         if not isinstance(error, RuntimeError) or isinstance(error, NOT_OF_A_LOSS):
             return None
         lost = self.lifeline.words(LOOK_SECONDS)
-        return LearnerError(ExitCode.TRY_AGAIN, f"{lost}; {AGAIN}") if lost else None
+        return lost_error(lost) if lost else None
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -193,9 +195,7 @@ class Group:
             if isinstance(error, NOT_OF_A_LOSS):
                 raise
             lost = self.lifeline.words(LOOK_SECONDS) or "another rank of this learner is lost"
-            raise LearnerError(
-                ExitCode.TRY_AGAIN, f"{lost} ({first_line(error)}); {AGAIN}"
-            ) from error
+            raise lost_error(f"{lost} ({first_line(error)})") from error
 
     @property
     def _exchange(self) -> Exchange:
@@ -236,12 +236,18 @@ def open_group(group: dist.ProcessGroup | None = None, *, cut: bool = False) -> 
         silence = silence_seconds(os.environ)
         lifeline = open_lifeline(rank, lambda value: together(control, lambda: value), silence)
     except (RuntimeError, OSError) as error:
-        reason = f"a rank of this learner has not entered it ({first_line(error)}); {AGAIN}"
-        raise LearnerError(ExitCode.TRY_AGAIN, reason) from error
+        lost = f"a rank of this learner has not entered it ({first_line(error)})"
+        raise lost_error(lost) from error
     finally:
         hint.cancel()
-    made = Control(group=control, rank=rank)
-    return Group(rank=rank, size=size, values=group, control=made, lifeline=lifeline)
+    return Group(
+        rank=rank,
+        size=size,
+        values=group,
+        words=control,
+        control=Control(begin=partial(Broadcast, control), rank=rank),
+        lifeline=lifeline,
+    )
 
 
 def silence_seconds(environment: Mapping[str, str]) -> float:

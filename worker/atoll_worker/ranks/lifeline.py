@@ -33,11 +33,9 @@ from typing import Final
 import structlog
 
 from atoll_protos.exits import ExitCode
+from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, END_SECONDS, LEFT, Peers
 
-BEAT_SECONDS: Final = 1.0
-END_SECONDS: Final = 10.0  # for the training thread to see the loss by itself
 CONNECT_SECONDS_MAX: Final = 20.0
-BEAT, LEFT = b".", b"!"
 HEAD: Final = 0
 
 log = structlog.get_logger()
@@ -83,38 +81,30 @@ class Lifeline:
 
     def _watch(self) -> None:
         """Return when somebody is lost, or when there is nobody left to look for."""
-        heard = dict.fromkeys(self.streams, time.monotonic())
-        beat_at = 0.0
-        while heard and not self.closing.is_set():
+        now = time.monotonic()
+        peers = Peers(
+            silence_seconds_max=self.silence_seconds_max, heard=dict.fromkeys(self.streams, now)
+        )
+        beat_at = now
+        while peers.heard and not self.closing.is_set():
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_SECONDS
-                self._beat(heard)
-            ready = select.select([self.streams[rank] for rank in heard], [], [], BEAT_SECONDS)[0]
-            for rank in [rank for rank in heard if self.streams[rank] in ready]:
-                said = _read(self.streams[rank])
-                if LEFT in said:
-                    del heard[rank]
-                elif said:
-                    heard[rank] = time.monotonic()
-                else:
-                    return self._say(f"rank {rank} has ended")
-            for rank, last in heard.items():
-                if time.monotonic() - last > self.silence_seconds_max:
-                    return self._say(
-                        f"rank {rank} has said nothing for {self.silence_seconds_max:g} s: it is "
-                        "stopped, or its host is gone"
-                    )
-        return None
+                self._beat(peers.heard)
+            watched = [self.streams[rank] for rank in peers.heard]
+            ready = select.select(watched, [], [], BEAT_SECONDS)[0]
+            for rank in [rank for rank in peers.heard if self.streams[rank] in ready]:
+                peers.hear(rank, _read(self.streams[rank]), time.monotonic())
+            peers.look(time.monotonic())
+            if peers.lost:
+                self.lost = peers.lost
+                self.found.set()
+                return
 
     def _beat(self, ranks: Iterable[int]) -> None:
         """What cannot be sent is seen when the stream is read."""
         for rank in ranks:
             with contextlib.suppress(OSError):
                 self.streams[rank].send(BEAT)
-
-    def _say(self, lost: str) -> None:
-        self.lost = lost
-        self.found.set()
 
 
 def end_process(rank: int, lifeline: "Lifeline") -> None:

@@ -1,0 +1,55 @@
+"""Which other rank is lost, from what its stream has brought and when (rule 30)."""
+
+from atoll_protos.exits import ExitCode
+from atoll_worker.ranks.peers import BEAT, LEFT, Peers, lost_error
+
+
+def of_three() -> Peers:
+    return Peers(silence_seconds_max=5.0, heard={1: 0.0, 2: 0.0})
+
+
+def test_who_says_something_in_time_is_there() -> None:
+    peers = of_three()
+    for second in range(1, 40, 4):
+        for rank in (1, 2):
+            peers.hear(rank, BEAT, second)
+        peers.look(second + 4.0)
+    assert peers.lost == ""
+
+
+def test_a_stream_that_ends_is_a_rank_that_has_ended() -> None:
+    peers = of_three()
+    peers.hear(2, b"", 1.0)
+    assert peers.lost == "rank 2 has ended"
+
+
+def test_who_is_silent_for_too_long_is_lost_though_others_speak() -> None:
+    peers = of_three()
+    peers.hear(1, BEAT, 4.0)
+    peers.look(5.0)
+    assert peers.lost == ""
+    peers.look(5.1)
+    assert peers.lost.startswith("rank 2 has said nothing for 5 s")
+
+
+def test_who_has_left_in_order_is_not_lost_by_its_end_nor_by_its_silence() -> None:
+    peers = of_three()
+    peers.hear(1, BEAT + LEFT, 1.0)
+    peers.hear(1, b"", 1.0)
+    peers.hear(2, LEFT, 1.0)
+    peers.look(100.0)
+    assert (peers.lost, peers.heard) == ("", {})
+
+
+def test_the_first_loss_is_the_one_that_is_named() -> None:
+    """The others end because of it."""
+    peers = of_three()
+    peers.hear(2, b"", 1.0)
+    peers.hear(1, b"", 1.1)
+    assert peers.lost == "rank 2 has ended"
+
+
+def test_who_has_lost_another_one_is_to_be_started_again() -> None:
+    error = lost_error("rank 2 has ended")
+    assert error.exit_code == ExitCode.TRY_AGAIN
+    assert "rank 2 has ended; start all ranks" in str(error)

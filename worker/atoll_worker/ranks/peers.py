@@ -1,0 +1,55 @@
+"""Which other rank of this learner is lost, from what its stream has brought and when.
+
+The streams are those of lifeline.py. Here nothing is read and nothing waits, so the simulation
+decides by the same lines.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from atoll_protos.exits import ExitCode
+from atoll_worker.errors import LearnerError
+
+BEAT_SECONDS: Final = 1.0
+END_SECONDS: Final = 10.0  # for the training thread to see a loss by itself
+BEAT, LEFT = b".", b"!"
+
+
+@dataclass(slots=True, kw_only=True)
+class Peers:
+    """The ranks at the other ends of this rank's streams, but for those that have left in order.
+
+    Times are seconds of one clock. `lost` says who is lost and how that was seen; the first counts.
+    """
+
+    silence_seconds_max: float
+    heard: dict[int, float] = field(default_factory=dict)  # by rank: when it said something last
+    lost: str = ""
+
+    def hear(self, rank: int, said: bytes, now: float) -> None:
+        """What has come from a rank; nothing is the end of its stream."""
+        if rank not in self.heard:
+            return
+        if LEFT in said:
+            del self.heard[rank]
+        elif said:
+            self.heard[rank] = now
+        else:
+            self._lose(f"rank {rank} has ended")
+
+    def look(self, now: float) -> None:
+        """Call it when all has been read that had come: who has said nothing for too long?"""
+        for rank, last in self.heard.items():
+            if now - last > self.silence_seconds_max:
+                self._lose(
+                    f"rank {rank} has said nothing for {self.silence_seconds_max:g} s: it is "
+                    "stopped, or its host is gone"
+                )
+
+    def _lose(self, how: str) -> None:
+        self.lost = self.lost or how
+
+
+def lost_error(lost: str) -> LearnerError:
+    """How the process of a rank ends that has lost another one (rule 30)."""
+    return LearnerError(ExitCode.TRY_AGAIN, f"{lost}; start all ranks of this learner again")
