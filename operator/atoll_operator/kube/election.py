@@ -115,6 +115,18 @@ def see(before: Seen | None, found: Record, now: float) -> Seen:
     return Seen(record=found, at=before.at if known == found else now)
 
 
+def pause(took: float, left: float | None, spread: float, times: Times = TIMES) -> float:
+    """Seconds until the next look, after one that took so long.
+
+    The time between two looks is counted from the beginning of each: an API server that answers
+    slowly has delayed the leader's renewal already, and is asked again at once. `left`: the seconds
+    for which this replica still leads, at whose end it looks to step down; None where it does not.
+    `spread` is a factor, by chance, that keeps replicas apart.
+    """
+    found = max(0.0, times.retry_seconds * spread - took)
+    return found if left is None else min(found, max(0.0, left))
+
+
 def decide(
     me: str, seen: Seen, renewed_at: float | None, now: float, times: Times = TIMES
 ) -> Wait | Take | Renew | StepDown:

@@ -169,10 +169,11 @@ class Proxy:
     async def _pass_on(self, request: web.Request, path: str) -> web.StreamResponse:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
         headers.pop("Authorization", None)
+        body = await request.read() or None  # an empty one would be given a media type
         try:
             async with self.session.request(
                 request.method, f"{self.server}{path}", params=request.query,
-                data=await request.read(), headers=headers,
+                data=body, headers=headers,
             ) as answer:  # fmt: skip
                 kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP}
                 kept.pop("Content-Encoding", None)

@@ -12,6 +12,7 @@ from atoll_operator.kube.election import (
     Take,
     Wait,
     decide,
+    pause,
     record,
     released,
     see,
@@ -119,3 +120,14 @@ def test_a_lease_that_is_given_back_names_nobody() -> None:
 def test_a_lease_without_a_spec_is_nobodys() -> None:
     assert record({"metadata": {"resourceVersion": "3"}}) == Record(version="3")
     assert record(None) == Record()
+
+
+def test_looks_keep_their_pace_however_slowly_the_api_server_answers() -> None:
+    assert pause(took=0.1, left=None, spread=1.0) == pytest.approx(1.9)
+    assert pause(took=1.5, left=8.5, spread=0.8) == pytest.approx(0.1)
+    assert pause(took=4.0, left=6.0, spread=1.0) == 0.0  # the renewal is late already
+
+
+def test_a_leader_looks_when_its_time_is_over() -> None:
+    assert pause(took=0.1, left=0.5, spread=1.0) == 0.5
+    assert pause(took=0.1, left=-0.5, spread=1.0) == 0.0

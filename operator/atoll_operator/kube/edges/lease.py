@@ -84,9 +84,9 @@ class Election:
         """Until cancelled."""
         while True:
             await self._look()
-            pause = self.times.retry_seconds * random.uniform(0.8, 1.0)
-            if self.renewed_at is not None:  # so that it steps down in time
-                pause = min(pause, max(0.0, self._left()))
+            left = None if self.renewed_at is None else self._left()
+            took = time.monotonic() - self.tried_at
+            pause = election.pause(took, left, random.uniform(0.8, 1.0), self.times)
             await asyncio.sleep(pause)
 
     async def release(self) -> None:
