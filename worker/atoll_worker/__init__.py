@@ -15,9 +15,9 @@ outwards:
 - presence.py   the one open Learner of this process
 - errors.py     errors, and how a script exits with their codes
 - __main__.py   the command `atoll-worker module:function`
+- launcher/     `atoll-worker launch`: starts the processes of one learner
 - training/     the training process: the model, and copies out of and into it
 - ranks/        one learner of many processes: how values get to the shards of each
-- ranks/        several processes of one learner: what they say to each other
 - link/         what lies between the two processes: messages and shared memory
 - rules/        what a learner does in the protocol, without I/O
 - transport/    the other process: gRPC, the numbers of offers, telemetry

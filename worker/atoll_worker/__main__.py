@@ -9,6 +9,9 @@ a job should do, and what is easy to forget:
 - the exit code says why the process ended, so that whatever started it knows whether to start it
   again: 0 when the function returns, 64 for bad input (SpecError), the error's own code for a
   LearnerError (65, 75, 77), 70 for any other exception.
+
+`atoll-worker launch -- SCRIPT.py [arguments]` starts a learner of several processes instead
+(`atoll_worker.launcher`).
 """
 
 import importlib
@@ -23,6 +26,7 @@ from atoll_protos.exits import ExitCode
 from atoll_worker.training import process
 
 USAGE = "atoll-worker MODULE:FUNCTION [arguments of the function]"
+LAUNCH = "launch"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` are the command line's by default: MODULE:FUNCTION, then those of the function,
     which finds them in `sys.argv[1:]`. If the function returns an int, that is the exit code.
+    After the word `launch` they are those of the launcher.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     allocator.tune()  # before torch is imported
@@ -38,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     log = structlog.get_logger()
     try:
+        if given[:1] == [LAUNCH]:
+            from atoll_worker.launcher import command
+
+            return command.main(given[1:])
         if Env.RUN_FILE in os.environ:
             process.prepare()
         function = target(given)

@@ -33,7 +33,7 @@ from typing import Any, Final
 CHARACTERS_MAX: Final = 400  # of the reason
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours and movements of a terminal
-RANK = re.compile(r"^\[(?:rank|default)?\d+\]:\s?")  # before every line of one process of several
+RANK = re.compile(r"^(?:\[(?:rank|default)?\d+\]:\s?)+")  # before lines of one process of several
 GROUP = re.compile(r"^\s+[|+] ?(?:-+ \S+ -+)?")  # before every line of an ExceptionGroup
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")  # of an object: another one at every start
 ASIDE = re.compile(

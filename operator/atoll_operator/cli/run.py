@@ -63,6 +63,14 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
             show_default="as the manifest says",
         ),
     ] = None,
+    processes_per_learner: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes of each learner, the ranks of torch.distributed; they share its GPUs.",
+            show_default="as the manifest says",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -113,6 +121,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     document = manifests.with_folders(document, here)
     if gpus_per_learner is not None:
         document = manifests.with_gpus(document, gpus_per_learner)
+    if processes_per_learner is not None:
+        document = manifests.with_processes(document, processes_per_learner)
     job = checked(document)
     refused = support.on_this_machine(job)
     if refused is not None:

@@ -11,6 +11,7 @@ and rich are imported only where a run needs them.
     ends.py         what the end of a process means, and what people are told
     plan.py         the processes of a job, in place of pods
     gpus.py         which GPUs each of them gets
+    processes.py    learners of several processes: the launcher in their command
     manifests.py    the manifest of a script, and the one that a run folder keeps
     shards.py       asks the shards for their status over gRPC
     progress.py     their answers become the status and its conditions

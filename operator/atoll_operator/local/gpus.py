@@ -22,6 +22,7 @@ from typing import Any
 
 from atoll_operator.api.pods import Container
 from atoll_operator.api.spec import Job
+from atoll_operator.local import processes
 from atoll_operator.local.plan import EVALUATOR, VISIBLE, shard_process
 from atoll_protos.errors import SpecError
 from atoll_protos.names import slot_name
@@ -136,9 +137,10 @@ def assign(job: Job, found: Found) -> dict[str, str]:
 def advice(job: Job, found: Found) -> str:
     """What to say of a job that asks for no GPU where each learner could have its own, or ""."""
     there, learners = len(found.devices), job.spec.learners
-    if asked(job) or not 1 < learners <= there:
+    each = processes.of(job.spec.learner.template.container)
+    if asked(job) or not 1 < learners <= there // each:
         return ""
-    return f"every learner sees all {there} GPUs; --gpus-per-learner 1 gives each its own"
+    return f"every learner sees all {there} GPUs; --gpus-per-learner {each} gives each its own"
 
 
 def _listing(environment: Mapping[str, str]) -> tuple[str, str]:

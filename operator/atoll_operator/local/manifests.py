@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from atoll_operator.api.spec import API_VERSION, KIND
+from atoll_operator.local import processes
 from atoll_operator.local.gpus import RESOURCE
 from atoll_protos.errors import SpecError
 
@@ -87,6 +88,32 @@ def with_gpus(document: Document, count: int) -> Document:
         own = region.get("podOverrides") or {}
         if own.get("resources"):
             _limit(own, count)
+    return changed
+
+
+def with_processes(document: Document, count: int) -> Document:
+    """The same manifest, in which every learner is so many processes of its command.
+
+    Raises SpecError for a command that cannot be started so.
+    """
+    changed = copy.deepcopy(document)
+    spec = changed["spec"]
+    container = _learner(spec)
+    overrides = {
+        f"spec.regions[{region['name']}].podOverrides": region.get("podOverrides") or {}
+        for region in spec["regions"]
+    }
+    for field, own in overrides.items():
+        if own.get("command"):
+            own["command"] = processes.launched(own["command"], count, field)
+        if own.get("env"):
+            own["env"] = processes.without_number(own["env"])
+    if container.get("command") or not all(own.get("command") for own in overrides.values()):
+        given = container.get("command") or []
+        if words := processes.launched(given, count, "spec.learner.template"):
+            container["command"] = words
+    env = processes.without_number(container.get("env") or [])
+    container["env"] = [*env, {"name": processes.NUMBER, "value": str(count)}]
     return changed
 
 

@@ -66,6 +66,7 @@ train.py FAILED
         f'{BOOM}{{"event": "disconnected", "reason": "over", "level": "info"}}\n',
         f"{BOOM}{LAUNCHER}",
         "\n".join(f"[rank0]: {line}" for line in BOOM.splitlines()),
+        "\n".join(f"[rank0]: [rank0]: {line}" for line in BOOM.splitlines()),  # and a launcher's
         f"\x1b[31m{BOOM}\x1b[0m\n",
         BOOM.split("\n", 1)[1],  # the kubelet keeps 2048 bytes
         json.dumps({"event": "the function failed", "level": "error", "exception": BOOM.strip()}),

@@ -36,6 +36,9 @@ def planned(*command: str, folder: Path | str, role: str = "learner") -> Planned
         ("python", "-m", "package"),
         ("python", "-m", "torch.distributed.run", "no-such-script.py"),
         ("python", "package"),
+        ("python", "-m", "atoll_worker", "launch", "--nnodes", "1", "--", "train.py"),
+        ("python", "-m", "atoll_worker", "launch", "--", "python", "-m", "package"),
+        ("python", "-m", "atoll_worker", "launch"),  # it says itself what it lacks
         ("sh", "-c", "exec python no-such-script.py"),
         ("sh", "-e", "start.sh"),
         ("sh", "-o", "errexit", "start.sh"),
@@ -57,6 +60,8 @@ def test_a_command_that_is_there_may_start(command: tuple[str, ...], folder: Pat
             ("python", "-u", "trian.py"),
             r"no file trian\.py in /.*; fix command, or workingDir; a rel",
         ),
+        (("python", "-m", "atoll_worker", "launch", "--", "trian.py"), r"no file trian\.py in /"),
+        (("python", "-m", "atoll_worker", "launch", "--", "sh", "a.sh"), r"no file a\.sh in /"),
         (("python", "data"), "data is a folder; name the script in it"),
         (("bash", "strat.sh"), r"no file strat\.sh in /"),
         (("python", "-m", "no_such_module.train"), "no module no_such_module.train, also not in /"),

@@ -30,11 +30,13 @@ def job(
     of_b: object = None,
     evaluator: object = None,
     env: Sequence[dict[str, str]] = (),
+    command: Sequence[str] = (),
 ) -> Job:
     """Two learners in region a and one in b, with these limits of nvidia.com/gpu."""
 
     def container(count: object) -> dict[str, object]:
-        return {"name": "x", "env": list(env), **({} if count is None else resources(count))}
+        own = {"name": "x", "command": list(command), "env": list(env)}
+        return {**own, **({} if count is None else resources(count))}
 
     def resources(count: object) -> dict[str, object]:
         return {"resources": {"limits": {"nvidia.com/gpu": count}}}
@@ -172,3 +174,11 @@ def test_learners_that_share_gpus_although_there_are_enough_are_told() -> None:
     assert "--gpus-per-learner 1" in gpus.advice(job(), FOUR)
     assert gpus.advice(job(1), FOUR) == ""
     assert gpus.advice(job(), Found(devices=("0", "1"), source="")) == ""
+
+
+def test_learners_of_several_processes_are_told_to_have_a_gpu_for_each() -> None:
+    env = [{"name": "PET_NPROC_PER_NODE", "value": "2"}]
+    launched = job(env=env, command=["atoll-worker", "launch", "--", "train.py"])
+    six = Found(devices=tuple("012345"), source="")
+    assert "--gpus-per-learner 2 gives" in gpus.advice(launched, six)
+    assert gpus.advice(launched, FOUR) == ""

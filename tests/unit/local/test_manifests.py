@@ -98,6 +98,43 @@ def test_gpus_are_written_where_kubernetes_has_them() -> None:
     from_object(changed)
 
 
+def test_the_processes_of_a_learner_stay_in_the_manifest(script: Path) -> None:
+    before = made(script, "--lr", "1")
+    changed = manifests.with_processes(before, 2)
+    assert before == made(script, "--lr", "1")
+    planned = processes(from_object(changed), Path("/out"), (1,), {}, new=True)
+    learners = [each for each in planned if each.role == "learner"]
+    assert {each.command for each in learners} == {
+        ("atoll-worker", "launch", "--", "python", str(script), "--lr", "1")
+    }
+    assert {each.env["PET_NPROC_PER_NODE"] for each in learners} == {"2"}
+    again = manifests.with_processes(changed, 3)
+    container = again["spec"]["learner"]["template"]["spec"]["containers"][0]
+    assert container["env"] == [{"name": "PET_NPROC_PER_NODE", "value": "3"}]
+    assert container["command"][:3] == ["atoll-worker", "launch", "--"]
+    assert container["command"].count("launch") == 1
+
+
+def test_a_region_with_a_command_of_its_own_has_processes_too() -> None:
+    own = "{command: [python, b.py], env: [{name: A, value: b}, {name: PET_NPROC_PER_NODE}]}"
+    text = JOB.replace("{name: eu}", f"{{name: eu, podOverrides: {own}}}")
+    text = text.replace("podOverrides: {args: [--layers, '3']}", "podOverrides: {command: [a]}")
+    changed = manifests.with_processes(document_in(text), 2)
+    planned = processes(from_object(changed), Path("/out"), (1,), {}, new=True)
+    found = {each.name: each for each in planned if each.role == "learner"}
+    assert found["us-0"].command == ("atoll-worker", "launch", "--", "a")
+    assert found["eu-0"].command == ("atoll-worker", "launch", "--", "python", "b.py")
+    assert {each.env["PET_NPROC_PER_NODE"] for each in found.values()} == {"2"}
+    assert found["eu-0"].env["A"] == "b"
+
+
+def test_the_built_in_model_is_not_started_as_several_processes() -> None:
+    with pytest.raises(SpecError, match=r"spec\.learner\.template names no command"):
+        manifests.with_processes(document_in(JOB), 2)
+    one = manifests.with_processes(document_in(JOB), 1)
+    assert from_object(one).spec.learner.template.container.command == []
+
+
 def folders(document: Document) -> set[str]:
     """The working folders of the job's learners."""
     planned = processes(from_object(document), Path("/out"), (1,), {}, new=True)

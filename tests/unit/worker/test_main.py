@@ -80,3 +80,8 @@ def test_a_missing_variable_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> Non
     vars(module)["train"] = read_job
     assert runner.main(["settings_user:train"]) == 64
     del sys.modules["settings_user"]
+
+
+def test_launch_is_the_launcher(capfd: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(["launch"]) == 64
+    assert "names no command" in "".join(capfd.readouterr())

@@ -1,0 +1,93 @@
+"""Learners of several processes under `atoll run --processes-per-learner`: they live and end as one."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from atoll_operator.local.summary import read_lines
+from local.background import Running, running
+from local.command import RUN_SECONDS_MAX, TESTS
+
+DDP = TESTS.parent / "examples" / "libraries" / "ddp_loop.py"
+RANKS = 2
+PROCESSES = ("--processes-per-learner", str(RANKS))
+FOR_EVER = ("--steps", "1000000")
+BATCH = 16  # of a rank of ddp_loop.py
+BAD = """
+import atoll, torch
+atoll.job()
+torch.distributed.init_process_group("gloo")
+if torch.distributed.get_rank() == 1:
+    raise atoll.SpecError("--data", "names no folder", "give one that is there")
+torch.distributed.barrier()
+"""
+
+
+def ranks_of(launcher: int) -> dict[int, int]:
+    """The processes that a launcher has started, by rank."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    found = {}
+    for pid in map(int, children):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        rank = next(each for each in environment if each.startswith(b"RANK="))
+        found[int(rank.removeprefix(b"RANK="))] = pid
+    return found
+
+
+def incarnations(run: Running, slot: str) -> set[int]:
+    """Those in which the learner has made steps."""
+    lines = read_lines(run.out / "learners" / f"{slot}.jsonl")
+    return {line["incarnation"] for line in lines if line.get("t_m")}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+def test_a_rank_that_is_killed_comes_back_with_all_others_as_one_incarnation(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    with running(DDP, out, *PROCESSES, *FOR_EVER, "--learners", "2") as run:
+        slots = ("local-0", "local-1")
+        run.until(lambda: all(incarnations(run, slot) for slot in slots), "steps of both")
+        before = {slot: run.row(slot) for slot in slots}
+        old = ranks_of(before["local-1"]["pid"])
+        assert sorted(old) == list(range(RANKS))
+        os.kill(old[1], signal.SIGKILL)
+        run.until(lambda: incarnations(run, "local-1") == {1, 2}, "the next incarnation")
+        after = {slot: run.row(slot) for slot in slots}
+        new = ranks_of(after["local-1"]["pid"])
+        code, stderr = run.finish(signal.SIGINT)
+    assert code == 130, stderr
+    assert after["local-0"] == before["local-0"]
+    assert after["local-1"]["restarts"] == 1  # one failure for all ranks
+    assert stderr.count("local-1 ended (SIGKILL) and is started again") == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (*old.values(), *new.values()))
+    lines = read_lines(out / "learners" / "local-1.jsonl")
+    assert {line["tokens"] for line in lines if line.get("t_m")} == {BATCH * RANKS}
+    log = (out / "logs" / "local-1.log").read_text()
+    assert "rank 1 has ended (SIGKILL), and all ranks with it" in log
+    assert "[rank0]: " in log
+    assert "PET_NPROC_PER_NODE" in (out / "manifest.yaml").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+def test_what_one_rank_says_of_bad_input_is_the_reason_of_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(BAD)
+    atoll = Path(sys.executable).with_name("atoll")
+    done = subprocess.run(
+        [atoll, "run", script, "--out", tmp_path / "out", *PROCESSES, *FOR_EVER],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 64, done.stderr
+    assert "--data: names no folder; give one that is there" in done.stderr
+    rows = (tmp_path / "out" / "processes.json").read_text()
+    assert '"restarts": 1' not in rows  # another start cannot help

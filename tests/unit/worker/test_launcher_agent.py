@@ -1,0 +1,105 @@
+"""torchrun's agent as a job needs it: its codes, its signals, and who is started again."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atoll_protos.environment import Env
+from atoll_worker.launcher import agent
+from atoll_worker.launcher.command import configuration
+
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    environment = dict(os.environ)
+    monkeypatch.setattr(agent, "log", _Silent())
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+class _Silent:
+    def warning(self, *words: object, **fields: object) -> None:
+        """Nothing of it is looked at."""
+
+
+def launch(script: str, *options: str) -> int:
+    """Two ranks of a shell script."""
+    return agent.run(configuration(["--nproc-per-node", "2", *options]), ["sh", "-c", script])
+
+
+def test_all_ranks_to_their_end_is_success(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch("echo $RANK of $WORLD_SIZE, $LOCAL_RANK '$$'; echo bad >&2") == 0
+    out, errors = capfd.readouterr()
+    lines = ["[rank0]: 0 of 2, 0 $$", "[rank1]: 1 of 2, 1 $$"]
+    assert sorted(out.splitlines()) == lines
+    assert sorted(errors.splitlines()) == ["[rank0]: bad", "[rank1]: bad"]
+
+
+def test_one_rank_that_fails_ends_all_with_its_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = f"""
+        cd {tmp_path}
+        if [ $RANK = 1 ]; then
+            while [ ! -e ready ]; do sleep 0.02; done
+            echo the cause; exit 64
+        fi
+        trap 'echo stopped; exit 75' TERM
+        touch ready
+        while :; do sleep 0.02; done
+    """
+    assert launch(script, "--max-restarts", "5") == 64  # for good: not started again
+    out, errors = capfd.readouterr()
+    assert "[rank0]: stopped\n" in out
+    assert errors.endswith("what rank 1 said last:\n[rank1]: the cause\n")
+
+
+def test_a_rank_that_is_killed_is_a_kill() -> None:
+    assert launch("[ $RANK = 0 ] && exec sleep 600; kill -9 $$") == -signal.SIGKILL
+
+
+def test_what_may_pass_is_started_again_in_place_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(Env.INSTANCE, "first")
+    script = f"cd {tmp_path}; echo $ATOLL_INSTANCE >> $RANK; [ $RANK = 0 ] || exit 75"
+    assert launch(script, "--max-restarts", "1") == 75
+    assert (tmp_path / "1").read_text().split() == ["first", "first-again-1"]
+
+
+def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = f"""
+        cd {tmp_path}
+        (trap 'echo never' TERM; while [ ! -e left-$RANK ]; do sleep 0.02; done) &
+        trap 'touch left-$RANK; wait; echo left; exit 0' TERM
+        touch ready-$RANK
+        while :; do sleep 0.02; done
+    """
+
+    def terminate() -> None:
+        while len([*tmp_path.glob("ready-*")]) < 2 and not over.wait(0.02):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    over = threading.Event()
+    thread = threading.Thread(target=terminate)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the agent takes it
+    thread.start()
+    try:
+        assert launch(script) == 0
+    finally:
+        over.set()
+        thread.join()
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: left", "[rank1]: left"]

@@ -1,0 +1,41 @@
+"""Which of several processes that have ended was the first cause."""
+
+import pytest
+
+from atoll_worker.launcher import outcome
+
+
+@pytest.mark.parametrize(
+    ("codes", "rank"),
+    [
+        ({0: 0, 1: 0}, None),
+        ({0: 75, 1: 1}, 1),  # who has noticed it ended before who has failed
+        ({0: 75, 1: -9}, 1),
+        ({1: -9, 0: 1}, 1),  # a kill, and an error of torch in a collective
+        ({0: 1, 1: 70}, 0),
+        ({0: 75, 1: 64, 2: 1}, 1),
+        ({0: 1, 1: 65}, 1),
+        ({1: 75, 0: 77}, 0),
+        ({1: 75, 0: -15}, 1),
+        ({0: 0, 1: 75}, 1),
+    ],
+)
+def test_what_a_code_says_counts_more_than_who_ended_first(
+    codes: dict[int, int], rank: int | None
+) -> None:
+    assert outcome.first_cause(codes) == rank
+    assert outcome.code_of(codes) == (0 if rank is None else codes[rank])
+
+
+def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has() -> None:
+    assert outcome.code_after_signal(15, {0: 0, 1: 75}) == 0
+    assert outcome.code_after_signal(15, {0: -15, 1: -15}) == -15
+    assert outcome.code_after_signal(2, {}) == -2
+
+
+def test_ends_are_told_in_words() -> None:
+    assert [outcome.words(code) for code in (64, -9, -36)] == [
+        "exit code 64",
+        "SIGKILL",
+        "signal 36",
+    ]

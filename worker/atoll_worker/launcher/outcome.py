@@ -1,0 +1,65 @@
+"""What it means that processes of a learner have ended: whose end was the first cause; pure.
+
+One process fails, and the others with it: they lose it in a collective (75, or an error of torch),
+or are stopped. The order in which their ends are seen says little, since a process that failed may
+take longer to end than one that has noticed it. So what an exit code says comes first:
+
+    permanent codes   64 and 65 say what the user must mend
+    77                the head has learned that another process has its slot
+    any other         the first that was seen
+    75 and SIGTERM    mostly what the end of another one has brought about
+"""
+
+from collections.abc import Mapping
+from signal import Signals
+from typing import Final
+
+from atoll_protos.exits import ExitCode, is_permanent
+
+TERMINATED: Final = -int(Signals.SIGTERM)
+CONSEQUENCES: Final = frozenset({int(ExitCode.TRY_AGAIN), TERMINATED, 128 - TERMINATED})
+
+
+def first_cause(codes: Mapping[int, int]) -> int | None:
+    """The rank that has ended the others; None if none failed.
+
+    `codes` are exit codes by rank, in the order in which the ends were seen; a negative one is a
+    signal.
+    """
+    failed = [rank for rank, code in codes.items() if code != ExitCode.FINAL]
+    return min(failed, key=lambda rank: _order(codes[rank])) if failed else None
+
+
+def _order(code: int) -> int:
+    if is_permanent(code):
+        return 0
+    if code == ExitCode.SUPERSEDED:
+        return 1
+    return 3 if code in CONSEQUENCES else 2
+
+
+def code_of(codes: Mapping[int, int]) -> int:
+    """What the launcher exits with: the code of the first cause, 0 if none failed."""
+    cause = first_cause(codes)
+    return int(ExitCode.FINAL) if cause is None else codes[cause]
+
+
+def code_after_signal(number: int, codes: Mapping[int, int]) -> int:
+    """The same where the launcher was told to end by this signal.
+
+    All processes got it at the same time. Who of them was first to leave the job in order exits
+    with 0, and may take a collective from under the others; that is as it was wanted.
+    """
+    return int(ExitCode.FINAL) if ExitCode.FINAL in codes.values() else -number
+
+
+def words(code: int) -> str:
+    """An exit code, or the signal, in words."""
+    return f"exit code {code}" if code >= 0 else _signal(-code)
+
+
+def _signal(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
