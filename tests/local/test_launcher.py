@@ -1,15 +1,17 @@
-"""Learners of several processes under `atoll run --processes-per-learner`: they live and end as one."""
+"""`atoll run --processes-per-learner`: the processes of a learner live and end as one."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.summary import read_lines
-from local.background import Running, running
+from atoll_operator.local.summary import Exit, read_lines
+from local.background import LOOK_SECONDS, SECONDS_MAX, Running, running
 from local.command import RUN_SECONDS_MAX, TESTS
 
 DDP = TESTS.parent / "examples" / "libraries" / "ddp_loop.py"
@@ -61,7 +63,7 @@ def test_a_rank_that_is_killed_comes_back_with_all_others_as_one_incarnation(
         after = {slot: run.row(slot) for slot in slots}
         new = ranks_of(after["local-1"]["pid"])
         code, stderr = run.finish(signal.SIGINT)
-    assert code == 130, stderr
+    assert code == Exit.INTERRUPTED, stderr
     assert after["local-0"] == before["local-0"]
     assert after["local-1"]["restarts"] == 1  # one failure for all ranks
     assert stderr.count("local-1 ended (SIGKILL) and is started again") == 1
@@ -87,7 +89,33 @@ def test_what_one_rank_says_of_bad_input_is_the_reason_of_the_run(tmp_path: Path
         timeout=RUN_SECONDS_MAX,
         check=False,
     )
-    assert done.returncode == 64, done.stderr
-    assert "--data: names no folder; give one that is there" in done.stderr
+    assert done.returncode == Exit.BAD_INPUT, done.stderr
+    assert (
+        "is given up (exit code 64): --data: names no folder; give one that is there" in done.stderr
+    )
     rows = (tmp_path / "out" / "processes.json").read_text()
     assert '"restarts": 1' not in rows  # another start cannot help
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="the system has no setpriv")
+def test_the_ranks_of_a_launcher_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "atoll_worker", "launch", "--nproc-per-node", str(RANKS)]
+    script = f"echo $$ > {tmp_path}/$RANK.new; mv {tmp_path}/$RANK.new {tmp_path}/$RANK.pid; "
+    with subprocess.Popen([*launch, "--", "sh", "-c", f"{script} exec sleep 600"]) as launcher:
+        deadline = time.monotonic() + SECONDS_MAX
+        while len(found := [*tmp_path.glob("*.pid")]) < RANKS and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        pids = [int(path.read_text()) for path in found]
+        launcher.kill()
+    assert len(pids) == RANKS
+    while any(map(lives, pids)) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    assert not any(map(lives, pids))
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -5,6 +5,7 @@ more: whether another start can help. `install_excepthook` makes any script exit
 docs/operating.md, as the runner `atoll-worker` does.
 """
 
+import io
 import sys
 import traceback
 from types import TracebackType
@@ -68,9 +69,22 @@ class ExitCodes:
             self.previous(kind, error, trace)
         if known:
             sys.stderr.write(f"SpecError: {error}{place_of(trace)}\n")
+            say_collected()
             raise SystemExit(int(ExitCode.BAD_INPUT))
         if isinstance(error, LearnerError):
+            say_collected()
             raise SystemExit(error.exit_code)
+
+
+def say_collected() -> None:
+    """Write what standard error holds back to the real one.
+
+    The excepthook of torch.distributed collects what the hooks before it print, to put the rank
+    before each line, and loses it where one of them ends the process.
+    """
+    if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
+        sys.__stderr__.write(sys.stderr.getvalue())
+        sys.__stderr__.flush()
 
 
 def place_of(trace: TracebackType | None) -> str:

@@ -61,8 +61,8 @@ def test_an_option_of_the_script_is_not_the_launchers() -> None:
 
 def test_the_number_is_known_where_the_launcher_reads_it() -> None:
     env = [EnvVar(name=processes.NUMBER, value="4")]
-    assert processes.of(Container(name="learner", command=LAUNCHED, env=env)) == 4
-    assert processes.of(Container(name="learner", command=["python", "a.py"], env=env)) == 1
-    assert processes.of(Container(name="learner", command=LAUNCHED)) == 1
+    assert processes.of(Container(command=LAUNCHED, env=env)) == 4
+    assert processes.of(Container(command=["python", "a.py"], env=env)) == 1
+    assert processes.of(Container(command=LAUNCHED)) == 1
     auto = [EnvVar(name=processes.NUMBER, value="gpu")]
-    assert processes.of(Container(name="learner", command=LAUNCHED, env=auto)) == 1
+    assert processes.of(Container(command=LAUNCHED, env=auto)) == 1

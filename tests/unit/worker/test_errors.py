@@ -73,3 +73,21 @@ def test_the_hook_that_was_there_before_is_called_too_and_once() -> None:
         "SpecError: tokens: is -1; give the tokens trained since the last step\n"
     )
     assert done.returncode == 64
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            "atoll.SpecError('--data', 'names no folder', 'give one')",
+            64,
+            "SpecError: --data: names",
+        ),
+        ("LearnerError(77, 'another has the slot')", 77, "LearnerError: another has the slot"),
+    ],
+)
+def test_the_hook_of_torch_distributed_swallows_nothing(error: str, code: int, said: str) -> None:
+    group = "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), "
+    done = run(f"install_excepthook()\n{group}rank=0, world_size=1)\nraise {error}")
+    assert done.returncode == code
+    assert done.stderr.count(said) == 1

@@ -68,7 +68,7 @@ def configuration(options: Sequence[str]) -> LaunchConfig:
     Raises SpecError for a value that does not fit.
     """
     try:
-        given = torchrun.parse_args([*options, "command"])
+        given = torchrun.get_args_parser().parse_args([*options, "command"])
     except SystemExit as stopped:  # it has printed why
         if not stopped.code:
             raise
