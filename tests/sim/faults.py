@@ -6,6 +6,7 @@ from functools import partial
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
 from sim.learner_process import LearnerProcess
+from sim.rank_processes import FollowerProcess
 from sim.scenario import FAULTS_END, Fault
 from sim.shard_process import ShardProcess
 from sim.world import World
@@ -207,6 +208,29 @@ def lose_object(world: World, fault: Fault, learner: LearnerProcess, shard: Shar
     world.shards[shard.number] = world.start_shard(shard.number, new_pod=False, after=1.0)
 
 
+def kill_rank(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A rank that is not the head is killed with -9; its head ends, and all start again."""
+    if (rank := some_rank(world, fault)) is not None:
+        rank.kill("killed")
+
+
+def freeze_rank(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A rank that is not the head stands still, with all that its head does with it."""
+    if (rank := some_rank(world, fault)) is not None:
+        rank.pause(fault.seconds)
+
+
+def some_rank(world: World, fault: Fault) -> FollowerProcess | None:
+    """One of a learner that trains."""
+    living = [
+        each
+        for each in world.followers
+        if each.alive and world.learners[each.head.slot] is each.head
+        if each.head.alive and not each.head.training.finished
+    ]
+    return living[fault.which % len(living)] if living else None
+
+
 FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] = {
     "drop": drop,
     "kill learner": kill_learner,
@@ -224,6 +248,8 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "store away": store_away,
     "store answers": store_answers,
     "damage": damage,
+    "kill rank": kill_rank,
+    "freeze rank": freeze_rank,
     "lose store": lose_store,
     "lose object": lose_object,
 }
@@ -236,5 +262,5 @@ def stop(world: World) -> None:
     world.damaged_share = 0.0
     for store in world.stores:
         store.away, store.lost_answers = False, 0.0
-    for process in (*world.all_shards, *world.all_learners, *world.guests):
+    for process in (*world.all_shards, *world.all_learners, *world.followers, *world.guests):
         process.wake()

@@ -95,6 +95,11 @@ class LearnerProcess(TrainingProcess):
         """What it has adopted."""
         return {key: base.value for key, base in self.transport.bases.items()}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its processes are there and move."""
+        return self.alive and not self.paused
+
     def time(self) -> float:
         """Virtual seconds."""
         return self.sim.now

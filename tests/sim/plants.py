@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sim.bugs import ending, joining, lineage, rounds, storage
+from sim.bugs import ending, joining, lineage, ranks, rounds, storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,4 +77,13 @@ PLANTS = (
     Plant(rule="27 (values)", plant=ending.a_final_that_names_the_version_before),
     Plant(rule="36", plant=ending.an_export_that_waits_for_no_companion),
     Plant(rule="36", plant=ending.a_companion_that_counts_as_unneeded),
+    Plant(rule="30", plant=ranks.a_rank_that_survives_its_head),
+    Plant(rule="30", plant=ranks.a_head_that_goes_on_without_a_rank),
+    Plant(rule="30", plant=ranks.work_of_a_head_without_a_rank_that_counts),
+    Plant(rule="30", plant=ranks.a_loss_that_ends_for_good),
+    Plant(rule="31", plant=ranks.a_head_that_obeys_a_step_early),
+    Plant(rule="31", plant=ranks.ranks_that_obey_in_their_own_order),
+    Plant(rule="31", plant=ranks.captures_that_mix_two_boundaries),
+    Plant(rule="35 (head)", plant=ranks.tokens_of_all_ranks_that_are_added_up),
+    Plant(rule="35 (head)", plant=ranks.ranks_that_go_on_with_their_own_counts),
 )

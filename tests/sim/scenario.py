@@ -1,7 +1,7 @@
 """What one seed means: a job, its machines' speeds, and the faults that apply it."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll_protos.codecs import Wire
@@ -30,6 +30,8 @@ KINDS = (
     "store answers",
     "damage",
 )
+RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
+RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
 
 
@@ -62,6 +64,8 @@ class Scenario:
     observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
+    ranks: Mapping[str, int] = field(default_factory=dict)  # of the slots that have several
+    silence_seconds: float = 8.0  # after which a rank counts as lost
     expected: Expected = NOBODY  # the job's learners, as far as the shards are told
     late_seconds: Mapping[str, float] = field(default_factory=dict)  # slots whose start takes long
     longer: Mapping[int, int] = field(default_factory=dict)  # tick from which a shard's file is new
@@ -122,6 +126,7 @@ def draw(seed: int) -> Scenario:
     pace = rng.uniform(0.3, 1.0)
     slowest = rng.choice((1.0, 1.5, 3.0, 6.0))
     network = rng.choice((0.005, 0.02, 0.1))
+    ranks = draw_ranks(run_file.slots, seed)
     return Scenario(
         seed=seed,
         run_file=run_file,
@@ -140,7 +145,33 @@ def draw(seed: int) -> Scenario:
         snapshot_entries=random.Random(f"{seed}/snapshots").choice((2, 5, 20, 1000)),
         fresh=rng.random() < 0.9,
         observer=more.random() < OBSERVER_SHARE,
-        faults=draw_faults(rng, seed),
+        faults=draw_faults(rng, seed) + draw_rank_faults(ranks, seed),
+        ranks=ranks,
+        silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),
+    )
+
+
+def draw_ranks(slots: Sequence[str], seed: int) -> dict[str, int]:
+    """How many ranks the learners have that have several; in most seeds none has."""
+    rng = random.Random(f"{seed}/ranks")
+    if rng.random() >= RANKS_SHARE:
+        return {}
+    return {slot: rng.choice((2, 2, 3)) for slot in slots if rng.random() < OF_RANKS_SHARE}
+
+
+def draw_rank_faults(ranks: Mapping[str, int], seed: int) -> tuple[Fault, ...]:
+    """What becomes of ranks that are not heads; heads meet what all learners meet."""
+    if not ranks or seed % 8 == 0:
+        return ()
+    rng = random.Random(f"{seed}/rank faults")
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END),
+            kind=rng.choice(RANK_KINDS),
+            which=rng.randrange(1 << 16),
+            seconds=rng.choice((0.5, 3.0, 8.0, 25.0)) * rng.uniform(0.5, 1.5),
+        )
+        for _ in range(rng.choice((1, 1, 2, 3)))
     )
 
 

@@ -10,6 +10,7 @@ from sim.symbols import Difference, Key, Value
 
 if TYPE_CHECKING:
     from sim.learner_process import LearnerProcess
+    from sim.rank import Part, Rank
     from sim.shard_process import ShardProcess
     from sim.world import World
 
@@ -107,6 +108,21 @@ class Watcher:
 
     def learner_ended(self, learner: "LearnerProcess") -> None:
         """A learner process is gone."""
+
+    def rank_obeys(self, rank: "Rank", commands: list[Any]) -> None:
+        """A rank of a learner carries out the commands of a boundary."""
+
+    def rank_stepped(self, rank: "Rank") -> None:
+        """A rank has finished an optimizer step."""
+
+    def rank_counted(self, rank: "Rank") -> None:
+        """A rank has heard what its head has counted until its last step."""
+
+    def captured(self, rank: "Rank", key: Key, parts: "dict[int, Part]") -> None:
+        """The head has what these ranks hold of a slice."""
+
+    def rank_ended(self, rank: "Rank") -> None:
+        """The process of a rank is gone."""
 
     def run_ended(self) -> None:
         """The simulation is over."""

@@ -13,6 +13,7 @@ from sim.clock import Simulation
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
 from sim.network import KEEPALIVE_SECONDS, Connection, Weather
+from sim.rank_processes import FollowerProcess, HeadProcess
 from sim.scenario import Scenario
 from sim.shard_process import MemoryTape, ShardProcess
 from sim.symbols import Symbol, Value
@@ -47,6 +48,7 @@ class World:
         self.starts = 0
         self.all_shards: list[ShardProcess] = []
         self.all_learners: list[LearnerProcess] = []
+        self.followers: list[FollowerProcess] = []  # ranks of learners, but for their heads
         self.guests: list[LearnerProcess] = []  # observers, and processes of a former run
         self.watchers = Watchers([checker(self) for checker in checkers])
         self.tapes = [MemoryTape() for _ in range(count)]
@@ -95,10 +97,16 @@ class World:
     def start_learner(self, slot: str, uid: str, after: float = 0.0) -> LearnerProcess:
         """A new process of a slot."""
         self.starts += 1
-        process = LearnerProcess(self, slot, uid, f"{uid}-{self.starts}")
+        several = slot in self.scenario.ranks
+        kind = HeadProcess if several else LearnerProcess
+        process = kind(self, slot, uid, f"{uid}-{self.starts}")
         self.all_learners.append(process)
         self.instances[process.instance] = process
         process.after(after + self.rng.uniform(0.0, 0.5), process.start)
+        if isinstance(process, HeadProcess):
+            self.followers += process.followers
+            for each in process.followers:
+                each.after(after + process.rng.uniform(0.0, 0.5), each.start)
         return process
 
     def start_guest(self, slot: str, uid: str, *, observer: bool) -> LearnerProcess:
@@ -205,7 +213,7 @@ class World:
 
     def close(self) -> None:
         """Let go of all processes, without another event."""
-        everybody = (*self.all_shards, *self.all_learners, *self.guests)
+        everybody = (*self.all_shards, *self.all_learners, *self.followers, *self.guests)
         for process in everybody:
             process.alive = False
         with warnings.catch_warnings():

@@ -323,11 +323,7 @@ class Learner:
         replica, counts = self._inside, self._counts
         step_seconds = begun - counts.left_at
         self._hear()
-        if self._is_head:
-            tokens, cursor = counts.checked(tokens, cursor, state)
-            counts.kept.give(state)
-        else:  # until the head has said its own
-            tokens, cursor = 1, counts.cursor + 1
+        tokens, cursor = counts.given(tokens, cursor, state, is_head=self._is_head)
         if replica.finished:
             return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():

@@ -16,6 +16,7 @@ from sim.checkers.progress import (
     LastRoundChecker,
     ProgressChecker,
 )
+from sim.checkers.ranks import HeadCountsChecker, LostRankChecker, OneOrderChecker
 from sim.checkers.rounds import CreditChecker, OfferChecker, QuorumChecker, TickChecker
 from sim.checkers.start import AdmissionChecker, IncarnationChecker, RunChecker, StartChecker
 from sim.checkers.tape import TapeChecker
@@ -58,4 +59,7 @@ ALL: tuple[type[Watcher], ...] = (
     DataStateChecker,
     CompanionChecker,
     FinalChecker,
+    LostRankChecker,
+    OneOrderChecker,
+    HeadCountsChecker,
 )

@@ -194,7 +194,7 @@ class SteadyWatcher(RoundWatcher):
             if each.ends[0].process is learner and each.ends[1].process is shard
             if not (each.ends[0].notified and each.ends[1].notified)
         )
-        works = learner.alive and not learner.paused and not learner.training.finished
+        works = learner.is_whole and not learner.training.finished
         return works and told.trains(now) and not blocked and not broken
 
 

@@ -46,6 +46,20 @@ class Counts:
             raise SpecError("cursor", f"stays at {cursor} in a step with a state", remedy)
         return tokens, cursor
 
+    def given(
+        self, tokens: int, cursor: int | None, state: DataState | None, *, is_head: bool
+    ) -> tuple[int, int]:
+        """What a step of the script counts: tokens, and the cursor after it.
+
+        On another rank than the head it is a guess, until the head has said its own (rule 35).
+        Raises SpecError as `checked` does.
+        """
+        if not is_head:
+            return 1, self.cursor + 1
+        tokens, cursor = self.checked(tokens, cursor, state)
+        self.kept.give(state)
+        return tokens, cursor
+
     def count(self, tokens: int, cursor: int) -> None:
         """One more step."""
         self.own_steps += 1
