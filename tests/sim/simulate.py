@@ -17,6 +17,8 @@ What is simulated, each in a module of its own:
 - `memory_store`  the store of a shard, which can be away or lose its answers
 - `symbols`, `shard_values`, `learner_process.Numbers`  values that say which work is in them
 - `training_process`  the user's loop: steps, adoptions, captures
+- `rank`, `rank_group`, `rank_processes`  the same on each rank of a learner of several processes,
+  and what torch.distributed does between them
 - `world`   the job: which process runs where, and who starts one again
 - `scenario`, `faults`  what a seed means, and what goes wrong
 
@@ -30,17 +32,21 @@ Nothing looks at a real clock, and every draw comes from a generator that the se
 name. So a seed is a whole run: replaying it shows the same events in the same order, also after a
 change elsewhere in the drawing. The digest of the trace proves it (test_same_trace).
 
-What a seed may contain beside faults: up to 4 shards and 8 learners, all wires, lengths in ticks or
-in tokens, an evaluator, learners and observers of a former run that dial again, words of the
-operator that come late, examinations of offers that take a second, and Ends that cannot be written
-for seconds, so that an ended session's messages go on to arrive.
+Of a learner of several ranks, production's are `Control` (which commands at which boundary),
+`Obeying` (in which order), `Counts` (what a step counts) and `Peers` (who is lost).
+
+What a seed may contain beside faults: up to 4 shards and 8 learners, learners of 2 or 3 ranks, all
+wires, lengths in ticks or in tokens, an evaluator, learners and observers of a former run that dial
+again, words of the operator that come late, examinations of offers that take a second, and Ends
+that cannot be written for seconds, so that an ended session's messages go on to arrive.
 
 Checkers (`checkers`, called by `watch`) look at what crosses an edge: entries in a store, messages,
 effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at
-least one planted bug that it must find (`plants`). Those in `checkers/values`, `rounds` and `start`
-say what must never happen; those in `checkers/progress` what must happen, and by when: a due slice
-calls, a round closes, a slice whose quorum is alive commits within 2H ticks. An exception anywhere
-ends the seed, and so does a run that does not reach Final after the faults have stopped.
+least one planted bug that it must find (`plants`). Those in `checkers/values`, `rounds`, `start`
+and `ranks` say what must never happen; those in `checkers/progress` what must happen, and by when:
+a due slice calls, a round closes, a slice whose quorum is alive commits within 2H ticks. An
+exception anywhere ends the seed, and so does a run that does not reach Final after the faults have
+stopped.
 """
 
 import logging
