@@ -4,12 +4,11 @@ Production's are: `Control` (which commands at which boundary), `Obeying` (their
 (what is counted), `Peers` (who is lost). Where real ranks wait in a call, a rank here awaits.
 """
 
-import abc
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Boundary, Message
@@ -39,7 +38,7 @@ class Part:
     steps: int
 
 
-class Rank(Obeying, abc.ABC):
+class Rank(Obeying):
     """See the module. Its process is another one for each rank."""
 
     def __init__(self, group: RankGroup, number: int, process: Process, slot: str) -> None:
@@ -62,55 +61,53 @@ class Rank(Obeying, abc.ABC):
         self.exit_code: int | None = None  # of an end by itself
         self.refused_with: int | None = None  # the job's Fail, as this rank has heard it
 
-    # ------------------------------------------------------------ what the head does otherwise
+    # ------------------------------------------------------------ what differs between ranks
 
-    @abc.abstractmethod
     def step_seconds(self) -> float:
         """Of the next step."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
+    def tokens_and_cursor(self) -> tuple[int, int]:
+        """What a step counts."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """The loop is at its end."""
+        raise NotImplementedError
+
+    def end(self, error: LearnerError) -> None:
+        """The process ends with the error's exit code."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ what the head alone does
+
     def enter(self) -> None:
-        """All ranks are there."""
+        """All ranks are there: start the transport."""
 
-    @abc.abstractmethod
     def begin(self) -> None:
         """Training begins."""
 
-    @abc.abstractmethod
     def step_made(self) -> None:
         """One more step is counted."""
 
-    @abc.abstractmethod
-    def tokens_and_cursor(self) -> tuple[int, int]:
-        """What a step counts."""
-
-    @abc.abstractmethod
     async def command_comes(self) -> None:
-        """Return when a command may have come."""
+        """Wait until a command may have come; the others wait for the head's word."""
 
-    @abc.abstractmethod
     def value_of(self, key: Key) -> Value | None:
-        """On the head what its transport has placed."""
+        """What its transport has placed."""
+        return None
 
-    @abc.abstractmethod
     def taken(self, key: Key, value: Value) -> None:
         """A value was adopted."""
 
-    @abc.abstractmethod
     def given(self, key: Key, parts: dict[int, Part]) -> None:
         """What all ranks hold of a slice was captured."""
 
-    @abc.abstractmethod
+    def give(self, *, changed: bool) -> None:
+        """Put what the export needs into the memory."""
+
     def report(self, boundary: Boundary) -> None:
-        """A boundary and all its work are over."""
-
-    @abc.abstractmethod
-    def leave(self) -> None:
-        """The loop is at its end."""
-
-    @abc.abstractmethod
-    def end(self, error: LearnerError) -> None:
-        """The process ends with the error's exit code."""
+        """Tell the transport of a boundary when all its work is over."""
 
     # ------------------------------------------------------------ the loop
 
@@ -223,7 +220,3 @@ class Rank(Obeying, abc.ABC):
         """What this rank holds of a slice now."""
         base, since = self.bases[key]
         return Part(base.digest, since, self.counts.own_steps)
-
-    def told(self, hook: str, *what: Any) -> None:
-        """For the checkers."""
-        self.world.watchers.tell(hook, *what)

@@ -131,7 +131,7 @@ class HeadRank(Rank):
         training, counts = self.learner.training, self.counts
         training.t_m, training.tokens = counts.own_steps, counts.tokens
         training.cursor = counts.cursor
-        self.told("stepped", self.learner)
+        self.world.watchers.tell("stepped", self.learner)
 
     async def command_comes(self) -> None:
         """Look again after POLL_SECONDS."""
@@ -143,7 +143,7 @@ class HeadRank(Rank):
         """The checkers see each."""
         found = super().commands()
         for command in found:
-            self.told("commanded", self.learner, command)
+            self.world.watchers.tell("commanded", self.learner, command)
             if isinstance(command, Start):
                 self.learner.training.start = command
         return found
@@ -158,11 +158,11 @@ class HeadRank(Rank):
         number = publish.version.version.number
         learner.training.bases[key] = self.bases[key]
         learner.sim.note(learner.name, f"adopts {key[0]}/{key[1]} v{number}")
-        self.told("adopted", learner, key, publish, value)
+        self.world.watchers.tell("adopted", learner, key, publish, value)
 
     def given(self, key: Key, parts: dict[int, Part]) -> None:
         """The capture region has the slice of all ranks."""
-        self.told("captured", self, key, parts)
+        self.world.watchers.tell("captured", self, key, parts)
         base, since = self.bases[key]
         steps = self.counts.own_steps
         work = None
@@ -206,37 +206,9 @@ class FollowerRank(Rank):
         seconds = self.world.scenario.step_seconds[self.slot] * self.head.slowness
         return seconds * self.rng.uniform(0.8, 1.25)
 
-    def enter(self) -> None:
-        """All ranks are there."""
-
-    def begin(self) -> None:
-        """Training begins."""
-
-    def step_made(self) -> None:
-        """One more step is counted."""
-
     def tokens_and_cursor(self) -> tuple[int, int]:
         """What its script gives is not looked at."""
         return self.counts.given(10_000, 7, None, is_head=False)
-
-    async def command_comes(self) -> None:
-        """The head waits, and this rank for its word."""
-
-    def value_of(self, key: Key) -> Value | None:
-        """The head has it."""
-        return None
-
-    def taken(self, key: Key, value: Value) -> None:
-        """A value was adopted."""
-
-    def given(self, key: Key, parts: dict[int, Part]) -> None:
-        """The head has it."""
-
-    def give(self, *, changed: bool) -> None:
-        """The head does."""
-
-    def report(self, boundary: Boundary) -> None:
-        """The head does."""
 
     def leave(self) -> None:
         """With the head."""

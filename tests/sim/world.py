@@ -9,7 +9,7 @@ from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.log import from_document
 from atoll_syncer.storage.snapshots import newest_position
 from atoll_syncer.storage.store import LOG, OBJECTS
-from sim.clock import Simulation
+from sim.clock import Process, Simulation
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
 from sim.network import KEEPALIVE_SECONDS, Connection, Weather
@@ -176,7 +176,7 @@ class World:
                 self.set_owner(slot, learner.uid)
         self.sim.after(OPERATOR_SECONDS, self.operate)
 
-    def pause(self, process: ShardProcess | LearnerProcess, seconds: float) -> None:
+    def pause(self, process: Process, seconds: float) -> None:
         """Keepalives end the connections of one that stands still for long."""
         process.pause(seconds)
         if seconds < KEEPALIVE_SECONDS:

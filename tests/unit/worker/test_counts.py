@@ -1,0 +1,40 @@
+"""What a step counts, on the head of a learner and on its other ranks (rule 35)."""
+
+import pytest
+
+from atoll_protos.errors import SpecError
+from atoll_worker.link.messages import Prolonged
+from atoll_worker.training.counts import Counts
+from atoll_worker.training.obeying import BoundaryWork
+
+
+def test_on_the_head_the_scripts_numbers_count_and_its_state_is_kept() -> None:
+    counts = Counts(cursor=10)
+    tokens, cursor = counts.given(7, 15, b"state", is_head=True)
+    counts.count(tokens, cursor)
+    assert (counts.own_steps, counts.tokens, counts.cursor) == (1, 7, 15)
+    work = BoundaryWork(captured=[(0, 0)])
+    assert counts.boundary(work, tokens, 0.5).data_state == b"state"
+
+
+def test_what_the_script_of_another_rank_gives_is_not_looked_at() -> None:
+    counts = Counts(cursor=10)
+    for tokens, cursor in ((7, 15), (-1, 3)):
+        counts.count(*counts.given(tokens, cursor, b"state", is_head=False))
+    counts.heard(14, 20)
+    assert (counts.own_steps, counts.tokens, counts.cursor) == (2, 14, 20)
+    assert counts.kept.take() is None
+
+
+@pytest.mark.parametrize(("tokens", "cursor"), [(0, 11), (7, 9), (7.5, 11)])
+def test_numbers_of_the_head_that_cannot_be_are_refused(tokens: int, cursor: int) -> None:
+    with pytest.raises(SpecError):
+        Counts(cursor=10).given(tokens, cursor, None, is_head=True)
+
+
+def test_a_length_in_tokens_is_estimated_from_the_tokens_of_a_step() -> None:
+    length, counts = Prolonged(steps=None, tokens=1000), Counts()
+    assert counts.progress(5, length, learners=2) == 0.0
+    counts.count(10, 1)
+    assert counts.progress(5, length, learners=2) == 0.1
+    assert counts.progress(500, length, learners=2) == 1.0
