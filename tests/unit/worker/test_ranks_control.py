@@ -127,3 +127,29 @@ def test_all_ranks_know_of_the_end_of_the_heads_link_at_the_same_boundary(
 ) -> None:
     for heard, _ in read(files):
         assert [closed for _, closed in heard[::2]] == [False] * (BOUNDARIES - 1) + [True]
+
+
+@dataclass
+class FakeWord:
+    """A word that is sent once somebody has waited for it."""
+
+    said: bytes | None
+    sent: bool = False
+
+    def heard(self) -> bytes:
+        self.sent = True
+        return self.said or b""
+
+
+def test_the_head_leaves_when_its_last_counts_are_sent() -> None:
+    words: list[FakeWord] = []
+
+    def begin(said: bytes | None) -> FakeWord:
+        words.append(FakeWord(said))
+        return words[-1]
+
+    control = Control(begin=begin, rank=0)
+    control.leave()  # it has said nothing yet
+    control.count(100, 7)
+    control.leave()
+    assert [each.sent for each in words] == [True]

@@ -96,6 +96,11 @@ class Control:
         self.counts = None
         return tokens, cursor
 
+    def leave(self) -> None:
+        """Wait, on the head, until its last counts are sent: others may ask when it has gone."""
+        if self.counts is not None and self.rank == HEAD:
+            self.counts.heard()
+
     def _commands(self) -> bytes:
         """What the head has received since it drew last."""
         if self.link is None:

@@ -9,10 +9,10 @@ where it waits for a rank that is only stopped (lifeline.py). Here it becomes a 
 all ranks start again, and are the learner's next incarnation (rule 30).
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -153,7 +153,7 @@ class Group:
         with self.guarded():
             return all(together(self.words, lambda: claim))
 
-    @contextmanager
+    @contextlib.contextmanager
     def reading(self, models: Sequence[nn.Module]) -> Iterator[Reader]:
         """The head reads whole tensors, while the others `serve`."""
         with self.guarded(), reading.reading(self.words, models) as reader:
@@ -174,6 +174,9 @@ class Group:
 
     def leave(self, *, in_order: bool) -> None:
         """This rank leaves; if it does not do so in order, the others end as well."""
+        if in_order:
+            with contextlib.suppress(RuntimeError):  # a rank that is lost asks for nothing
+                self.control.leave()
         self.lifeline.close(in_order=in_order)
 
     def loss(self, error: BaseException) -> LearnerError | None:
@@ -186,7 +189,7 @@ class Group:
         lost = self.lifeline.words(LOOK_SECONDS)
         return lost_error(lost) if lost else None
 
-    @contextmanager
+    @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Errors of our collectives as a LearnerError that names who is lost, if that is known."""
         try:
