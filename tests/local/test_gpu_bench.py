@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench import gpu, gpu_loop, trace
 from local.command import TESTS
 
@@ -25,6 +27,7 @@ def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.long
 def test_all_of_it_runs_small_on_a_cpu(tmp_path: Path) -> None:
     few = ("--pairs", "2", "--window", "6", "--profiled", "4")
     done = bench("--cpu", *few, "--out", str(tmp_path / "found.json"))

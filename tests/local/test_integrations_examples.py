@@ -153,6 +153,7 @@ def test_a_network_with_batch_normalisation_and_an_evaluator_of_ones_own(tmp_pat
     assert loss < 0.8 * math.log(10)  # a guess has log 10
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("offline")
 def test_a_loop_with_accelerate(tmp_path: Path) -> None:
     out = run("accelerate_loop", tmp_path)

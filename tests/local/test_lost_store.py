@@ -38,7 +38,9 @@ def kill_and(run: Running, shard: int, lose: object) -> None:
     run.until(lambda: run.row(shard)["restarts"] > row["restarts"], "restart")
 
 
-@pytest.mark.parametrize("lose", [lose_all, lose_the_newest_object])
+@pytest.mark.parametrize(
+    "lose", [lose_all, pytest.param(lose_the_newest_object, marks=pytest.mark.long)]
+)
 def test_what_a_shard_lost_comes_back_from_the_learners(tmp_path: Path, lose: object) -> None:
     out = tmp_path / "out"
     with running(TINY, out, "--set", "spec.steps=140", *TWO_LEARNERS) as run:
