@@ -61,13 +61,13 @@ def planted(session: nox.Session) -> None:
 
 @nox.session
 def local(session: nox.Session) -> None:
-    """Real processes, real gRPC, kills, on this machine: some 8 minutes."""
+    """Real processes, real gRPC, kills, on this machine: some 20 minutes."""
     program(session, "pytest", "-m", "local and not long")
 
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """Real Kubernetes clusters, as root: some 15 minutes, the first time 25."""
+    """Real Kubernetes clusters, as root: some 25 minutes, the first time 35."""
     session.run(sys.executable, "tests/cluster", "prepare", external=True)
     program(session, "pytest", "-m", "cluster and not long")
 

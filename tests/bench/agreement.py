@@ -9,7 +9,6 @@ all ranks; and of a whole step, to compare with.
 """
 
 import argparse
-import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from atoll_worker.ranks.control import Control
 from atoll_worker.ranks.words import Broadcast
 from bench.table import show
+from local.forked import to_their_end
 
 RANKS = (2, 4)
 WIDTH, LAYERS, BATCH = 384, 6, 64
@@ -68,17 +68,8 @@ def be(rank: int, ranks: int, folder: Path, steps: int) -> None:
 
 def measure(ranks: int, steps: int) -> list[list[float]]:
     """For each mode, and for whole steps, the milliseconds of all ranks."""
-    forks = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        processes = [
-            forks.Process(target=be, args=(rank, ranks, Path(folder), steps))
-            for rank in range(ranks)
-        ]
-        for each in processes:
-            each.start()
-        for each in processes:
-            each.join()
-        if any(each.exitcode for each in processes):
+        if to_their_end(ranks, be, ranks, Path(folder), steps):
             sys.exit("a rank has failed")
         files = [(Path(folder) / str(rank)).read_text().splitlines() for rank in range(ranks)]
     return [

@@ -13,7 +13,6 @@ slowest rank's time, for:
 """
 
 import argparse
-import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from atoll_worker.ranks.exchange import Exchange, open_exchange
 from atoll_worker.training.parameters import Place, travelling
 from atoll_worker.training.staging import assign
 from bench.table import show
+from local.forked import to_their_end
 
 RANKS = (2, 4)
 WIDTH, LAYERS, WORDS, FRAGMENTS = 448, 8, 2048, 8
@@ -126,17 +126,8 @@ def be(rank: int, ranks: int, folder: Path, rounds: int) -> None:
 
 def measure(ranks: int, rounds: int) -> list[float]:
     """MB of a slice, and milliseconds of each case."""
-    forks = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        processes = [
-            forks.Process(target=be, args=(rank, ranks, Path(folder), rounds))
-            for rank in range(ranks)
-        ]
-        for each in processes:
-            each.start()
-        for each in processes:
-            each.join()
-        if any(each.exitcode for each in processes):
+        if to_their_end(ranks, be, ranks, Path(folder), rounds):
             sys.exit("a rank has failed")
         return [float(each) for each in (Path(folder) / "found").read_text().split()]
 

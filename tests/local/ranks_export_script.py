@@ -6,7 +6,6 @@ The ranks are forks of this process. Rank 0 leaves in FOLDER/whole.pt the state 
 hold together at the end.
 """
 
-import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from atoll import Learner
+from local.forked import to_their_end
 
 RANKS = 2
 WORDS, WIDTH, BATCH = 11, 6, 8
@@ -70,13 +70,7 @@ def be(rank: int, folder: Path) -> None:
 def main(folder: Path) -> int:
     """All ranks, to their end."""
     torch.set_num_threads(1)
-    forks = multiprocessing.get_context("fork")
-    ranks = [forks.Process(target=be, args=(rank, folder)) for rank in range(RANKS)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join()
-    return max(abs(each.exitcode or 0) for each in ranks)
+    return to_their_end(RANKS, be, folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ says of every check how it went on that rank: its name, and a traceback or nothi
 """
 
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from atoll_worker.training.companion import companion_of
 from atoll_worker.training.parameters import Place, travelling
 from atoll_worker.training.staging import assign
 from local import ranks_models as models
+from local.forked import to_their_end
 from local.ranks_models import Case
 
 RANKS = 4
@@ -353,13 +353,7 @@ def be(rank: int, folder: Path) -> None:
 def main(folder: Path) -> int:
     """All ranks, to their end; 0 if all have ended well."""
     torch.set_num_threads(1)
-    forks = multiprocessing.get_context("fork")
-    ranks = [forks.Process(target=be, args=(rank, folder)) for rank in range(RANKS)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join()
-    return max(abs(each.exitcode or 0) for each in ranks)
+    return to_their_end(RANKS, be, folder)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Production's are: `Control` (which commands at which boundary), `Obeying` (their
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -63,21 +64,21 @@ class Rank(Obeying):
 
     # ------------------------------------------------------------ what differs between ranks
 
+    @abstractmethod
     def step_seconds(self) -> float:
         """Of the next step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tokens_and_cursor(self) -> tuple[int, int]:
         """What a step counts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self) -> None:
         """The loop is at its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, error: LearnerError) -> None:
         """The process ends with the error's exit code."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ what the head alone does
 

@@ -49,11 +49,8 @@ def test_half_of_all_requests_refused_with_any_status_change_nothing_of_what_com
         pass_seconds(SPOILT_SECONDS)
         world.proxy.faults.refuses = _none
         world.comes_to(job, second)
-        now = world.children(job)
-        kept = {name: uid for name, uid in made.items() if not name.startswith("ConfigMap")}
-        assert kept.items() <= now.items(), status
-        wrong = [each for each in world.deletions(moment) if "/configmaps/" not in each]
-        assert not wrong, status  # an edit replaces run files alone
+        assert world.has_kept(job, made), status
+        assert not world.wrong_deletions(moment), status
         job.kubectl("delete", "dtj", job.name, "--wait=false")
     _assert_at_most(CALLS_A_MINUTE_MAX, world.proxy.busiest_minute(begun))
     assert world.probe("livez")[0] == 200
@@ -75,8 +72,7 @@ def test_watches_that_break_off_again_and_again_lose_no_edit(
     edit(job)
     world.proxy.break_off()
     world.comes_to(job, second)
-    kept = {name: uid for name, uid in made.items() if not name.startswith("ConfigMap")}
-    assert kept.items() <= world.children(job).items()
+    assert world.has_kept(job, made)
     _assert_at_most(CALLS_A_MINUTE_MAX, world.proxy.busiest_minute(begun))
 
 
@@ -117,9 +113,8 @@ def test_five_minutes_without_an_api_server_fail_no_probe_and_end_no_process(
     back = time.monotonic()
     world.proxy.faults.away = False
     world.comes_to(job, second)
-    kept = {name: uid for name, uid in made.items() if not name.startswith("ConfigMap")}
-    assert kept.items() <= world.children(job).items()
-    assert not [each for each in world.deletions(back) if "/configmaps/" not in each]
+    assert world.has_kept(job, made)
+    assert not world.wrong_deletions(back)
 
 
 @pytest.mark.long
@@ -160,8 +155,7 @@ def test_a_connection_that_died_without_a_word_is_replaced_and_nothing_is_missed
     world.proxy.hang_what_is_open()
     edit(job)
     world.comes_to(job, second)
-    kept = {name: uid for name, uid in made.items() if not name.startswith("ConfigMap")}
-    assert kept.items() <= world.children(job).items()
+    assert world.has_kept(job, made)
     assert world.probe("livez")[0] == 200
 
 
@@ -178,9 +172,8 @@ def test_answers_that_take_four_seconds_each_delay_and_change_nothing(
     edit(job)
     world.comes_to(job, second)
     world.proxy.faults.delay_seconds = 0.0
-    kept = {name: uid for name, uid in made.items() if not name.startswith("ConfigMap")}
-    assert kept.items() <= world.children(job).items()
-    assert not [each for each in world.deletions(moment) if "/configmaps/" not in each]
+    assert world.has_kept(job, made)
+    assert not world.wrong_deletions(moment)
     assert world.leads()
 
 

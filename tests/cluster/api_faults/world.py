@@ -87,6 +87,15 @@ class World:
             CONVERGES_SECONDS_MAX,
         )  # fmt: skip
 
+    def has_kept(self, job: Job, made: dict[str, str]) -> bool:
+        """Whether a job still owns what it has made; an edit replaces run files alone."""
+        kept = {each for each in made.items() if not each[0].startswith("ConfigMap")}
+        return kept <= self.children(job).items()
+
+    def wrong_deletions(self, moment: float) -> list[str]:
+        """The paths of what was deleted and is no run file."""
+        return [each for each in self.deletions(moment) if "/configmaps/" not in each]
+
     def deletions(self, moment: float) -> list[str]:
         """The paths of objects that the API server was asked to delete, and that it had."""
         found = self.proxy.since(moment)

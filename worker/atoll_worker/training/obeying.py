@@ -8,6 +8,7 @@ slice that has arrived is so adopted before it is captured again, and no offer i
 old base.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -43,7 +44,7 @@ class BoundaryWork:
 
 
 @dataclass(slots=True, kw_only=True)
-class Obeying:
+class Obeying(ABC):
     """The state that commands change. `specs` are the tensors in the layout's order."""
 
     specs: Sequence[TensorSpec]
@@ -55,17 +56,17 @@ class Obeying:
     proceed: bool = False  # in lock-step modes: step() may return
     finished: bool = False  # the final values are adopted
 
+    @abstractmethod
     def capture(self, key: Key) -> Ticket:
         """Put the copy of a slice in line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
         """Put the values of a slice into the model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give(self, *, changed: bool) -> None:
         """Put the companion where the transport reads it."""
-        raise NotImplementedError
 
     def obey(self, commands: Iterable[messages.Message]) -> BoundaryWork:
         """Carry out the commands of a boundary, adoptions first; never waits for the device.

@@ -1,0 +1,15 @@
+"""The ranks of one learner as forks of this process, without a launcher."""
+
+import multiprocessing
+from collections.abc import Callable
+
+
+def to_their_end(ranks: int, be: Callable[..., None], *arguments: object) -> int:
+    """Call `be(rank, *arguments)` in a process of each rank; 0 if all have ended well."""
+    forks = multiprocessing.get_context("fork")
+    processes = [forks.Process(target=be, args=(rank, *arguments)) for rank in range(ranks)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join()
+    return max(abs(each.exitcode or 0) for each in processes)
