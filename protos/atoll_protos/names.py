@@ -22,6 +22,7 @@ class Label:
     REGION: Final = "atoll.dev/region"
     ROLE: Final = "atoll.dev/role"  # learner, shard, evaluator
     SHARD: Final = "atoll.dev/shard"
+    SLOT: Final = "atoll.dev/slot"  # of the pods of a learner of several hosts, and of their set
 
 
 def slot_name(region: str, ordinal: int) -> str:

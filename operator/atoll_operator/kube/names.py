@@ -67,6 +67,11 @@ def learner_set(job: str, region: str) -> str:
     return f"{job}-{region}"
 
 
+def hosts_set(job: str, slot: str) -> str:
+    """Name of the StatefulSet, and of the headless Service, of one learner of several hosts."""
+    return f"{job}-{slot}"
+
+
 def shard_name(job: str, shard: int) -> str:
     """Name of a shard's Deployment, Service and claim."""
     return f"{job}-syncer-{shard}"

@@ -56,12 +56,15 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
     if waiting in STARTING_WAITS:
         waiting = _other_waits(raw.get("status", {}), own) or waiting
     scheduled = conditions.get("PodScheduled", {})
+    index, learner = _number(labels.get(POD_INDEX_LABEL)), _learner_of(labels)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
         role=labels.get(Label.ROLE, ""),
         region=labels.get(Label.REGION, ""),
-        ordinal=_number(labels.get(POD_INDEX_LABEL)),
+        ordinal=index if learner is None else learner,
+        host=0 if learner is None else index,
+        has_own_set=learner is not None,
         shard=_number(labels.get(Label.SHARD)),
         node=spec.get("nodeName") or "",
         address=status.get("podIP") or "",
@@ -88,6 +91,12 @@ def cannot_start(found: Pod, now: float) -> bool:
     young = found.made_at is None or now - found.made_at < START_SECONDS
     waits = found.phase == "Pending" and found.waiting in STARTING_WAITS and not found.terminating
     return bool(found.node) and waits and not young
+
+
+def _learner_of(labels: Mapping[str, str]) -> int | None:
+    """Which learner of its region the pod is a host of; None: the pod is a learner by itself."""
+    found = _number(labels.get(Label.SLOT, "").removeprefix(f"{labels.get(Label.REGION, '')}-"))
+    return found if found >= 0 else None
 
 
 def _template(metadata: Raw) -> str:

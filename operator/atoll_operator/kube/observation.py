@@ -20,6 +20,7 @@ from atoll_operator.kube.names import (
     LEARNER_ROLE,
     SHARD_ROLE,
     evaluator_name,
+    hosts_set,
     learner_set,
     shard_name,
 )
@@ -46,6 +47,8 @@ class Pod:
     role: str
     region: str = ""  # of a learner; shards and evaluators carry no label of a region
     ordinal: int = -1  # of a learner
+    host: int = 0  # of a learner of several hosts: which of them; its head is on host 0
+    has_own_set: bool = False  # the learner is a StatefulSet of its own, a pod for each host
     shard: int = -1
     node: str = ""  # empty: not scheduled
     address: str = ""
@@ -81,6 +84,11 @@ class Pod:
     def slot(self) -> str:
         """The slot of a learner's pod, such as `us-east-0`."""
         return slot_name(self.region, self.ordinal)
+
+    @property
+    def index(self) -> int:
+        """The number of a learner's pod in its StatefulSet."""
+        return self.host if self.has_own_set else self.ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +141,7 @@ class Workload:
     template: str  # hash of the role's pod template, and when `kubectl rollout restart` came
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
     trouble: str = ""  # why its controller cannot make pods
-    replaced: Mapping[int, Replaced] = field(default_factory=dict)  # by ordinal
+    replaced: Mapping[int, Replaced] = field(default_factory=dict)  # by the pod's index
     suspects: Mapping[str, int] = field(default_factory=dict)  # since, UNIX seconds, by node
 
     @property
@@ -286,7 +294,7 @@ def with_region(found: Pod, region: str) -> Pod:
 def workload_name(job: str, pod: Pod) -> str:
     """Name of the StatefulSet or Deployment that makes this pod."""
     if pod.role == LEARNER_ROLE:
-        return learner_set(job, pod.region)
+        return hosts_set(job, pod.slot) if pod.has_own_set else learner_set(job, pod.region)
     return shard_name(job, pod.shard) if pod.role == SHARD_ROLE else evaluator_name(job)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from atoll_operator.kube import objects
-from atoll_operator.kube.observation import Pod
+from atoll_operator.kube.observation import Pod, workload_name
 from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.problems import problems
 from atoll_operator.kube.plan.replacements import Placement
@@ -129,3 +129,24 @@ def test_a_container_that_was_killed_for_its_memory_is_said_so() -> None:
         "tiny-us-east-0 waits: container agent is in CrashLoopBackOff,"
         " last exit code 137 (OOMKilled)"
     ]
+
+
+def hosts_pod(**labels: str) -> Pod:
+    raw = {"metadata": {"name": "p", "uid": "u", "labels": {Label.ROLE: "learner", **labels}}}
+    return objects.pod(raw)
+
+
+def test_a_pod_of_a_learner_of_several_hosts_says_which_learner_and_which_host() -> None:
+    index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "3"}
+    alone = hosts_pod(**index)
+    assert (alone.slot, alone.host, alone.index) == ("us-east-3", 0, 3)
+    assert workload_name("tiny", alone) == "tiny-us-east"
+    one_of = hosts_pod(**index, **{Label.SLOT: "us-east-1"})
+    assert (one_of.slot, one_of.host, one_of.index) == ("us-east-1", 3, 3)
+    assert workload_name("tiny", one_of) == "tiny-us-east-1"
+
+
+def test_a_label_of_a_slot_that_is_not_of_the_region_says_nothing() -> None:
+    index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "3"}
+    for slot in ("", "eu-west-1", "us-east-", "us-east-x"):
+        assert not hosts_pod(**index, **{Label.SLOT: slot}).has_own_set

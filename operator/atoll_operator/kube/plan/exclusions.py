@@ -64,9 +64,9 @@ def exclusions(
         suspects[name] = suspects_text(suspicion)
         noted = dict(live.replaced)
         for pod in (*moved.get(name, []), *suspected.get(name, [])):
-            before = noted.get(pod.ordinal, Replaced())
+            before = noted.get(pod.index, Replaced())
             if before.uid != pod.uid:
-                noted[pod.ordinal] = before.once_more(pod.uid, now)
+                noted[pod.index] = before.once_more(pod.uid, now)
         replaced[name] = replaced_text(noted)
     return Exclusions(nodes=excluded, replaced=replaced, suspects=suspects)
 

@@ -178,7 +178,7 @@ def counts(
         live = workloads.get(workload_name(job, pod))
         if live is None or pod.role != LEARNER_ROLE:
             continue
-        noted = live.replaced.get(pod.ordinal, Replaced())
+        noted = live.replaced.get(pod.index, Replaced())
         found[pod.name] = noted.within_a_day(now) - (noted.uid == pod.uid)
     return found
 
