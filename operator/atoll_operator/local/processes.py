@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from atoll_operator.api.pods import Container
+from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
 
-NUMBER: Final = "PET_NPROC_PER_NODE"  # torchrun's own name
+NUMBER: Final = Torchrun.PROCESSES
 FLAG: Final = "--processes-per-learner"
 LAUNCHER: Final = ("atoll-worker", "launch")
 MODULE: Final = ("-m", "atoll_worker", "launch")  # of a Python: the same

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
 from atoll_worker.launcher import command
 from atoll_worker.launcher.command import configuration, split, words_of
@@ -14,9 +15,9 @@ from atoll_worker.launcher.command import configuration, split, words_of
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
-        if name.startswith("PET_") or name in (command.OWN_STORE, command.THREADS):
+        if name.startswith("PET_") or name in (Torchrun.OWN_STORE, command.THREADS):
             monkeypatch.delenv(name)
-    for name in (command.OWN_STORE, command.THREADS):  # what is set meanwhile is undone
+    for name in (Torchrun.OWN_STORE, command.THREADS):  # what is set meanwhile is undone
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -42,7 +43,7 @@ def test_on_one_host_processes_meet_by_themselves(monkeypatch: pytest.MonkeyPatc
     assert found.local_addr == "localhost"
     assert found.run_id != configuration([]).run_id
     assert found.max_restarts == 0
-    assert (os.environ[command.OWN_STORE], os.environ[command.THREADS]) == ("1", "1")
+    assert (os.environ[Torchrun.OWN_STORE], os.environ[command.THREADS]) == ("1", "1")
 
 
 def test_hosts_meet_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

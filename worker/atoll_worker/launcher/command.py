@@ -19,12 +19,12 @@ from typing import Final
 from torch.distributed import run as torchrun
 from torch.distributed.launcher.api import LaunchConfig
 
+from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
 from atoll_worker.launcher import agent
 from atoll_worker.launcher.ending import end_as
 
 USAGE: Final = "atoll-worker launch [OPTIONS of torchrun] -- SCRIPT.py|COMMAND [ARGUMENTS]"
-OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 THREADS: Final = "OMP_NUM_THREADS"
 LOOPBACK: Final = "localhost"
 
@@ -79,7 +79,7 @@ def configuration(options: Sequence[str]) -> LaunchConfig:
     if given.module or given.no_python or given.run_path:
         remedy = "leave it out: what follows the two dashes is run as it stands"
         raise SpecError("launch", "--module, --no-python and --run-path are torchrun's", remedy)
-    os.environ.setdefault(OWN_STORE, "1")
+    os.environ.setdefault(Torchrun.OWN_STORE, "1")
     try:
         _meet(given)
         config, _, _ = torchrun.config_from_args(given)
