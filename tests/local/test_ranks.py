@@ -26,13 +26,20 @@ LOCK_STEP = {"preset": "DiLoCo", "period": PERIOD, "outer": {"learningRate": "0.
 DECOUPLED = {"period": 16, "overlap": 2, "quorum": 1, "fragments": 4}
 
 
-def manifest(shapes: dict[str, str], sync: dict[str, Any], steps: int, **env: str) -> str:
+def manifest(
+    shapes: dict[str, str],
+    sync: dict[str, Any],
+    steps: int,
+    *,
+    script: str = "shapes_script.py",
+    **env: str,
+) -> str:
     """A job with one learner of each shape."""
     settings = {"PYTHONPATH": python_path(TESTS), "SHAPES": json.dumps(shapes), **env}
     settings["OMP_NUM_THREADS"] = "1"
     container = {
         "name": "learner",
-        "command": [sys.executable, str(TESTS / "local" / "shapes_script.py")],
+        "command": [sys.executable, str(TESTS / "local" / script)],
         "env": [{"name": name, "value": value} for name, value in settings.items()],
     }
     spec = {
