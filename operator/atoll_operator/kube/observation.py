@@ -8,7 +8,7 @@ monotonic clock, so that the plan compares no clocks.
 Nothing in this file decides anything. `objects` makes these values from raw objects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -84,6 +84,16 @@ class Pod:
     def slot(self) -> str:
         """The slot of a learner's pod, such as `us-east-0`."""
         return slot_name(self.region, self.ordinal)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether a learner's session and its owner's words are this pod's: it is of host 0."""
+        return self.role == LEARNER_ROLE and self.host == 0
+
+    @property
+    def learner(self) -> str:
+        """The learner's name among the job's objects: its pod's, or that of its hosts' set."""
+        return self.name.rpartition("-")[0] if self.has_own_set else self.name
 
     @property
     def index(self) -> int:
@@ -301,6 +311,13 @@ def workload_name(job: str, pod: Pod) -> str:
 def place_of(job: str, pod: Pod) -> str:
     """What stays of a pod when it is made again: its name, or the Deployment of one pod."""
     return pod.name if pod.role == LEARNER_ROLE else workload_name(job, pod)
+
+
+def with_hosts(uids: frozenset[str], pods: Iterable[Pod]) -> frozenset[str]:
+    """These UIDs of slots, and those of the other hosts' pods of the same learners."""
+    several = [pod for pod in pods if pod.has_own_set]
+    slots = {pod.slot for pod in several if pod.is_head and pod.uid in uids}
+    return uids | {pod.uid for pod in several if pod.slot in slots and not pod.is_head}
 
 
 def by_name(found: Sequence[Workload]) -> dict[str, Workload]:

@@ -1,5 +1,6 @@
 """Values that tests of the Kubernetes executor share."""
 
+from dataclasses import replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -58,6 +59,24 @@ def learner(name: str, node: str, **more: Any) -> Pod:
         node=node,
         **fields,
     )
+
+
+def hosts(name: str, *nodes: str, **more: Any) -> list[Pod]:
+    """The pods of `us-east-0`, a learner with a host on each of these nodes; the first has its UID.
+
+    A value of `more` that is a tuple has one for each host.
+    """
+    return [
+        replace(
+            learner(name, node),
+            name=f"tiny-{name}-{host}",
+            host=host,
+            has_own_set=True,
+            uid=f"uid-{name}-{host}" if host else f"uid-{name}",
+            **{key: each[host] if isinstance(each, tuple) else each for key, each in more.items()},
+        )
+        for host, node in enumerate(nodes)
+    ]
 
 
 def shard(number: int, node: str, **more: Any) -> Pod:

@@ -23,7 +23,9 @@ def one_shard(*changes: str) -> Job:
 
 def decided(before: Before = Before(), registrar: Any = None, pods: Any = (), **more: Any) -> Phase:  # noqa: B008
     of = more.pop("of", one_shard())
-    exited = phase.exited_for_good(of, pods, sessions.joined(registrar), more.pop("workloads", {}))
+    exited = phase.exited_for_good(
+        of, pods, sessions.joined(registrar, pods), more.pop("workloads", {})
+    )
     return phase.decide(of, before, pods, registrar, more.pop("final", None), exited)
 
 

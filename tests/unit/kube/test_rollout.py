@@ -10,9 +10,9 @@ from unit.kube.cluster_values import learner
 
 NOW = 1_800_000_000.0
 REGIONS = ("us-east", "eu-west")
-WANTED = dict.fromkeys(REGIONS, "new")
 OLD = [learner(name, "n", template="old") for name in ("us-east-0", "us-east-1", "eu-west-0")]
 ALL = {pod.slot for pod in OLD}
+WANTED = dict.fromkeys(ALL, "new")
 
 
 def restarted(

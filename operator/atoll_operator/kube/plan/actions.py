@@ -85,7 +85,7 @@ class Plan:
     restart: tuple[Deletion, ...] = ()  # pods of an old template, with their grace
     expire: Deletion | None = None  # the job itself
 
-    training: frozenset[str] = frozenset()  # UIDs of pods whose slot trains
+    training: frozenset[str] = frozenset()  # UIDs of pods whose learner trains
     pods: tuple[Pod, ...] = ()
     status: StatusWrite | None = None  # None: nothing to write
     pause_seconds: float | None = None  # until the next pass; None: only an event brings one

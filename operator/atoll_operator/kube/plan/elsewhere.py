@@ -48,7 +48,6 @@ from atoll_operator.api.facts import (
 from atoll_operator.api.runfile import field_of, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.objects import seconds_of
 from atoll_operator.kube.observation import Pod
 from atoll_operator.kube.plan import phase as phases
@@ -165,7 +164,7 @@ def _own_finished(scene: Scene) -> bool:
     """Whether every learner of this cluster's regions has ended with the final values."""
     learners = {each.name: each.learners for each in scene.job.spec.regions}
     wanted = sum(learners[region] for region in scene.regions)
-    own = [pod for pod in scene.pods if pod.role == LEARNER_ROLE and not pod.terminating]
+    own = [pod for pod in scene.pods if pod.is_head and not pod.terminating]
     return 0 < wanted <= len({pod.slot for pod in own}) and all(map(phases.has_finished, own))
 
 

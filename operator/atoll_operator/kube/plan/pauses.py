@@ -23,7 +23,7 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.facts import Kind
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.objects import seconds_of
-from atoll_operator.kube.observation import workload_name
+from atoll_operator.kube.observation import with_hosts, workload_name
 from atoll_operator.kube.plan import replacements, sessions
 from atoll_operator.kube.plan.changes import Changes
 from atoll_operator.kube.plan.nodes import Census, NodeState, nears_storm
@@ -112,7 +112,7 @@ def _all_train(case: Situation) -> bool:
     slots = statuses.training(seen.replies) or []
     if not sessions.all_serve(seen.replies) or len(slots) != job.spec.learners:
         return False
-    trains = {slot.uid for slot in slots}
+    trains = with_hosts(frozenset(slot.uid for slot in slots), seen.pods)
     counts = dict.fromkeys(seen.workloads, 0)
     for pod in seen.pods:
         name = workload_name(job.name, pod)

@@ -192,14 +192,14 @@ def _all_finished(job: Job, pods: Sequence[Pod]) -> bool:
     Only the registrar knows that a job is complete, but when the operator cannot reach it the
     learners' pods need not run, and hold their accelerators, for ever.
     """
-    learners = [pod for pod in pods if pod.role == LEARNER_ROLE]
-    return len({pod.slot for pod in learners}) >= job.spec.learners_needed and all(
-        has_finished(pod) for pod in learners
+    heads = [pod for pod in pods if pod.is_head]
+    return len({pod.slot for pod in heads}) >= job.spec.learners_needed and all(
+        has_finished(pod) for pod in heads
     )
 
 
 def has_finished(pod: Pod) -> bool:
-    """Whether a learner has ended with the final values."""
+    """Whether the learner of this head has ended with the final values."""
     return pod.exit_code == ExitCode.FINAL and FINISHED in pod.exit_message
 
 
@@ -274,8 +274,9 @@ def exited_for_good(
     """Pods whose last end was permanent and that have not come back since.
 
     A container that has started again may end in the same way in a moment, so it counts as long as
-    its pod has no session. `joined` holds the UIDs of pods that have one; None: the registrar is
-    silent, and only a container that does not run counts.
+    its learner has no session. `joined` holds the UIDs of the pods of learners that have one; None:
+    the registrar is silent, and only a container that does not run counts. Of several hosts any one
+    that ends for good ends the learner.
     """
     learners = {region.name: region.learners for region in job.spec.regions}
     found = []

@@ -30,7 +30,7 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
 from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import Object, Observation, place_of, workload_name
+from atoll_operator.kube.observation import Object, Observation, place_of, with_hosts, workload_name
 from atoll_operator.kube.plan import (
     changes,
     elsewhere,
@@ -116,7 +116,9 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         owners=owners,
         restart=restart,
         expire=expire,
-        training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
+        training=with_hosts(
+            frozenset(slot.uid for slot in statuses.training(seen.replies) or ()), seen.pods
+        ),
         pods=seen.pods,
         status=said,
         pause_seconds=pause,

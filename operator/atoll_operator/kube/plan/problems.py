@@ -16,8 +16,8 @@ def problems(
 ) -> tuple[list[str], list[str]]:
     """What is wrong with shards' and with learners' pods, one sentence per pod.
 
-    `joined` holds the UIDs of pods that have a session; None: not known, or the job is final. It
-    tells a learner that has come back from one that ended a moment ago.
+    `joined` holds the UIDs of pods whose learner has a session; None: not known, or the job is
+    final. It tells a learner that has come back from one that ended a moment ago.
     """
     shards: list[str] = []
     learners: list[str] = []

@@ -16,6 +16,14 @@ dead only if its Node is deleted, is declared out-of-service, or has been NotRea
 nodeLossSeconds: a kubelet that restarts is NotReady for a moment. A silent Lease is not enough
 then.
 
+A learner of several hosts. Each host's pod is judged by its own node; its session is dead when the
+learner's is, and for a host other than the head's also while the learner is Stalled (`sessions`).
+Budgets go by learner: a slot has used as many replacements as that of its hosts which was replaced
+most often (`counts`). So hosts that fail together, as with their rack, are one replacement, a
+learner of many hosts does not run out sooner because it has more nodes to lose, and one host that
+breaks node after node still comes to its end. Then none of the learner's pods is replaced: the
+others could not train without it.
+
 Storm. In a storm (`nodes.storm`) nothing of that region is replaced (`held`, condition
 NodeLossHeld), and while it settles, for nodeLossSeconds after the last storm, any lost node still
 holds, because nodes return one after the other. A node that is deleted or declared out-of-service
@@ -69,7 +77,7 @@ class Placement:
 
     replace: tuple[ToReplace, ...] = ()
     held: tuple[Storm, ...] = ()  # storms that keep a pod from being replaced
-    exhausted: tuple[str, ...] = ()  # names of pods without replacements left
+    exhausted: tuple[str, ...] = ()  # names of learners without replacements left
     lost: Mapping[str, NodeState] = field(default_factory=dict)  # by node
     storms: tuple[str, ...] = ()  # regions with too many lost nodes right now
     suspected: tuple[Pod, ...] = ()  # learners that crash where they are (`suspects`)
@@ -83,7 +91,7 @@ class PlacementInput:
     nodes: Mapping[str, Node]
     dead: frozenset[str]  # UIDs of pods whose session or shard is dead
     unseen: frozenset[str]  # UIDs about which the syncer could not be asked
-    counts: Mapping[str, int]  # replacements of the last day, by pod name
+    counts: Mapping[str, int]  # replacements of the last day, by the learner's name
     failure: Failure
     region_nodes: Mapping[str, Sequence[Node]]
     released: bool
@@ -99,7 +107,7 @@ def decide(seen: PlacementInput) -> Placement:
     lost = dict(census.lost(seconds))
     storms = _storms(seen, tallies, settling=True)
     replaced: list[ToReplace] = []
-    exhausted: list[str] = []
+    exhausted: dict[str, None] = {}
     held: dict[str, Storm] = {}
     for pod in seen.pods:
         if not pod.node:
@@ -112,12 +120,12 @@ def decide(seen: PlacementInput) -> Placement:
         node = seen.nodes.get(pod.node)
         if pod.region in storms and node is not None and not node.out_of_service:
             held[pod.region] = storms[pod.region]
-        elif seen.counts.get(pod.name, 0) >= seen.failure.max_replacements_per_slot:
-            exhausted.append(pod.name)
+        elif seen.counts.get(pod.learner, 0) >= seen.failure.max_replacements_per_slot:
+            exhausted[pod.learner] = None
         else:
             reason = f"its node {pod.node} is {state}"
             if pod.uid in seen.dead:
-                reason += DEAD_IN_WORDS.get(pod.role, "")
+                reason += _dead_in_words(pod)
             replaced.append(ToReplace(pod=pod, node=pod.node, reason=reason))
     return Placement(
         replace=tuple(replaced),
@@ -139,6 +147,12 @@ def _storms(
         if one is not None:
             found[region] = one
     return found
+
+
+def _dead_in_words(pod: Pod) -> str:
+    if pod.role == LEARNER_ROLE and not pod.is_head:
+        return ", and its learner does not train"
+    return DEAD_IN_WORDS.get(pod.role, "")
 
 
 def _is_lost(pod: Pod, state: NodeState, seen: PlacementInput) -> bool:
@@ -168,10 +182,11 @@ def region_nodes(
 def counts(
     job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload], now: float
 ) -> dict[str, int]:
-    """Replacements of the last day by pod name, of learners; `now` is in UNIX seconds.
+    """Replacements of the last day by learner's name; `now` is in UNIX seconds.
 
-    A replacement that is under way is already counted in the annotation (it is applied before the
-    pod is deleted), so it is not counted against itself.
+    Of several hosts it is the number of the one that was replaced most often. A replacement that
+    is under way is already counted in the annotation (it is applied before the pod is deleted), so
+    it is not counted against itself.
     """
     found: dict[str, int] = {}
     for pod in pods:
@@ -179,12 +194,16 @@ def counts(
         if live is None or pod.role != LEARNER_ROLE:
             continue
         noted = live.replaced.get(pod.index, Replaced())
-        found[pod.name] = noted.within_a_day(now) - (noted.uid == pod.uid)
+        own = noted.within_a_day(now) - (noted.uid == pod.uid)
+        found[pod.learner] = max(own, found.get(pod.learner, 0))
     return found
 
 
 def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
-    """Whether the successor of a replaced pod trains or serves; `training` holds pods' UIDs."""
+    """Whether the successor of a replaced pod trains or serves.
+
+    `training` holds the UIDs of pods whose learner trains.
+    """
     if each.role == LEARNER_ROLE:
         new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
         return any(pod.uid in training for pod in new)

@@ -15,7 +15,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status as statuses
 from atoll_operator.api.facts import Kind
 from atoll_operator.api.parts import StorageType
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation, learner_set
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (
     DAY_SECONDS,
@@ -44,14 +44,13 @@ HUNG = "it has made no step for very long while other learners train"
 def deletions(case: Situation) -> tuple[Deletion, ...]:
     """Pods that cannot go on as they are; their controllers make them again."""
     seen, name = case.seen, case.job.name
-    joined = sessions.joined(seen.registrar)
     found = []
     for pod in seen.pods:
         live = seen.workloads.get(workload_name(name, pod))
         if stranded(pod, live):
             found.append(_of_pod(case, pod, STRANDED))
         elif pod.exit_code == ExitCode.SUPERSEDED and not (
-            pod.terminating or _is_back(pod, joined)
+            pod.terminating or _is_back(pod, case.joined)
         ):
             found.append(_of_pod(case, pod, SUPERSEDED))
     for pod in case.placement.suspected:
@@ -60,7 +59,7 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
             found.append(_of_pod(case, pod, reason, f"it crashes on {pod.node}", told=True))
     if case.phase.kind is Kind.RUNNING:
         for pod in hung(seen.pods, seen.registrar, seen.remembered.stalled_seconds):
-            each = _of_pod(case, pod, HUNG, told=True)
+            each = _of_pod(case, pod, HUNG, told=pod.is_head)
             if each.key is None or not is_done(case, each.key, DAY_SECONDS):
                 found.append(each)
     return _not_again(case, found)
@@ -74,17 +73,18 @@ def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:
 def of_templates(case: Situation) -> tuple[Deletion, ...]:
     """Learners' pods of an old template that may go now (`rollout`).
 
-    Left out are regions whose StatefulSet has not been observed by its controller (it would make
-    the pod from the old template again), pods on lost nodes (they are replaced, not restarted) and
-    pods beyond the wanted number of learners (they are about to be scaled away).
+    Left out are StatefulSets that their controller has not observed (it would make the pod from the
+    old template again), learners with a pod on a lost node (it is replaced, not restarted) and
+    those beyond the wanted number (they are about to be scaled away).
     """
     seen, job = case.seen, case.job
     if case.phase.kind is not Kind.RUNNING:
         return ()
     own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]
     learners = {region.name: region.learners for region in job.spec.regions}
-    live = {region: seen.workloads.get(learner_set(job.name, region)) for region in learners}
-    templates = {region: set_.template for region, set_ in live.items() if set_ and set_.observed}
+    live = {pod.slot: seen.workloads.get(workload_name(job.name, pod)) for pod in own}
+    templates = {slot: set_.template for slot, set_ in live.items() if set_ and set_.observed}
+    lost = {pod.slot for pod in own if pod.node in case.placement.lost}
     deleted = seen.remembered.deleted_seconds
     chosen = rollout.next_to_restart(
         rollout.Roll(
@@ -92,9 +92,9 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
             pods=[
                 pod
                 for pod in own
-                if pod.region in templates
-                and pod.node not in case.placement.lost
-                and pod.ordinal < learners[pod.region]
+                if pod.slot in templates
+                and pod.slot not in lost
+                and pod.ordinal < learners.get(pod.region, 0)
             ],
             wanted=templates,
             training=rollout.counted(
@@ -104,6 +104,7 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
             idle=sessions.idle(own, seen.replies, seen.remembered.absent_seconds),
             serving=sessions.all_serve(seen.replies),
             quorum=job.spec.quorum,
+            hosts_min=job.spec.learner.hosts,
             restarted_seconds={
                 place: seconds
                 for (place, cause), seconds in deleted.items()
@@ -113,8 +114,7 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
         )
     )
     found = [
-        _of_pod(case, pod, OLD_TEMPLATE, f"{OLD_TEMPLATE} {templates[pod.region]}")
-        for pod in chosen
+        _of_pod(case, pod, OLD_TEMPLATE, f"{OLD_TEMPLATE} {templates[pod.slot]}") for pod in chosen
     ]
     return _not_again(case, found)
 
@@ -176,7 +176,7 @@ def _is_restorable(case: Situation) -> bool:
     if case.job.spec.syncer.storage.type is not StorageType.EPHEMERAL or not has_run(seen):
         return True
     if seen.registrar is None:
-        return any(pod.role == LEARNER_ROLE and pod.ready for pod in seen.pods)
+        return any(pod.is_head and pod.ready for pod in seen.pods)
     return any(slot.state in sessions.BUSY_STATES for slot in seen.registrar.slots)
 
 

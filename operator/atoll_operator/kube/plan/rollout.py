@@ -6,19 +6,25 @@ no pod. The operator deletes old pods itself, and so decides the pace.
 Learners (`next_to_restart`). An edit is often the fix of what does not run, so it reaches that
 first:
 
-    1. Old pods that cost nothing, of all regions, at once: those without a running container
+    1. Old learners that cost nothing, of all regions, at once: those without a running container
        (waiting, crashing, pending), and those that run but are known not to train.
-    2. Old pods that train, or make a pause (Stalled): of the first region in the manifest's order
-       that has some, as many as the quorum can spare. If it can spare none, because it asks for
-       every learner or because the others have no capacity, one goes at a time: what is lost is a
-       round's work and the time of a restart, and otherwise such a job would keep its old template
-       for ever.
+    2. Old learners that train, or make a pause (Stalled): of the first region in the manifest's
+       order that has some, as many as the quorum can spare. If it can spare none, because it asks
+       for every learner or because the others have no capacity, one goes at a time: what is lost is
+       a round's work and the time of a restart, and otherwise such a job would keep its old
+       template for ever.
 
-Step 2 waits as long as a pod of the new template is on trial: made less than TRIAL_SECONDS ago and
-not in training yet. So the quorum is left only when nothing else can come to its help. After that
-time a pod that still does not train holds the others back only if it may be the template's fault:
-it has a node, and no pod of a new template trains anywhere. So a template that does not work stops
-at the pods that the quorum can spare, while a region without capacity stops nobody else.
+Learners go, not pods. All old pods of a learner of several hosts go at once: hosts of two templates
+may not agree and train nothing, and each pod that went alone would restart the whole learner. It
+costs nothing where its head's pod does not run, or fewer of its hosts' pods than it needs
+(`Roll.hosts_min`).
+
+Step 2 waits as long as a learner of the new template is on trial: made less than TRIAL_SECONDS ago
+and not in training yet. So the quorum is left only when nothing else can come to its help. After
+that time a learner that still does not train holds the others back only if it may be the template's
+fault: its pods have nodes, and no learner of a new template trains anywhere. So a template that
+does not work stops at the learners that the quorum can spare, while a region without capacity stops
+nobody else.
 
 Step 2 needs the syncer: every shard must serve, because a shard that is being restored may need
 the state of just this learner. For the same reason a running pod counts as idle only when the
@@ -28,10 +34,11 @@ answer, only pods without a running container go.
 What "trains" means matters (`counted`): the syncer shows a deleted pod's session as training for
 a few seconds more. Counting it would let the next pass delete another pod and break the quorum.
 So a slot of a region that this install serves counts only while its own pod, by UID, exists and
-is not terminating. Slots of other clusters' regions are taken as the syncer shows them.
+none of its learner's pods is terminating. Slots of other clusters' regions are taken as the syncer
+shows them.
 
-Nothing is rolled unless the job runs, and pods on lost nodes and pods beyond the wanted number of
-learners are left out.
+Nothing is rolled unless the job runs, and learners on lost nodes or beyond the wanted number are
+left out.
 
 Shards (`shards_to_hold`). A shard is a Deployment with the strategy Recreate, so applying a new
 template restarts it. A shard that is not ready gets its new template at once. From those that are
@@ -58,7 +65,8 @@ def counted(
     `slots` are those that the registrar shows in training, `pods` those of learners in this
     cluster, `serves` says whether this install runs a region.
     """
-    here = {pod.slot: pod.uid for pod in pods if not pod.terminating}
+    leaving = {pod.slot for pod in pods if pod.terminating}
+    here = {pod.slot: pod.uid for pod in pods if pod.is_head and pod.slot not in leaving}
     return frozenset(
         each.slot
         for each in slots
@@ -72,54 +80,83 @@ class Roll:
 
     regions: Sequence[str]  # in the manifest's order
     pods: Sequence[Pod]  # learners' pods that may be restarted
-    wanted: Mapping[str, str]  # hash of the template by region
+    wanted: Mapping[str, str]  # hash of the template by slot
     training: frozenset[str]  # slots that count as training
     stalled: frozenset[str] = frozenset()  # those that have trained and make no step at present
     idle: frozenset[str] = frozenset()  # slots that are known not to train
     serving: bool = True  # every shard answers and serves
     quorum: int
+    hosts_min: int = 1  # without so many hosts a learner does not train
     restarted_seconds: Mapping[str, float] = field(default_factory=dict)  # since, by pod's name
     now: float = 0.0  # UNIX seconds
 
 
 def next_to_restart(roll: Roll) -> tuple[Pod, ...]:
     """Old pods that may be deleted now."""
-    old = [
-        pod for pod in roll.pods if not pod.terminating and pod.template != roll.wanted[pod.region]
-    ]
-    free = tuple(pod for pod in old if pod.stands_still or pod.slot in roll.idle)
-    if free or not roll.serving or _on_trial(roll):
-        return free
+    learners = _learners(roll.pods)
+    old = {slot: found for slot, pods in learners.items() if (found := _old(pods, roll))}
+    free = [slot for slot in old if _costs_nothing(slot, learners[slot], roll)]
+    if free or not roll.serving or _on_trial(roll, learners):
+        return tuple(pod for slot in free for pod in old[slot])
     spare = max(1, len(roll.training) - roll.quorum)
     for region in roll.regions:
-        own = [pod for pod in old if pod.region == region]
-        paused = [pod for pod in own if pod.slot in roll.stalled]
-        busy = [*paused, *(pod for pod in own if pod.slot in roll.training)]
+        own = [slot for slot, pods in old.items() if pods[0].region == region]
+        paused = [slot for slot in own if slot in roll.stalled]
+        busy = [*paused, *(slot for slot in own if slot in roll.training)]
         if busy:
-            return tuple(busy[:spare])
+            return tuple(pod for slot in busy[:spare] for pod in old[slot])
     return ()
 
 
-def _on_trial(roll: Roll) -> bool:
-    """Whether a pod has yet to show that it trains with its new template.
+def _learners(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
+    """Pods by slot."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        found.setdefault(pod.slot, []).append(pod)
+    return found
+
+
+def _old(pods: Sequence[Pod], roll: Roll) -> list[Pod]:
+    """Those of one learner's pods that are to be made again."""
+    return [p for p in pods if not p.terminating and p.template != roll.wanted[p.slot]]
+
+
+def _costs_nothing(slot: str, pods: Sequence[Pod], roll: Roll) -> bool:
+    """Whether a learner loses nothing when its old pods go."""
+    running = [pod for pod in pods if not pod.stands_still]
+    heads = any(pod.is_head for pod in running)
+    return slot in roll.idle or not heads or len(running) < roll.hosts_min
+
+
+def _on_trial(roll: Roll, learners: Mapping[str, Sequence[Pod]]) -> bool:
+    """Whether a learner has yet to show that it trains with its new template.
 
     An old one that neither trains nor is known to be idle will be one or the other in a moment.
     """
-    new = [pod for pod in roll.pods if pod.template == roll.wanted[pod.region]]
-    proven = any(pod.slot in roll.training for pod in new)
-    for pod in roll.pods:
-        if pod.slot in roll.training or pod.slot in roll.stalled:
+    new = {s for s, pods in learners.items() if all(p.template == roll.wanted[s] for p in pods)}
+    proven = bool(new & roll.training)
+    for slot, pods in learners.items():
+        if slot in roll.training or slot in roll.stalled:
             continue
-        restarted = roll.restarted_seconds.get(pod.name, TRIAL_SECONDS) < TRIAL_SECONDS
-        young = pod.made_at is None or roll.now - pod.made_at < TRIAL_SECONDS
-        if pod.terminating or restarted or pod not in new or young:
+        if slot not in new or any(_is_young(pod, roll) for pod in pods):
             return True
-        if pod.node and not proven:
+        if all(pod.node for pod in pods) and not proven:
             return True
     here = {pod.name for pod in roll.pods}
     return any(
         seconds < TRIAL_SECONDS and name not in here
         for name, seconds in roll.restarted_seconds.items()
+    )
+
+
+def _is_young(pod: Pod, roll: Roll) -> bool:
+    """Whether a pod was made a moment ago, or is about to be made again."""
+    restarted = roll.restarted_seconds.get(pod.name, TRIAL_SECONDS) < TRIAL_SECONDS
+    return (
+        pod.terminating
+        or restarted
+        or pod.made_at is None
+        or roll.now - pod.made_at < TRIAL_SECONDS
     )
 
 

@@ -27,8 +27,17 @@ its old session has ended. After a registrar's restart Status shows no slot unti
 the word is then unknown, so the operator asks with word 0, which is either the right one or
 refused with the right one in the answer (`to_name` returns None as the word).
 
+A learner of several hosts has one session, held by a process of the pod of host 0, its *head*
+(rule 30). Whatever the registrar says of the slot, its UIDs above all, concerns that pod alone: the
+pods of the other hosts own nothing and are never named. They share what follows for the learner
+(`with_hosts`).
+
 Whether a session is dead (`judge`) is read from the same Status. A shard has no session: it is
-dead when it has not answered for a while. An evaluator has neither, so only its node counts.
+dead when it has not answered for a while. An evaluator has neither, so only its node counts. A
+host other than the head's has none either. It counts as dead while its learner is not Training:
+steps need every host, so Training shows that it lives. Stalled shows nothing: where a host falls
+silent without a reset of its connections, the head's session lives on and the head waits inside a
+collective, for as long as the other is not replaced.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +46,7 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
-from atoll_operator.kube.observation import Pod
+from atoll_operator.kube.observation import Pod, with_hosts
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that has trained
@@ -79,21 +88,25 @@ def judge(
     return Sessions(dead=frozenset(dead), unseen=frozenset(unseen))
 
 
-def joined(registrar: pb.StatusReply | None) -> frozenset[str] | None:
-    """UIDs of pods with a session that is not dead; None when the registrar does not answer."""
+def joined(registrar: pb.StatusReply | None, pods: Iterable[Pod]) -> frozenset[str] | None:
+    """UIDs of pods whose learner has a session that is not dead.
+
+    None when the registrar does not answer.
+    """
     if registrar is None:
         return None
-    return frozenset(slot.uid for slot in registrar.slots if slot.state not in DEAD_STATES)
+    live = frozenset(slot.uid for slot in registrar.slots if slot.state not in DEAD_STATES)
+    return with_hosts(live, pods)
 
 
 def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> bool:
     if slot is None:
         return absent_seconds >= ABSENT_SECONDS
-    return (
-        slot.state in DEAD_STATES
-        or slot.uid != pod.uid
-        or slot.seconds_since_report > REPORT_SECONDS_MAX
-    )
+    if slot.seconds_since_report > REPORT_SECONDS_MAX:
+        return True
+    if not pod.is_head:
+        return slot.state != pb.SLOT_TRAINING
+    return slot.state in DEAD_STATES or slot.uid != pod.uid
 
 
 def all_serve(replies: Sequence[pb.StatusReply | None]) -> bool:
@@ -117,25 +130,30 @@ def idle(
     if not all_serve(replies):
         return frozenset()
     shown = {slot.slot: slot for slot in replies[0].slots} if replies[0] is not None else {}
-    found = set()
+    heads: dict[str, str] = {}  # UIDs by slot; empty: the pod of host 0 is not there
     for pod in pods:
-        slot = shown.get(pod.slot)
+        if pod.is_head or pod.slot not in heads:
+            heads[pod.slot] = pod.uid if pod.is_head else ""
+    found = set()
+    for name, uid in heads.items():
+        slot = shown.get(name)
         if slot is None:
-            absent = absent_seconds.get(pod.slot, 0.0) >= ABSENT_SECONDS
+            absent = absent_seconds.get(name, 0.0) >= ABSENT_SECONDS
         else:
-            absent = slot.state not in BUSY_STATES or slot.uid != pod.uid
+            absent = slot.state not in BUSY_STATES or slot.uid != uid
         if absent:
-            found.add(pod.slot)
+            found.add(name)
     return frozenset(found)
 
 
 def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
     """The last word of the slot of a pod that is about to be deleted.
 
-    None when nothing needs to be said: the slot has no owner already, or the registrar is away or
-    does not show the slot. In the latter case incarnations alone keep the old process out.
+    None when nothing needs to be said: the slot has no owner already, the pod is not its learner's
+    head and owns nothing, or the registrar is away or does not show the slot. In the latter case
+    incarnations alone keep the old process out.
     """
-    slot = _slot(pod, registrar)
+    slot = _slot(pod, registrar) if pod.is_head else None
     if slot is None or (slot.owner_word and not slot.owner_uid):
         return None
     return slot.owner_word
@@ -152,7 +170,7 @@ def to_name(
     if registrar is None or registrar.state not in ADMITTING_STATES:
         return found
     for pod in pods:
-        if pod.role != LEARNER_ROLE or pod.terminating or pod.phase != "Running":
+        if not pod.is_head or pod.terminating or pod.phase != "Running":
             continue
         slot = _slot(pod, registrar)
         if slot is None:

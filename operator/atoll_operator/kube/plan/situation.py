@@ -10,7 +10,7 @@ from atoll_operator.api import status as statuses
 from atoll_operator.api.facts import Hold, Kind, Phase
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation
-from atoll_operator.kube.observation import Observation, Pod, with_region
+from atoll_operator.kube.observation import Observation, Pod, with_hosts, with_region
 from atoll_operator.kube.plan import certificates, elsewhere, replacements, sessions, suspects
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.certificates import Work
@@ -36,7 +36,7 @@ class Situation:
     home: bool = True  # the syncer's region is served here
     hold: Hold | None = None  # why the learners wait, where it is not
     exited: tuple[Pod, ...] = ()  # pods that have ended for good
-    joined: frozenset[str] | None = None  # UIDs of pods with a session; None: not known
+    joined: frozenset[str] | None = None  # UIDs of pods whose learner has a session; None: unknown
     certificates: Work = NOTHING  # what to do about them, and what of them is missing
 
 
@@ -48,7 +48,7 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
         generation=None if seen.error else seen.raw["metadata"]["generation"],
         retry=retry_of(seen),
     )
-    joined = sessions.joined(seen.registrar)
+    joined = sessions.joined(seen.registrar, seen.pods)
     exited = phases.exited_for_good(job, seen.pods, joined, seen.workloads)
     home, hold = settings.serves(job.spec.syncer_region), None
     if home:
@@ -154,7 +154,9 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
         suspects.Scene(
             job=job.name,
             pods=[pod for pod in seen.pods if pod.node not in placement.lost],
-            training=frozenset(slot.uid for slot in statuses.training(seen.replies) or ()),
+            training=with_hosts(
+                frozenset(slot.uid for slot in statuses.training(seen.replies) or ()), seen.pods
+            ),
             workloads=seen.workloads,
             region_nodes=of_regions,
             counts=counts,

@@ -11,6 +11,10 @@ that hangs is never started again. Both are right for most troubles and wrong fo
     hung       a learner that was Stalled for HUNG_SECONDS without a break, while others train: it
                is restarted, at most once a day (`restarts`)
 
+Of a learner of several hosts the pod is moved whose own process crashes: the others end with 75,
+because they have lost it, and that is asked for. A rank that is frozen may be on any host, so all
+hosts of a learner that hangs are restarted.
+
 Not the node's fault, and so left to the kubelet, are ends that are permanent or that the process
 asks for (`atoll_protos.exits`), and kills from outside, such as for memory. Nor is anything done if
 no other node of the region is well: a pod that cannot be scheduled is no better than one that
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.parts import Failure
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.observation import Node, Pod, Workload, workload_name
+from atoll_operator.kube.observation import Node, Pod, Workload, with_hosts, workload_name
 from atoll_operator.kube.plan.exclusions import SUSPECT_SECONDS
 from atoll_operator.kube.plan.nodes import NodeState, state_of
 from atoll_protos.exits import is_failure, is_permanent
@@ -41,7 +45,7 @@ class Suspects:
     """Learners that are to be made again on another node, and those that have no budget left."""
 
     pods: tuple[Pod, ...] = ()
-    exhausted: tuple[str, ...] = ()  # names of pods
+    exhausted: tuple[str, ...] = ()  # names of learners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +54,45 @@ class Scene:
 
     job: str
     pods: Sequence[Pod]
-    training: frozenset[str]  # UIDs of pods whose slot trains
+    training: frozenset[str]  # UIDs of pods whose learner trains
     workloads: Mapping[str, Workload]
     region_nodes: Mapping[str, Sequence[Node]]
-    counts: Mapping[str, int]  # replacements of the last day, by pod name
+    counts: Mapping[str, int]  # replacements of the last day, by the learner's name
     failure: Failure
     now: float  # UNIX seconds
 
 
 def crashing(scene: Scene) -> Suspects:
     """Learners that crash again and again where they are, while others train elsewhere."""
-    found, exhausted = [], []
-    new: dict[str, set[str]] = {}  # nodes that this decision suspects, by workload
+    found: list[Pod] = []
+    exhausted: dict[str, None] = {}
+    known = _known(scene)
     elsewhere = {pod.node for pod in scene.pods if pod.uid in scene.training}
     for pod in scene.pods:
         live = scene.workloads.get(workload_name(scene.job, pod))
         if live is None or not _crashes(pod, live) or not elsewhere - {pod.node}:
             continue
-        known = {
-            node for node, since in live.suspects.items() if scene.now - since < SUSPECT_SECONDS
-        } | new.setdefault(live.name, set())
-        if scene.counts.get(pod.name, 0) >= scene.failure.max_replacements_per_slot:
-            exhausted.append(pod.name)
-        elif pod.node in known or (len(known) < SUSPECTS_MAX and _has_other(pod, live, scene)):
+        nodes = known[pod.region]
+        few = pod.node in nodes or len(nodes) < SUSPECTS_MAX
+        if scene.counts.get(pod.learner, 0) >= scene.failure.max_replacements_per_slot:
+            exhausted[pod.learner] = None
+        elif pod.node in _suspected(live, scene.now) or (few and _has_other(pod, live, scene)):
             found.append(pod)
-            new[live.name].add(pod.node)
+            nodes.add(pod.node)
     return Suspects(pods=tuple(found), exhausted=tuple(exhausted))
+
+
+def _known(scene: Scene) -> dict[str, set[str]]:
+    """The nodes that are suspected, by region: learners of several hosts have a set each."""
+    found: dict[str, set[str]] = {}
+    for region, name in {(p.region, workload_name(scene.job, p)) for p in scene.pods}:
+        live = scene.workloads.get(name)
+        found.setdefault(region, set()).update(_suspected(live, scene.now) if live else ())
+    return found
+
+
+def _suspected(live: Workload, now: float) -> frozenset[str]:
+    return frozenset(n for n, since in live.suspects.items() if now - since < SUSPECT_SECONDS)
 
 
 def _crashes(pod: Pod, live: Workload) -> bool:
@@ -102,18 +119,22 @@ def _has_other(pod: Pod, live: Workload, scene: Scene) -> bool:
 def hung(
     pods: Iterable[Pod], registrar: pb.StatusReply | None, stalled_seconds: Mapping[str, float]
 ) -> tuple[Pod, ...]:
-    """Learners that have made no step for very long while others train.
+    """The pods of learners that have made no step for very long while others train.
 
-    `stalled_seconds`: for how long the registrar has shown a pod's slot as Stalled, by pod UID.
+    `stalled_seconds`: for how long the registrar has shown a slot as Stalled, by its pod's UID.
     """
     if registrar is None or all(slot.state != pb.SLOT_TRAINING for slot in registrar.slots):
         return ()
     steps = {slot.uid: slot.step_seconds for slot in registrar.slots}
+    heads = frozenset(
+        uid
+        for uid, seconds in stalled_seconds.items()
+        if seconds >= max(HUNG_SECONDS, HUNG_STEPS * steps.get(uid, 0.0))
+    )
+    every = tuple(pods)
+    stuck = with_hosts(heads, every)
     return tuple(
         pod
-        for pod in pods
-        if pod.role == LEARNER_ROLE
-        and not pod.terminating
-        and stalled_seconds.get(pod.uid, 0.0)
-        >= max(HUNG_SECONDS, HUNG_STEPS * steps.get(pod.uid, 0.0))
+        for pod in every
+        if pod.role == LEARNER_ROLE and not pod.terminating and pod.uid in stuck
     )
