@@ -115,6 +115,7 @@ def test_more_and_fewer_learners_restart_nobody(
     job.patch(regions=[{"name": "us-east", "learners": 3}])
     job.trains(3)
     assert before.items() <= job.uids().items()
+    assert not job.events("DegradedTrue")  # one that is asked for and starts is not missing
     commits = len(job.commits())
     until("merges go on", lambda: len(job.commits()) > commits + 2, 90)
     job.patch(regions=[{"name": "us-east", "learners": 2}])
@@ -186,6 +187,7 @@ def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
     for pod in job.pods("learner").values():
         assert pod["spec"]["containers"][0]["image"] == image
     assert job.uids("shard") == shards
+    assert not job.events("DegradedTrue")  # the user has asked for every restart
 
 
 @pytest.mark.long
@@ -220,6 +222,13 @@ def test_a_job_created_suspended_has_no_pods_and_all_conditions(
     until("suspended", lambda: job.is_true("Suspended"), 20)
     assert [each["type"] for each in job.get()["status"]["conditions"]] == [*TYPES]
     assert not job.pods()
+    until("it is told", lambda: bool(job.events("SuspendedTrue")), 30)
+    ((kind, said),) = job.events("SuspendedTrue")
+    assert (kind, said.partition(":")[0]) == ("Normal", "Suspended is True")
+    job.patch(suspend=False)
+    until("its end, too", lambda: bool(job.events("SuspendedFalse")), 60)
+    ((kind, said),) = job.events("SuspendedFalse")
+    assert (kind, said.partition(":")[0]) == ("Normal", "Suspended is False")
 
 
 @pytest.mark.timeout(600)
@@ -233,6 +242,9 @@ def test_bad_input_fails_the_job_and_leaves_no_pod(
     found = job.condition("Failed")
     assert found["reason"] == "BadInput"
     assert "exit code 64" in found["message"]
+    until("it is told", lambda: bool(job.events("FailedTrue")), 30)
+    assert job.events("FailedTrue") == [("Warning", f"Failed is True: {found['message']}")]
+    assert " FailedTrue " in job.kubectl("describe", "dtj", job.name)
     until("no pod is left", lambda: not job.pods(), 90)
 
 

@@ -48,6 +48,10 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     _is_read_and_exported_from_here(job, tmp_path / "model")
     _is_waited_for_from_python(job)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
+    until("it is told", lambda: bool(job.events("CompleteTrue")), 30)
+    ((kind, said),) = job.events("CompleteTrue")
+    assert (kind, said.partition(":")[0]) == ("Normal", "Complete is True")
+    assert " CompleteTrue " in job.kubectl("describe", "dtj", job.name)
     status = job.get()["status"]
     assert status["exportURL"] == "file:///models/three-regions"
     assert status["progress"]["progressPercentage"] == 100

@@ -129,6 +129,13 @@ class Job:
         reply = self.status()
         return {s.slot: s.t_m for s in reply.slots} if reply else {}
 
+    def events(self, reason: str = "") -> list[tuple[str, str]]:
+        """Type and message of the Events of this job as a whole."""
+        fields = f"involvedObject.kind=DecoupledTrainingJob,involvedObject.name={self.name}"
+        fields += f",reason={reason}" if reason else ""
+        items = self.kube.get("-n", self.namespace, "events", "--field-selector", fields)["items"]
+        return [(each["type"], each["message"]) for each in items]
+
     def patch(self, **spec: object) -> None:
         change = json.dumps({"spec": spec})
         self.kubectl("patch", "dtj", self.name, "--type=merge", "-p", change)

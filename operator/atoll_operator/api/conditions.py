@@ -186,9 +186,17 @@ def _learners_available(facts: Facts) -> Condition:
     if facts.ended:
         return _of(kind, "TrainingOver")
     counted = f"{facts.live} of {facts.desired} in training, quorum {facts.quorum}"
+    if facts.starting:
+        counted += f"; not yet, because they start: {some_of(facts.starting)}"
     if facts.live >= facts.quorum:
         return _of(kind, "Quorum", counted)
-    return _of(kind, "TooFew", "; ".join((counted, *facts.exited, *facts.losses)))
+    reason = "TooFew" if _is_short(facts) else "LearnersStarting"
+    return _of(kind, reason, "; ".join((counted, *facts.exited, *facts.losses)))
+
+
+def _is_short(facts: Facts) -> bool:
+    """Whether learners are missing that do not come by themselves, as far as is known."""
+    return bool(facts.lacking > 0 or facts.exited or facts.losses)
 
 
 def _progressing(facts: Facts) -> Condition:
@@ -207,6 +215,8 @@ def _progressing(facts: Facts) -> Condition:
     if not all(state in SERVING for state in facts.shard_states):
         return _of(kind, "WaitingForSyncer")
     if facts.live < facts.quorum:
+        if not _is_short(facts):
+            return _of(kind, "LearnersStarting", f"{some_of(facts.starting)} start")
         return _of(kind, "WaitingForLearners")
     if facts.stalled_seconds > STALLED_SECONDS:
         message = f"the step has not moved for {STALLED_SECONDS:.0f} s or longer"
@@ -235,12 +245,20 @@ def _degraded(facts: Facts) -> Condition:
         return _of(kind, "CredentialsExpire", "; ".join(facts.expiring))
     if facts.live is None:
         return _of(kind, "SyncerSilent")
-    if facts.live < facts.desired and not facts.ended:
-        missing = facts.desired - facts.live
-        message = f"{missing} of {facts.desired} learners are not in training"
-        if facts.missing:
-            message += f": {some_of(facts.missing)}"
+    return _fewer(facts)
+
+
+def _fewer(facts: Facts) -> Condition:
+    """Degraded of a job with which nothing is wrong but the number of its learners, perhaps."""
+    kind = "Degraded"
+    if facts.lacking > 0 and not facts.ended:
+        message = f"{facts.lacking} of {facts.desired} learners are not in training"
+        missing = [slot for slot in facts.missing if slot not in facts.starting]
+        if missing:
+            message += f": {some_of(missing)}"
         return _of(kind, "LearnersMissing", message)
+    if facts.starting and not facts.ended:
+        return _of(kind, "LearnersStarting", some_of(facts.starting))
     return _of(kind, "AllWell")
 
 

@@ -68,6 +68,7 @@ class Facts:
     desired: int = 0
     live: int | None = None
     missing: tuple[str, ...] = ()  # slots that are not in training, as far as that is known
+    starting: tuple[str, ...] = ()  # those of `missing` that start, and are not lost
     quorum: int = 1
     losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
     exited: tuple[str, ...] = ()  # pods that have ended for good, in words
@@ -91,6 +92,11 @@ class Facts:
     begun: bool = False  # the job has trained since it was started or resumed
     hold: Hold | None = None  # the learners of this cluster wait
     served: bool = True  # this install makes something of the job
+
+    @property
+    def lacking(self) -> int:
+        """How many learners are neither in training nor start; 0 where they cannot be counted."""
+        return 0 if self.live is None else self.desired - self.live - len(self.starting)
 
     @property
     def ended(self) -> bool:

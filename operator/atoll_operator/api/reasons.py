@@ -172,6 +172,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "fewer learners than the quorum are in training",
             "see the pods that the message names: events, logs, capacity of their region",
         ),
+        (
+            "LearnersStarting",
+            "fewer learners than the quorum are in training, because the others start: for the"
+            " first time, after a resume, or again with a new template",
+            "wait; after 10 minutes it is TooFew",
+        ),
     ),
     *_reasons("LearnersAvailable", UNKNOWN, _SILENT, _NOT_READ),
     *_reasons(
@@ -188,6 +194,11 @@ REASONS: Final[tuple[Reason, ...]] = (
             "WaitingForLearners",
             "fewer learners than the quorum are in training",
             "see LearnersAvailable",
+        ),
+        (
+            "LearnersStarting",
+            "fewer learners than the quorum are in training, because the others start",
+            "wait; see LearnersAvailable",
         ),
         (
             "Stalled",
@@ -250,11 +261,23 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "LearnersMissing",
-            "some learners are not in training",
-            "nothing while they start; else see their pods and logs",
+            "some learners are not in training, and it is not that they start: they were lost,"
+            " crashed or hang, or have been starting for 10 minutes",
+            "see their pods and logs",
         ),
     ),
-    *_reasons("Degraded", FALSE, ("AllWell", "everything that the job asks for is there", "")),
+    *_reasons(
+        "Degraded",
+        FALSE,
+        ("AllWell", "everything that the job asks for is there", ""),
+        (
+            "LearnersStarting",
+            "learners start and are not in training yet: of a new or resumed job, after an edit"
+            " of `learners`, in a region that has yet to join, or because their pods were told to"
+            " terminate, such as for a new template; nothing is lost",
+            "",
+        ),
+    ),
     *_reasons("Degraded", UNKNOWN, _SILENT, _NOT_READ),
     *_reasons(
         "NodeLossHeld",

@@ -24,6 +24,7 @@ from atoll_operator.kube.observation import (
     Replacement,
 )
 from atoll_protos.credentials import Credentials
+from atoll_protos.exits import TERMINATED
 from atoll_protos.names import split_slot
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
@@ -99,6 +100,8 @@ class Memory:
     asked_at: str = ""  # RFC 3339
     absent_since: dict[str, float] = field(default_factory=dict)  # by slot
     stalled_since: dict[str, float] = field(default_factory=dict)  # by UID of the slot's pod
+    left_since: dict[str, float] = field(default_factory=dict)  # by slot, when told to terminate
+    wanted_since: dict[str, float] | None = None  # by slot; None: no slots were known yet
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By slot: UID of its pod, and why that could not join anew when a shard last heard of it."""
     tick: int = -1  # the lowest of all shards
@@ -196,11 +199,18 @@ class Memory:
         self.reverted[key] = Reverted(times=known.times + 1, at=now)
         return known.times == 0
 
-    def read(self, shards: int, pods: Iterable[Pod], now: float) -> Remembered:
-        """Everything that a plan may use, as ages; also notes which slots are absent."""
+    def read(
+        self, shards: int, pods: Iterable[Pod], now: float, slots: Sequence[str] = ()
+    ) -> Remembered:
+        """Everything that a plan may use, as ages; also notes which slots are absent.
+
+        `slots` are those that the job asks for; none: they are not known.
+        """
         replies = self._young_replies(shards, now)
         self._note_absent(pods, replies[0] if replies else None, now)
         self._note_stalled(replies[0] if replies else None, now)
+        self._note_left(replies[0] if replies else None, now)
+        self._note_wanted(slots, now)
         if replies:
             self._note_troubles(pods, replies)
         self.deleted_at = {
@@ -219,6 +229,12 @@ class Memory:
             silent_seconds={shard: now - at for shard, at in self.answered_at.items()},
             absent_seconds={slot: now - since for slot, since in absent.items()},
             stalled_seconds={uid: now - since for uid, since in self.stalled_since.items()},
+            left_seconds={slot: now - since for slot, since in self.left_since.items()},
+            wanted_seconds={
+                slot: now - since
+                for slot, since in (self.wanted_since or {}).items()
+                if since > LONG_AGO
+            },
             troubles={slot: trouble for slot, (_, trouble) in self.troubles.items()},
             storm_seconds={region: now - at for region, at in self.stormed_at.items()},
             final_seconds=None if self.final_at is None else now - self.final_at,
@@ -273,6 +289,20 @@ class Memory:
         slots = registrar.slots if registrar is not None else []
         stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
         self.stalled_since = {uid: self.stalled_since.get(uid, now) for uid in stalled}
+
+    def _note_left(self, registrar: pb.StatusReply | None, now: float) -> None:
+        """Since when a learner is away that was told to terminate, until it does more than join."""
+        for slot in registrar.slots if registrar is not None else []:
+            if slot.state == pb.SLOT_LEFT and slot.reason == TERMINATED:
+                self.left_since.setdefault(slot.slot, now)
+            elif slot.state != pb.SLOT_JOINING:
+                self.left_since.pop(slot.slot, None)
+
+    def _note_wanted(self, slots: Sequence[str], now: float) -> None:
+        """Since when the job asks for each slot; of those that it did at first nothing is known."""
+        if slots:
+            known, since = self.wanted_since or {}, LONG_AGO if self.wanted_since is None else now
+            self.wanted_since = {slot: known.get(slot, since) for slot in slots}
 
     def _note_troubles(self, pods: Iterable[Pod], replies: Iterable[pb.StatusReply | None]) -> None:
         """What learners say of their credentials, for as long as the same pod says nothing else.

@@ -207,6 +207,10 @@ class Remembered:
     silent_seconds: Mapping[int, float] = field(default_factory=dict)  # by shard
     absent_seconds: Mapping[str, float] = field(default_factory=dict)  # by slot
     stalled_seconds: Mapping[str, float] = field(default_factory=dict)  # by UID of the slot's pod
+    left_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By slot: since its learner left because it was told to, until it trains again."""
+    wanted_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By slot: since the job asks for it; without those that it did when this operator started."""
     troubles: Mapping[str, str] = field(default_factory=dict)  # by slot: why it could not join anew
     storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
     final_seconds: float | None = None  # since the registrar first said Complete

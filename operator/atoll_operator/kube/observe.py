@@ -114,7 +114,7 @@ class Observer:
             ),
             nodes=self.nodes.look(at) if self.nodes.usable(at) else None,
             lease_ages=self.nodes.leases.ages({pod.node for pod in pods}, at),
-            remembered=memory.read(job.spec.syncer.shards, pods, at),
+            remembered=memory.read(job.spec.syncer.shards, pods, at, job.spec.slots),
         )
 
     async def _certificates(

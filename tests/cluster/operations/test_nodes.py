@@ -94,3 +94,4 @@ def test_rollout_restart_of_a_region_restarts_its_learners_once(person: Person) 
         240,
     )
     person.trains(2)
+    assert not person.job.events("DegradedTrue")  # the person has asked for every restart

@@ -88,3 +88,33 @@ def test_of_several_shards_the_one_that_hears_a_learner_is_believed() -> None:
     assert memory.read(2, [POD], 100.0).troubles == {}
     memory.take([troubled("Lost"), troubled("Training", "expired")], 100.0, "then")
     assert memory.read(2, [POD], 100.0).troubles == {POD.slot: "expired"}
+
+
+def away(state: str, reason: str = "terminated") -> pb.StatusReply:
+    slot = pb.SlotStatus(slot=POD.slot, state=f"SLOT_{state.upper()}", reason=reason)
+    return pb.StatusReply(state=pb.SHARD_SERVING, slots=[slot])
+
+
+def test_who_was_told_to_terminate_is_away_until_it_does_more_than_join() -> None:
+    memory = Memory(uid="u")
+    for at, reply_, seconds in (
+        (100.0, away("Training", ""), {}),
+        (101.0, away("Left"), {POD.slot: 0.0}),
+        (105.0, away("Left"), {POD.slot: 4.0}),
+        (106.0, pb.StatusReply(state=pb.SHARD_SERVING), {POD.slot: 5.0}),
+        (107.0, away("Joining", ""), {POD.slot: 6.0}),
+        (108.0, away("Training", ""), {}),
+        (109.0, away("Lost", ""), {}),
+        (110.0, away("Left", "ValueError: boom"), {}),
+    ):
+        memory.take([reply_], at, "then")
+        assert memory.read(1, [POD], at).left_seconds == seconds
+
+
+def test_since_when_a_slot_is_wanted_is_known_of_those_that_came_later() -> None:
+    memory = Memory(uid="u")
+    assert memory.read(1, [], 100.0, ["a-0"]).wanted_seconds == {}
+    assert memory.read(1, [], 110.0, ["a-0", "a-1"]).wanted_seconds == {"a-1": 0.0}
+    assert memory.read(0, [], 115.0).wanted_seconds == {"a-1": 5.0}  # a manifest that is not known
+    assert memory.read(1, [], 120.0, ["a-0"]).wanted_seconds == {}
+    assert memory.read(1, [], 130.0, ["a-0", "a-1"]).wanted_seconds == {"a-1": 0.0}

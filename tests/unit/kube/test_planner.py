@@ -12,7 +12,7 @@ from atoll_operator.kube import objects, observation
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.objects import rfc3339, workload
 from atoll_operator.kube.observation import Observation, Pod, Remembered
-from atoll_operator.kube.plan import changes, pauses, planner, restarts
+from atoll_operator.kube.plan import changes, pauses, planner, restarts, rollout
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
@@ -231,7 +231,7 @@ def test_pods_of_an_old_template_are_restarted_only_while_the_registrar_answers(
     training = answers(reply(us_east_0="Training"))
     found = planned(seen(pods=pods, remembered=training)).restart
     assert [(each.name, each.reason) for each in found] == [
-        ("tiny-us-east-0", restarts.OLD_TEMPLATE)
+        ("tiny-us-east-0", rollout.OLD_TEMPLATE)
     ]
     assert planned(seen(pods=pods)).restart == ()
     new = (learner("us-east-0", "n1", template=template_of(seen(), "us-east")),)

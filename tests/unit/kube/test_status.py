@@ -68,7 +68,7 @@ def first() -> StatusWrite:
 
 def test_the_first_status_is_written_with_an_event_for_what_became_true() -> None:
     assert [each.type for each in first().changed] == [
-        "Accepted", "SyncerReady", "LearnersAvailable", "Progressing", "Degraded",
+        "Accepted", "SyncerReady", "LearnersAvailable", "Progressing",
     ]  # fmt: skip
     assert len(first().events) == len(first().changed)
 
@@ -138,7 +138,8 @@ def test_a_normal_start_gives_no_warning() -> None:
     known = dict(starting.status)
     joining = reply(us_east_0="Training")
     serving = said(seen(known, replies=(joining, reply())))  # one of three learners is there
-    assert "DegradedTrue" in {each.reason for each in serving.events}
+    assert "ProgressingTrue" in {each.reason for each in serving.events}
+    assert "DegradedTrue" not in {each.reason for each in serving.events}
     assert not [each.reason for each in serving.events if each.warning]
 
 
@@ -181,7 +182,8 @@ def test_a_syncer_that_does_not_answer_is_told_once() -> None:
 def test_a_learner_that_is_missing_later_is_a_warning() -> None:
     every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
     well = dict(said(seen(replies=(every, reply()))).status)
-    (lost,) = said(seen(well, replies=(reply(us_east_0="Training"), reply()))).events
+    two_lost = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Lost")
+    (lost,) = said(seen(well, replies=(two_lost, reply()))).events
     assert (lost.reason, lost.warning, lost.settles) == ("DegradedTrue", True, True)
 
 

@@ -28,7 +28,9 @@ LEARNER_RESTARTED = "LearnerRestarted"
 NODE_LOST = "NodeLost"
 REVERTED = "ChildReverted"
 EXPECTED_TYPES = frozenset({"Suspended", "Complete"})  # no warning: the user asked for it
-EXPECTED_REASONS = frozenset({"Complete", "Suspended", "Starting", "WaitingForSyncer"})
+EXPECTED_REASONS = frozenset(
+    {"Complete", "Suspended", "Starting", "WaitingForSyncer", "LearnersStarting"}
+)
 EXPECTED_AT_START = frozenset({"LearnersMissing", "WaitingForLearners", "TooFew", "AllWell"})
 FOLLOWING = frozenset({"Complete", "Suspended", "Failed", "NotAccepted", "SyncerSilent"})
 SETTLING_TYPES = frozenset({"SyncerReady", "LearnersAvailable", "Progressing", "Degraded"})

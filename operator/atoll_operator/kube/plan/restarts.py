@@ -28,6 +28,7 @@ from atoll_operator.kube.observation import (
 from atoll_operator.kube.plan import events, rollout, sessions
 from atoll_operator.kube.plan.actions import Deletion
 from atoll_operator.kube.plan.exclusions import keeps_off, stranded
+from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.suspects import hung
 from atoll_protos.exits import ExitCode
@@ -36,7 +37,6 @@ from atoll_protos.names import Label
 SAME_CAUSE_SECONDS = 60.0  # no pod of one place is deleted twice for one cause within them
 SUPERSEDED = "a shard refused it for good: another pod has its slot"
 STRANDED = "it waits for a node, and excludes one that its template allows again"
-OLD_TEMPLATE = "its template has changed"
 CRASHING = "it has crashed {} times on {} while other learners train"
 HUNG = "it has made no step for very long while other learners train"
 

@@ -54,6 +54,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observation import Pod, Workload
 from atoll_protos.names import split_slot
 
+OLD_TEMPLATE = "its template has changed"  # why a pod is deleted
 TRIAL_SECONDS = 300.0  # in which a restarted pod should begin to train
 
 

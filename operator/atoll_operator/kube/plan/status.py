@@ -49,6 +49,7 @@ from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.phase import export_url, last_words
 from atoll_operator.kube.plan.problems import problems, unbound_claims
 from atoll_operator.kube.plan.situation import Situation, retry_of
+from atoll_operator.kube.plan.starts import Starts, starting
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot be reached
@@ -203,6 +204,7 @@ def _facts(case: Situation) -> Facts:
         desired=job.spec.learners,
         live=None if live is None else len(live),
         missing=statuses.missing(job, seen.replies),
+        starting=_starting(case),
         quorum=job.spec.learners_needed,
         losses=tuple(losses),
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
@@ -227,6 +229,25 @@ def _facts(case: Situation) -> Facts:
             *case.certificates.expiring,
             *(f"{slot}: {said}" for slot, said in sorted(seen.remembered.troubles.items())),
         ),
+    )
+
+
+def _starting(case: Situation) -> tuple[str, ...]:
+    """Slots of learners that are not in training and with which nothing is wrong."""
+    seen, job = case.seen, case.job
+    slots = seen.registrar.slots if seen.registrar is not None else []
+    return starting(
+        Starts(
+            job=job.name,
+            missing=statuses.missing(job, seen.replies),
+            shown={slot.slot: slot for slot in slots},
+            pods=seen.pods,
+            here=[each.name for each in job.spec.regions if case.settings.serves(each.name)],
+            lost=case.placement.lost,
+            remembered=seen.remembered,
+            running_seconds=case.before.running_seconds or 0.0,
+            now=case.now,
+        )
     )
 
 

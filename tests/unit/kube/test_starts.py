@@ -1,0 +1,216 @@
+"""Which learners start, and for which of them a job is degraded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.facts import Kind, Phase
+from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observation import Observation, Pod, Remembered
+from atoll_operator.kube.plan import status
+from atoll_operator.kube.plan.events import Event
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
+from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.starts import STARTING_SECONDS_MAX, Starts, starting
+from unit.kube.cluster_values import SETTINGS, job, learner, reply
+
+NOW = 1_800_000_000.0
+AN_HOUR = 3600.0
+SLOT = "us-east-1"
+YOUNG = learner(SLOT, "n1", made_at=NOW - 20.0, uid="next")
+OLD = learner(SLOT, "n1", made_at=NOW - AN_HOUR)
+TROUBLES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("it crashes", {"restarts": 1}, {}),
+    ("it has ended", {"exit_code": 1}, {}),
+    ("it was evicted", {"phase": "Failed"}, {}),
+    ("no node has room", {"unschedulable": "0/3 nodes are available"}, {}),
+    ("its image is not there", {"waiting": "ImagePullBackOff"}, {}),
+    ("its node is lost", {}, {"lost": ("n1",)}),
+]
+ROLLED = {(f"tiny-{SLOT}", f"{OLD_TEMPLATE} abc"): 5.0}
+
+
+def scene(state: str = "", pods: Sequence[Pod] = (YOUNG,), **changes: Any) -> Starts:
+    """The slot is the only one missing of a job that has run for an hour, in this state."""
+    shown = {each.slot: each for each in reply(us_east_1=state).slots} if state else {}
+    remembered = Remembered(
+        **{name: changes.pop(name) for name in Remembered.__slots__ if name in changes}
+    )
+    fields: dict[str, Any] = {
+        "job": "tiny", "missing": (SLOT,), "shown": shown, "pods": pods,
+        "here": ("us-east", "eu-west"), "lost": (), "remembered": remembered,
+        "running_seconds": AN_HOUR, "now": NOW,
+    }  # fmt: skip
+    return Starts(**fields | changes)
+
+
+def joining_for_the_first_time() -> Starts:
+    found = scene("Joining")
+    found.shown[SLOT].tokens = 0
+    return found
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(scene(), id="its first pod has just been made"),
+        pytest.param(joining_for_the_first_time(), id="it joins for the first time"),
+        pytest.param(scene(pods=(), running_seconds=5.0), id="the job is new"),
+        pytest.param(scene(pods=(), wanted_seconds={SLOT: 5.0}), id="the job has grown"),
+        pytest.param(
+            scene(pods=(), here=("eu-west",), wanted_seconds={SLOT: 5.0}),
+            id="another cluster's region has yet to join",
+        ),
+        pytest.param(
+            scene("Left", (), here=("eu-west",), left_seconds={SLOT: 5.0}),
+            id="another cluster has restarted it",
+        ),
+        pytest.param(
+            scene("Joining", (), here=("eu-west",), left_seconds={SLOT: 5.0}),
+            id="what another cluster has restarted joins",
+        ),
+        pytest.param(
+            scene("Lost", deleted_seconds=ROLLED), id="its pod was deleted for a new template"
+        ),
+        pytest.param(
+            scene("Lost", (), deleted_seconds=ROLLED),
+            id="the pod of the new template has yet to be",
+        ),
+        pytest.param(
+            scene("Left", (replace(OLD, terminating=True),), left_seconds={SLOT: 5.0}),
+            id="its pod is told to terminate",
+        ),
+        pytest.param(
+            scene("Left", left_seconds={SLOT: AN_HOUR}, running_seconds=5.0),
+            id="the job was suspended for an hour",
+        ),
+        pytest.param(
+            scene("Left", (), left_seconds={SLOT: AN_HOUR}, running_seconds=5.0),
+            id="the job was suspended for an hour and has no pods yet",
+        ),
+    ],
+)
+def test_a_learner_starts_as_it_was_told(found: Starts) -> None:
+    assert starting(found) == (SLOT,)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(scene("Lost"), id="its node or its process was lost"),
+        pytest.param(scene("Joining"), id="and comes back"),
+        pytest.param(scene("Left"), id="it has left by itself"),
+        pytest.param(scene("Stalled", (OLD,), deleted_seconds=ROLLED), id="it hangs"),
+        pytest.param(scene(pods=(OLD,)), id="it has been starting for an hour"),
+        pytest.param(scene("Left", (OLD,), left_seconds={SLOT: 5.0}), id="its pod stays"),
+        pytest.param(scene(pods=()), id="it never had a pod"),
+        pytest.param(
+            scene("Left", (), here=("eu-west",), left_seconds={SLOT: AN_HOUR}),
+            id="the region has left for good",
+        ),
+        *(
+            pytest.param(scene(pods=(replace(YOUNG, **wrong),), **more), id=what)
+            for what, wrong, more in TROUBLES
+        ),
+    ],
+)
+def test_a_learner_is_missed(found: Starts) -> None:
+    assert starting(found) == ()
+
+
+def test_only_the_slots_that_start_are_named_in_their_order() -> None:
+    pods = (YOUNG, replace(OLD, name="tiny-us-east-0", ordinal=0))
+    found = scene(
+        pods=pods, missing=("us-east-0", SLOT, "eu-west-0"), wanted_seconds={"eu-west-0": 1.0}
+    )
+    assert starting(found) == (SLOT, "eu-west-0")
+
+
+# ---------------------------------------------------------------- what the job says of it
+
+
+def said(
+    old: dict[str, Any] | None, registrar: pb.StatusReply, quorum: int = 1, **remembered: Any
+) -> tuple[dict[str, tuple[str, str, str]], tuple[Event, ...], dict[str, Any]]:
+    """Status, reason and message by condition; Events; the whole status."""
+    started = {"startTime": rfc3339(NOW - AN_HOUR)}
+    seen = Observation(
+        at=0.0,
+        raw={
+            "metadata": {"name": "tiny", "namespace": "demo", "uid": "u", "generation": 1},
+            "status": old or started,
+        },
+        pods=(YOUNG,),
+        remembered=Remembered(replies=(registrar, reply()), **remembered),
+    )
+    write = status.of_job(
+        Situation(
+            seen=seen, job=job(f"spec.sync.quorum={quorum}"), settings=SETTINGS, now=NOW,
+            before=Before(running_seconds=AN_HOUR), placement=Placement(),
+            phase=Phase(kind=Kind.RUNNING, reason="Running", message=""),
+        )
+    )  # fmt: skip
+    assert write is not None
+    conditions = {
+        each["type"]: (each["status"], each["reason"], each["message"])
+        for each in write.status["conditions"]
+    }
+    return conditions, write.events, dict(write.status)
+
+
+ALL = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+ONE_AWAY = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Training")
+
+
+def test_a_rolling_edit_is_no_degradation_and_its_learner_is_named() -> None:
+    _, _, well = said(None, ALL)
+    found, events, _ = said(well, ONE_AWAY, deleted_seconds=ROLLED)
+    assert found["Degraded"] == ("False", "LearnersStarting", SLOT)
+    assert found["LearnersAvailable"][:2] == ("True", "Quorum")
+    assert "2 of 3 in training" in found["LearnersAvailable"][2]
+    assert SLOT in found["LearnersAvailable"][2]
+    assert found["Ready"][:2] == ("True", "Training")
+    assert events == ()
+
+
+def test_a_rolling_edit_that_must_leave_the_quorum_brings_no_warning() -> None:
+    _, _, well = said(None, ALL, quorum=3)
+    found, events, _ = said(well, ONE_AWAY, quorum=3, deleted_seconds=ROLLED)
+    assert found["LearnersAvailable"][:2] == ("False", "LearnersStarting")
+    assert found["Progressing"] == ("False", "LearnersStarting", f"{SLOT} start")
+    assert found["Degraded"][0] == "False"
+    assert {each.reason for each in events} == {"LearnersAvailableFalse", "ProgressingFalse"}
+    assert not any(each.warning for each in events)
+
+
+def test_a_learner_that_is_lost_beside_one_that_starts_is_missed_alone() -> None:
+    _, _, well = said(None, ALL)
+    two_away = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Lost")
+    found, events, _ = said(well, two_away, deleted_seconds=ROLLED)
+    message = "1 of 3 learners are not in training: eu-west-0"
+    assert found["Degraded"] == ("True", "LearnersMissing", message)
+    assert [each.reason for each in events if each.warning] == ["DegradedTrue"]
+
+
+def test_a_learner_that_was_lost_is_a_degradation_and_too_few_a_warning() -> None:
+    _, _, well = said(None, ALL, quorum=3)
+    found, events, _ = said(well, ONE_AWAY, quorum=3)
+    assert found["Degraded"][1] == "LearnersMissing"
+    assert found["LearnersAvailable"][1] == "TooFew"
+    assert found["Progressing"][1] == "WaitingForLearners"
+    warned = {each.reason for each in events if each.warning}
+    assert warned == {"DegradedTrue", "LearnersAvailableFalse", "ProgressingFalse"}
+
+
+def test_what_starts_for_too_long_is_missed() -> None:
+    seconds = STARTING_SECONDS_MAX
+    late = replace(YOUNG, made_at=NOW - seconds)
+    assert starting(scene(pods=(replace(late, made_at=NOW - seconds + 1),))) == (SLOT,)
+    assert starting(scene(pods=(late,))) == ()
+    assert starting(scene(pods=(YOUNG,), lost={"n1": NodeState.SILENT})) == ()
