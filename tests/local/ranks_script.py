@@ -24,9 +24,11 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout, part_edges
+from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_worker.ranks.boxes import check_module, reshard, sharded_modules
 from atoll_worker.ranks.exchange import Exchange, open_exchange
 from atoll_worker.ranks.reading import reading, serve
+from atoll_worker.ranks.states import gather, share
 from atoll_worker.ranks.together import together
 from atoll_worker.training.companion import companion_of
 from atoll_worker.training.parameters import Place, travelling
@@ -287,6 +289,29 @@ def check_what_is_said_together() -> None:
     assert str(refused(lambda: together(None, all_alike))) == "tensor: is odd; mend it"
 
 
+def check_states() -> None:
+    """Every rank gets its own back; together they are at most 1 MiB; equal ones count once."""
+    rank, most = dist.get_rank(), DATA_STATE_BYTES_MAX
+    of_ranks: list[tuple[bytes | None, ...]] = [
+        (None, None, None, None),
+        (b"one", None, None, None),
+        (b"one", b"one", b"two", b"two"),
+        (None, b"", b"three", b"four"),
+        (b"x" * most,) * RANKS,
+    ]
+    for given in of_ranks:
+        kept = gather(None, given[rank])
+        assert rank == 0 or kept is None
+        everybody: list[bytes | None] = [kept]
+        dist.broadcast_object_list(everybody, 0)
+        alone = set(given[1:]) <= {None, given[0]}
+        assert share(everybody[0], rank, RANKS) == (given[0 if alone else rank], "")
+    large = bytes([rank % 2]) * (most // 2)
+    error = refused(lambda: gather(None, large))
+    assert error.field == "state"
+    assert error.problem.startswith("the states of 4 ranks have")
+
+
 def bfloat16() -> models.Mixed:
     """Matrices in bf16, norms in f32."""
     return models.Mixed(torch.bfloat16)
@@ -324,6 +349,7 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "a shard without a box is refused": check_a_shard_that_has_no_box,
     "one name twice is refused": check_one_name_twice,
     "flat parameters are refused": check_flat_parameters,
+    "data states of ranks": check_states,
     "what is said together": check_what_is_said_together,
 }
 

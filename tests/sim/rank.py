@@ -149,7 +149,7 @@ class Rank(Obeying):
         self.world.watchers.tell("rank_stepped", self)
         work = await self.apply_commands()
         self.control.count(self.counts.tokens, self.counts.cursor)
-        self.report(self.counts.boundary(work, tokens, seconds))
+        self.report(self.counts.boundary(work, self.counts.state(work), tokens, seconds))
         if self.world.run_file.sync.lockstep:
             begun = self.world.sim.now
             await self.wait_until(lambda: self.proceed or self.finished)
@@ -169,7 +169,7 @@ class Rank(Obeying):
         while not over():
             await self.command_comes()
             if work := await self.apply_commands():
-                self.report(self.counts.boundary(work))
+                self.report(self.counts.boundary(work, self.counts.state(work)))
 
     async def apply_commands(self) -> BoundaryWork:
         """Those of this boundary, and their collectives in the same order."""

@@ -17,8 +17,8 @@ from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
-from atoll_worker.link.messages import Prolonged
-from atoll_worker.ranks import boxes
+from atoll_worker.link.messages import Boundary, Prolonged
+from atoll_worker.ranks import boxes, states
 from atoll_worker.ranks.group import Group, open_group
 from atoll_worker.settings import Job, read_job
 from atoll_worker.training import last_words, opening, optimizers, refusals
@@ -29,7 +29,7 @@ from atoll_worker.training.last_words import ALL_DONE, IN_ORDER, LOOP_ENDED
 from atoll_worker.training.obeying import BoundaryWork
 from atoll_worker.training.opening import Side
 from atoll_worker.training.rates import Scheduler, Schedules
-from atoll_worker.training.replica import POLL_SECONDS
+from atoll_worker.training.replica import POLL_SECONDS, Replica
 from atoll_worker.training.termination import Termination
 
 log = structlog.get_logger()
@@ -92,10 +92,10 @@ class Learner:
     A learner may be several processes, the *ranks* of torch.distributed (torchrun; DDP, FSDP2,
     HSDP, tensor parallelism, pipelines): all of them run the same lines after
     `init_process_group`, and entering and `step()` wait for all. `group` are the processes of this
-    learner, by default all. Rank 0 speaks with the job; tokens, loss, cursor and state are those
-    that it gives, and all ranks read the same `finished`, `tick`, `cursor` and `state`. A rank that
-    has lost another one ends with 75. `model` may be the list of the parts that a rank has
-    (docs/training-scripts.md, "Several processes").
+    learner, by default all. Rank 0 speaks with the job; tokens, loss and cursor are those that it
+    gives, and all ranks read the same `finished`, `tick` and `cursor`. Each rank may keep a data
+    state of its own. A rank that has lost another one ends with 75. `model` may be the list of the
+    parts that a rank has (docs/training-scripts.md, "Several processes").
 
     One Learner may be open in a process at a time. Entering and
     `step()` raise LearnerError, with an `exit_code`, when the job refuses this process (77: another
@@ -203,8 +203,11 @@ class Learner:
 
         It is what `step(state=...)` of the slot's last learner gave in the step at which the cursor
         had that value, never one of an earlier or later step. None for a slot's first learner, if
-        the script gave none in that step, and if the job's storage was lost since; then find the
-        place in the data by the cursor. It does not change while training.
+        the script gave none in that step, if the job's storage was lost since, and if the states of
+        several ranks were kept and this learner has another number of them; then find the place in
+        the data by the cursor. It does not change while training.
+
+        Of several ranks each gets what the same rank gave, or what rank 0 gave if no other did.
         """
         return self._state
 
@@ -298,6 +301,7 @@ class Learner:
         pickle.dumps(loader.state_dict())`. A function is called before `step()` returns, and only
         where its bytes will be kept, so it costs nothing in most steps. Give a state in every step,
         since nobody knows beforehand with which one the slot goes on; the cursor must grow then.
+        Of several ranks each may give its own, 1 MiB together; equal ones count once.
 
         Raises SpecError for wrong arguments, and while an optimizer is followed; LearnerError as
         the class says.
@@ -335,7 +339,7 @@ class Learner:
             work = replica.apply_commands()
             if self._ranks is not None:
                 self._ranks.count(counts.tokens, counts.cursor)
-            replica.report(counts.boundary(work, tokens, step_seconds), work)
+            replica.report(self._boundary(work, tokens, step_seconds), work)
             works = [work]
             if self._job.run_file.sync.lockstep:
                 replica.settle(wait=True)
@@ -450,6 +454,15 @@ class Learner:
         if self._ranks is not None and (said := self._ranks.counted()):
             self._counts.heard(*said)
 
+    def _boundary(
+        self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
+    ) -> Boundary:
+        """What the job is told of a boundary, with the data states of all ranks."""
+        state = self._counts.state(work)
+        if self._ranks is not None and work.captured:
+            state = self._ranks.state(state)
+        return self._counts.boundary(work, state, tokens, step_seconds)
+
     def _begin(self, replica: Side) -> list[BoundaryWork]:
         """Wait until the transport says Start: the model then has the job's values."""
         job = self._job
@@ -457,7 +470,11 @@ class Learner:
             log.info("joining", job=job.run_file.job, slot=self.slot)
         works = self._wait(replica, lambda: replica.start is not None)
         assert replica.start is not None
-        self._counts.cursor, self._state = replica.start.cursor, replica.start.data_state
+        self._counts.cursor = replica.start.cursor
+        rank, size = (self._ranks.rank, self._ranks.size) if self._ranks else (0, 1)
+        self._state, missing = states.share(replica.start.data_state, rank, size)
+        if missing and isinstance(replica, Replica):
+            replica.warn(missing)
         self._move_schedules()
         if not job.alone and self._is_head:
             log.info(
@@ -477,7 +494,7 @@ class Learner:
             self._termination.check()
             replica.wait(POLL_SECONDS)
             if work := replica.apply_commands():
-                replica.report(self._counts.boundary(work), work, wait=True)
+                replica.report(self._boundary(work), work, wait=True)
                 works.append(work)
         return works
 

@@ -14,16 +14,17 @@ def test_on_the_head_the_scripts_numbers_count_and_its_state_is_kept() -> None:
     counts.count(tokens, cursor)
     assert (counts.own_steps, counts.tokens, counts.cursor) == (1, 7, 15)
     work = BoundaryWork(captured=[(0, 0)])
-    assert counts.boundary(work, tokens, 0.5).data_state == b"state"
+    assert counts.state(work) == b"state"
+    assert counts.state(BoundaryWork()) is None
 
 
-def test_what_the_script_of_another_rank_gives_is_not_looked_at() -> None:
+def test_of_what_the_script_of_another_rank_gives_only_the_state_is_kept() -> None:
     counts = Counts(cursor=10)
     for tokens, cursor in ((7, 15), (-1, 3)):
         counts.count(*counts.given(tokens, cursor, b"state", is_head=False))
     counts.heard(14, 20)
     assert (counts.own_steps, counts.tokens, counts.cursor) == (2, 14, 20)
-    assert counts.kept.take() is None
+    assert counts.state(BoundaryWork(captured=[(0, 0)])) == b"state"
 
 
 @pytest.mark.parametrize(("tokens", "cursor"), [(0, 11), (7, 9), (7.5, 11)])

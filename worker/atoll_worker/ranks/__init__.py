@@ -13,6 +13,7 @@ speaks with the job. When values move is decided by its transport, and carried o
 - exchange.py  moves the values of a slice between the ranks, in both directions
 - boxes.py     which box of a tensor this process holds, as DTensor and FSDP2 say it
 - reading.py   whole tensors for the head, one at a time, for an export
+- states.py    the data states of the ranks as one, and back
 - together.py  a step of the opening on all ranks: all go on, or all are refused
 - parts.py     which rank gives which elements to which, without torch
 """

@@ -31,7 +31,7 @@ from atoll_protos.layout import Slice, TensorSpec
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Message
 from atoll_worker.link.socket import Link
-from atoll_worker.ranks import boxes, exchange, reading
+from atoll_worker.ranks import boxes, exchange, reading, states
 from atoll_worker.ranks.control import HEAD, Control
 from atoll_worker.ranks.exchange import Exchange, Pairs
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
@@ -147,6 +147,14 @@ class Group:
         """
         with self.guarded():
             return self._exchange.deal(owned, values)
+
+    def state(self, mine: bytes | None) -> bytes | None:
+        """What the job keeps of the data states of all ranks, on the head; None on the others.
+
+        Raises SpecError on every rank if that is too much.
+        """
+        with self.guarded():
+            return states.gather(self.words, mine)
 
     def everywhere(self, claim: bool) -> bool:
         """Whether all ranks claim it."""

@@ -51,12 +51,13 @@ class Counts:
     ) -> tuple[int, int]:
         """What a step of the script counts: tokens, and the cursor after it.
 
-        On another rank than the head it is a guess, until the head has said its own (rule 35).
-        Raises SpecError as `checked` does.
+        On another rank than the head it is a guess, until the head has said its own (rule 35); the
+        data state is each rank's own. Raises SpecError as `checked` does.
         """
-        if not is_head:
-            return 1, self.cursor + 1
-        tokens, cursor = self.checked(tokens, cursor, state)
+        if is_head:
+            tokens, cursor = self.checked(tokens, cursor, state)
+        else:
+            tokens, cursor = 1, self.cursor + 1
         self.kept.give(state)
         return tokens, cursor
 
@@ -71,8 +72,16 @@ class Counts:
         """What the head of this learner has counted, which is what counts (rule 35)."""
         self.tokens, self.cursor = tokens, cursor
 
+    def state(self, work: BoundaryWork) -> bytes | None:
+        """The data state of the newest step, if it will be kept."""
+        return self.kept.take() if work.captured else None
+
     def boundary(
-        self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
+        self,
+        work: BoundaryWork,
+        state: bytes | None,
+        tokens: int = 0,
+        step_seconds: float | None = None,
     ) -> Boundary:
         """The message for a step, or without `step_seconds` for more work at the same boundary."""
         return Boundary(
@@ -82,7 +91,7 @@ class Counts:
             step_seconds=step_seconds or 0.0,
             blocked_seconds=0.0 if step_seconds is None else self.blocked_seconds,
             cursor=self.cursor,
-            data_state=self.kept.take() if work.captured else None,
+            data_state=state,
             adopted=tuple(work.adopted),
             captured=tuple(work.captured),
             again=step_seconds is None,
