@@ -7,6 +7,7 @@ and PyYAML, but no clock, network, disk or process, and neither executor.
     presets.py      the published systems that spec.sync.preset names: one table of settings
     words.py        why a process ended, from the end of its log
     model.py        what all models of a manifest have in common
+    launching.py    commands that start the processes of a learner
     sync.py         the models of `spec.sync`
     pods.py         the models of pod templates and of `podOverrides`
     parts.py        the models of all other parts of `spec`: learner, regions, syncer, ...

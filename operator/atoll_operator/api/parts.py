@@ -12,6 +12,8 @@ from atoll_protos.expected import START_SECONDS
 from atoll_protos.names import REGION_PATTERN
 
 NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
+HOSTS_NAME_CHARACTERS_MAX: Final = 46  # of both where every learner is a StatefulSet of its own
+HOSTS_MAX: Final = 64
 SHARDS_MAX: Final = 64
 
 
@@ -31,12 +33,42 @@ class Learner(Model):
     hosts: int = Field(
         default=1,
         ge=1,
-        le=64,
+        le=HOSTS_MAX,
         description=(
-            "Number of pods that form one learner. More than 1 is not supported yet: a cluster"
-            " refuses it, and `atoll run` starts one process per learner."
+            "Number of pods that form one learner. Above 1, every pod runs the command under"
+            " atoll-worker launch (a command that is a launcher itself stays as it is) with as many"
+            " processes as PET_NPROC_PER_NODE in its env says, else as its container's limit of"
+            " nvidia.com/gpu, else one; the processes of all pods are one group of"
+            " torch.distributed. A learner that loses a host trains again when that pod has been"
+            " made again. The names of the job and of a region together then have at most"
+            f" {HOSTS_NAME_CHARACTERS_MAX} characters."
         ),
     )
+    hosts_min: int | None = Field(
+        default=None,
+        ge=1,
+        le=HOSTS_MAX,
+        description=(
+            "Number of hosts with which a learner trains while the others cannot be had, host 0"
+            " always among them; left out, it waits for all. It keeps its slot and its place in the"
+            " data, and its script has to work with any number of processes in between. At most"
+            " hosts."
+        ),
+    )
+    topology_key: str = Field(
+        default="",
+        max_length=316,
+        description=(
+            "Label of nodes, such as that of a rack or of a network block. All hosts of a learner"
+            " go to nodes with one value of it. Left out, they may be anywhere in their region."
+            " Only with hosts above 1. `atoll run` ignores it."
+        ),
+    )
+
+    @property
+    def hosts_needed(self) -> int:
+        """Hosts without which a learner does not train."""
+        return self.hosts if self.hosts_min is None else self.hosts_min
 
 
 class RegionNodes(StrEnum):

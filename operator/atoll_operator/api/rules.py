@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import presets
-from atoll_operator.api.parts import NAME_CHARACTERS_MAX, RegionSpec, StorageType, TlsMode
+from atoll_operator.api.parts import (
+    HOSTS_NAME_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    RegionSpec,
+    StorageType,
+    TlsMode,
+)
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
@@ -83,8 +89,15 @@ def _syncer_region(job: Job) -> bool:
 
 
 def _names(job: Job) -> bool:
-    longest = max(len(region.name) for region in job.spec.regions)
-    return len(job.name) + longest <= NAME_CHARACTERS_MAX
+    return _longest(job) <= NAME_CHARACTERS_MAX
+
+
+def _names_of_hosts(job: Job) -> bool:
+    return job.spec.learner.hosts == 1 or _longest(job) <= HOSTS_NAME_CHARACTERS_MAX
+
+
+def _longest(job: Job) -> int:
+    return len(job.name) + max(len(region.name) for region in job.spec.regions)
 
 
 def _fragments(job: Job) -> bool:
@@ -173,6 +186,35 @@ RULES = (
             f" size(self.metadata.name) + size(r.name) <= {NAME_CHARACTERS_MAX})"
         ),
         of_object=True,
+    ),
+    Rule(
+        field="metadata.name",
+        problem=(
+            "this name and a region's name must have at most"
+            f" {HOSTS_NAME_CHARACTERS_MAX} characters together while spec.learner.hosts is more"
+            " than 1"
+        ),
+        remedy="use shorter names",
+        holds=_names_of_hosts,
+        cel=(
+            "self.spec.learner.hosts == 1 || self.spec.regions.all(r,"
+            f" size(self.metadata.name) + size(r.name) <= {HOSTS_NAME_CHARACTERS_MAX})"
+        ),
+        of_object=True,
+    ),
+    Rule(
+        field="spec.learner.hostsMin",
+        problem="must not be more than spec.learner.hosts",
+        remedy="use at most spec.learner.hosts, or leave it out",
+        holds=lambda job: (job.spec.learner.hosts_min or 1) <= job.spec.learner.hosts,
+        cel="!has(self.learner.hostsMin) || self.learner.hostsMin <= self.learner.hosts",
+    ),
+    Rule(
+        field="spec.learner.topologyKey",
+        problem="brings the hosts of a learner together, and spec.learner.hosts is 1",
+        remedy="remove it, or give spec.learner.hosts",
+        holds=lambda job: not job.spec.learner.topology_key or job.spec.learner.hosts > 1,
+        cel="self.learner.topologyKey == '' || self.learner.hosts > 1",
     ),
     Rule(
         field="metadata.name",

@@ -57,8 +57,6 @@ def on_a_cluster(job: Job) -> SpecError | None:
     if found is not None:
         return found
     spec = job.spec
-    if spec.learner.hosts != 1:
-        return _not_yet("spec.learner.hosts", "use 1: a learner is one pod")
     if spec.syncer.storage.type is StorageType.OBJECT_STORE:
         return _not_yet("spec.syncer.storage.type", "use PersistentVolumeClaim or Ephemeral")
     if spec.export_url and not spec.export_url.startswith("file:///"):
@@ -95,6 +93,7 @@ def without_effect_here(job: Job) -> list[str]:
     whole = {
         "spec.suspend": spec.suspend,
         "spec.managedBy": spec.managed_by is not None,
+        "spec.learner.topologyKey": bool(spec.learner.topology_key),
         "spec.syncer.storage": "storage" in spec.syncer.model_fields_set,
         "spec.syncer.endpoints": bool(spec.syncer.endpoints),
         "spec.syncer.expose": "expose" in spec.syncer.model_fields_set,

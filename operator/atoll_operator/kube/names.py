@@ -6,7 +6,8 @@ in `atoll_protos`, the API's kind and version in `atoll_operator.api`.
 
 from typing import Final
 
-from atoll_operator.api.spec import API_VERSION
+from atoll_operator.api.spec import API_VERSION, Job
+from atoll_protos.names import slot_name
 
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "decoupledtrainingjobs"
@@ -70,6 +71,21 @@ def learner_set(job: str, region: str) -> str:
 def hosts_set(job: str, slot: str) -> str:
     """Name of the StatefulSet, and of the headless Service, of one learner of several hosts."""
     return f"{job}-{slot}"
+
+
+def learner_sets(job: Job) -> dict[str, str]:
+    """The names of a job's StatefulSets of learners, each with its region.
+
+    One for a region, and where a learner has several hosts, one for each learner.
+    """
+    spec = job.spec
+    if spec.learner.hosts == 1:
+        return {learner_set(job.name, region.name): region.name for region in spec.regions}
+    return {
+        hosts_set(job.name, slot_name(region.name, ordinal)): region.name
+        for region in spec.regions
+        for ordinal in range(region.learners)
+    }
 
 
 def shard_name(job: str, shard: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from atoll_operator.local import processes
+from atoll_operator.api import launching
 from atoll_operator.local.plan import Planned
 from atoll_protos.errors import SpecError
 
@@ -80,8 +80,8 @@ def _not_a_program(word: str, folder: Path) -> tuple[str, str]:
 
 def _target(command: tuple[str, ...]) -> tuple[str, str]:
     """What an interpreter runs: ("script", its path), ("module", its name) or nothing known."""
-    if processes.is_launched(command):
-        command = tuple(processes.within(command)) or command
+    if launching.is_launched(command):
+        command = tuple(launching.within(command)) or command
         if command[0].endswith(".py"):
             return "script", command[0]
     name, words = os.path.basename(command[0]), iter(command[1:])

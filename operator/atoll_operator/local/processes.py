@@ -5,20 +5,16 @@ says how many processes of it one learner is. Both are plain parts of the templa
 manifest means the same here and in a cluster.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from atoll_operator.api.launching import DASHES, LAUNCHER, has_launcher, is_launched, within
 from atoll_operator.api.pods import Container
 from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
 
 NUMBER: Final = Torchrun.PROCESSES
 FLAG: Final = "--processes-per-learner"
-LAUNCHER: Final = ("atoll-worker", "launch")
-MODULE: Final = ("-m", "atoll_worker", "launch")  # of a Python: the same
-OTHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun"})
-DASHES: Final = "--"
 SHORT: Final = "[atoll-worker, launch, --, train.py]"
 
 
@@ -27,17 +23,6 @@ def of(container: Container) -> int:
     values = [each.value for each in container.env if each.name == NUMBER]
     known = values and values[-1].isdecimal() and is_launched(container.command)
     return max(1, int(values[-1])) if known else 1
-
-
-def is_launched(command: Sequence[str]) -> bool:
-    """Whether a command is the launcher."""
-    words = (*map(os.path.basename, command[:1]), *command[1:4])
-    return words[:2] == LAUNCHER or words[1:] == MODULE
-
-
-def within(command: Sequence[str]) -> Sequence[str]:
-    """What the launcher starts, of its command; empty where it names nothing."""
-    return command[list(command).index(DASHES) + 1 :] if DASHES in command else ()
 
 
 def launched(command: Sequence[str], count: int, field: str) -> list[str]:
@@ -58,7 +43,7 @@ def launched(command: Sequence[str], count: int, field: str) -> list[str]:
     if not words:
         problem = f"{field} names no command, and the built-in model trains in one process"
         raise SpecError(FLAG, problem, f"give it one, as in command: {SHORT}")
-    if os.path.basename(words[0]) in OTHERS or "torch.distributed.run" in words:
+    if has_launcher(words):
         problem = f"the command of {field} has a launcher of its own, {words[0]}"
         raise SpecError(FLAG, problem, f"put this in its place: command: {SHORT}")
     return [*LAUNCHER, DASHES, *words]

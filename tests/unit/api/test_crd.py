@@ -71,14 +71,17 @@ REFUSED = [
     (("spec.sync.fragments=17",), rules.RULES[5]),
     (("spec.sync.overlap=16",), rules.RULES[6]),
     ((f"metadata.name={'a' * 45}",), rules.RULES[7]),
-    (("metadata.name=a.b",), rules.RULES[8]),
-    (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[9]),
-    (("spec.restore={fromJob: {name: old}}",), rules.RULES[10]),
+    ((f"metadata.name={'a' * 40}", "spec.learner.hosts=2"), rules.RULES[8]),
+    (("spec.learner.hosts=2", "spec.learner.hostsMin=3"), rules.RULES[9]),
+    (("spec.learner.topologyKey=rack",), rules.RULES[10]),
+    (("metadata.name=a.b",), rules.RULES[11]),
+    (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[12]),
+    (("spec.restore={fromJob: {name: old}}",), rules.RULES[13]),
 ]
 
 
 @pytest.mark.parametrize(("changes", "rule"), REFUSED)
-def test_validate_says_what_the_api_server_says(changes: tuple[str], rule: rules.Rule) -> None:
+def test_validate_says_what_the_api_server_says(changes: tuple[str, ...], rule: rules.Rule) -> None:
     with pytest.raises(SpecError) as caught:
         parse(MANIFEST, changes)
     assert str(caught.value) == f"{rule.field}: {rule.problem}; {rule.remedy}"

@@ -9,26 +9,9 @@ from atoll_protos.errors import SpecError
 LAUNCHED = ["atoll-worker", "launch", "--", "python", "train.py"]
 
 
-@pytest.mark.parametrize(
-    ("command", "is_launched"),
-    [
-        (LAUNCHED, True),
-        (["/opt/bin/atoll-worker", "launch", "--max-restarts", "3"], True),
-        (["python", "-m", "atoll_worker", "launch", "--", "train.py"], True),
-        (["atoll-worker", "train:main"], False),
-        (["python", "-m", "atoll_worker", "train:main", "launch"], False),
-        (["python", "launch"], False),
-        ([], False),
-    ],
-)
-def test_the_launcher_is_known_by_its_words(command: list[str], is_launched: bool) -> None:
-    assert processes.is_launched(command) == is_launched
-
-
 def test_any_command_is_put_under_the_launcher_once() -> None:
     assert processes.launched(["python", "train.py"], 2, "field") == LAUNCHED
     assert processes.launched(LAUNCHED, 4, "field") == LAUNCHED
-    assert processes.within(LAUNCHED) == ["python", "train.py"]
 
 
 def test_one_process_needs_no_launcher() -> None:

@@ -26,6 +26,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     owner        what all children have from the job: labels, selectors, metadata
     accepted     the manifest that a job runs with
     rendering    which pod templates stay as they were rendered, and until when
+    hosts        the pod template of a learner of several hosts
     pods         the pod templates of those objects
     restore      whose state a new job takes up, and whether it fits
     overrides    what a region changes in its learners' template

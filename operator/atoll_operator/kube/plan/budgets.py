@@ -9,7 +9,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import (
     LEARNER_ROLE,
     SHARD_ROLE,
-    learner_set,
+    learner_sets,
     learners_budget_name,
     shard_name,
     shards_budget_name,
@@ -24,10 +24,15 @@ def of_learners(owner: Owner, job: Job, unmarked: Set[str]) -> Object:
     At least one, because a budget that forbids every eviction blocks drains for ever. What an
     evicted learner costs is little: it leaves in order, its work of one round is missed, and
     its successor joins again.
+
+    A budget counts pods. Whoever loses one host has lost the learner, and its other hosts may go
+    with it: a drain of a rack whose hosts find no other place would otherwise wait for ever for the
+    first of them. So all hosts of the spare learners may go at a time, and in the worst case, which
+    no budget can tell apart, one host of so many learners.
     """
     spec = job.spec
-    spare = max(1, spec.learners - spec.quorum)
-    names = {learner_set(job.name, region.name) for region in spec.regions}
+    spare = max(1, spec.learners - spec.quorum) * spec.learner.hosts
+    names = learner_sets(job)
     match = owner.selector(LEARNER_ROLE, not unmarked.isdisjoint(names))
     return _budget(owner, learners_budget_name(job.name), match, unavailable=spare)
 

@@ -2,7 +2,8 @@
 
     per install   ServiceAccount and PodDisruptionBudget of learners, ConfigMap with the run file,
                   ConfigMap with the manifest
-    per region    headless Service, StatefulSet `<job>-<region>`
+    per region    headless Service, StatefulSet `<job>-<region>`; where a learner has several
+                  hosts, both for each learner, `<job>-<region>-<i>`
     syncer's home ServiceAccount, ConfigMap and PodDisruptionBudget of shards; ConfigMap with the
                   list of learners; per shard a Service, a PersistentVolumeClaim (if asked for) and
                   a Deployment; the evaluator
@@ -43,12 +44,13 @@ from atoll_operator.kube.names import (
     Annotation,
     account_name,
     evaluator_name,
+    hosts_set,
     learner_set,
     shard_name,
 )
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Object
-from atoll_operator.kube.plan import budgets, certificates, configs, pods, restore
+from atoll_operator.kube.plan import budgets, certificates, configs, hosts, pods, restore
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.exposure import exposed
 from atoll_operator.kube.plan.owner import INSTANCE, Owner
@@ -61,7 +63,9 @@ from atoll_operator.kube.plan.rendering import (
     same_but_for_length,
 )
 from atoll_operator.kube.settings import Settings
-from atoll_protos.names import Label
+from atoll_protos.names import Label, slot_name
+
+Render = Callable[[pods.RoleContext], Object]  # the pod template of a workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ class JobChildren:
         self, role: str, region: str, file: RunConfig, child: str, **more: Any
     ) -> pods.RoleContext:
         job = self.job
-        hosts = [
+        shards = [
             f"{shard_name(job.name, number)}.{self.owner.namespace}.svc:{SHARD_PORT}"
             for number in range(job.spec.syncer.shards)
         ]
@@ -159,7 +163,7 @@ class JobChildren:
             run_hash=file.hash,
             certificate=certificates.secret_of(job, role, region, home=home) if self.tls else "",
             settings=self.renderings.settings(self.settings),
-            endpoints=",".join(hosts if home else job.spec.syncer.endpoints or hosts),
+            endpoints=",".join(shards if home else job.spec.syncer.endpoints or shards),
             any_node=any(
                 each.name == region and each.nodes is RegionNodes.ANY for each in job.spec.regions
             ),
@@ -171,48 +175,59 @@ class JobChildren:
     # the fields that are written here, and a user may set any other field of a child.
 
     def _region(self, region: RegionSpec) -> list[Object]:
-        """The learners of one region.
+        """The learners of one region."""
+        job, of_region = self.job, {Label.REGION: region.name}
+        if job.spec.learner.hosts == 1:
+            name, render = learner_set(self.owner.name, region.name), partial(pods.learner, job)
+            return self._learners(region, name, of_region, render, region.learners)
+        found = []
+        for slot in (slot_name(region.name, ordinal) for ordinal in range(region.learners)):
+            name, render = hosts_set(self.owner.name, slot), partial(hosts.learner, job, slot=slot)
+            labels = {**of_region, Label.SLOT: slot}
+            found += self._learners(region, name, labels, render, job.spec.learner.hosts)
+        return found
 
-        Parallel, because learners do not wait for one another to start. OnDelete, because the
-        operator decides which pods restart for a new template and when (`rollout`). The template's
-        hash leaves the run file's name out, which changes with the number of learners.
+    def _learners(
+        self, region: RegionSpec, name: str, marks: Mapping[str, str], render: Render, count: int
+    ) -> list[Object]:
+        """A StatefulSet of so many learners, or hosts of one learner, and its Service.
+
+        `marks` tell its pods from those of others. Parallel, because learners do not wait for one
+        another to start, and hosts for each other in vain. OnDelete, because the operator decides
+        which pods restart for a new template and when (`rollout`). The template's hash leaves the
+        run file's name out, which changes with the number of learners.
         """
-        job, name = self.job, learner_set(self.owner.name, region.name)
-        labels = self.owner.labels(LEARNER_ROLE, **{Label.REGION: region.name})
+        labels = self.owner.labels(LEARNER_ROLE, **marks)
         context = self._context(
             LEARNER_ROLE, region.name, self._learners_file(), name, labels=labels,
             overrides=region.pod_overrides,
         )  # fmt: skip
         bare = _bare(context, run_config="")  # a count of learners restarts no pod
-        template = self._template(name, context, bare, partial(pods.learner, job))
-        match = self.owner.selector(
-            LEARNER_ROLE, name in self.unmarked, **{Label.REGION: region.name}
-        )
-        fixed = self._fixed(name, LEARNER_ROLE, **{Label.REGION: region.name})
+        template = self._template(name, context, bare, render)
+        match = self.owner.selector(LEARNER_ROLE, name in self.unmarked, **marks)
         workload = self.owner.child(
             "StatefulSet",
             "apps/v1",
             name,
             {**template["metadata"]["labels"], **labels},  # queues look at the workload's, too
             spec={
-                "replicas": region.learners * job.spec.learner.hosts
-                if self.running.learners
-                else 0,
+                "replicas": count if self.running.learners else 0,
                 "serviceName": name,
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "OnDelete"},
                 "revisionHistoryLimit": 2,
-                "selector": {"matchLabels": fixed},
+                "selector": {"matchLabels": self._fixed(name, LEARNER_ROLE, **marks)},
                 "template": self._placed(name, template),
             },
         )
-        workload["metadata"]["annotations"] |= self._note(name, template, region.name)
+        annotations = workload["metadata"]["annotations"]
+        annotations |= self._note(name, template, region.name)
         replaced = self.exclusions.replaced.get(name)
         if replaced:
-            workload["metadata"]["annotations"][Annotation.REPLACED] = replaced
+            annotations[Annotation.REPLACED] = replaced
         suspects = self.exclusions.suspects.get(name)
         if suspects:
-            workload["metadata"]["annotations"][Annotation.SUSPECTS] = suspects
+            annotations[Annotation.SUSPECTS] = suspects
         service = self.owner.child(
             "Service", "v1", name, labels,
             spec={"clusterIP": "None", "selector": match, "publishNotReadyAddresses": True},
@@ -307,7 +322,7 @@ class JobChildren:
         name: str,
         context: pods.RoleContext,
         bare: pods.RoleContext,
-        render: Callable[[pods.RoleContext], Object],
+        render: Render,
     ) -> Object:
         """A workload's template without lost nodes: the kept one, or rendered and hashed now."""
         kept = self.renderings.kept.get(name)

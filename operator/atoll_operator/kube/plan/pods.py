@@ -68,6 +68,7 @@ from atoll_protos.environment import Env, of_learner, of_process, of_shard, of_t
 GROUP_READS = 0o440
 GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
 RUN_VOLUME = "atoll-run"
+POD_INDEX = f"metadata.labels['{POD_INDEX_LABEL}']"  # the number of a pod in its StatefulSet
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 RUNNER = {LEARNER_ROLE: TRAIN, EVALUATOR_ROLE: EVALUATE}
 
@@ -91,9 +92,15 @@ class RoleContext:
 def learner(job: Job, context: RoleContext) -> dict[str, Any]:
     """The pod template of a region's learners; a pod's slot comes from its StatefulSet ordinal."""
     slot = f"$({Env.REGION})-$({Env.ORDINAL})"
-    env = _variables(of_learner(region=context.region, slot=slot))
-    ordinal = _from_field(Env.ORDINAL, f"metadata.labels['{POD_INDEX_LABEL}']")
-    env.insert(1, ordinal)  # before the slot, which refers to it
+    env = variables(of_learner(region=context.region, slot=slot))
+    env.insert(1, from_field(Env.ORDINAL, POD_INDEX))  # before the slot, which refers to it
+    return of_learner_with(job, context, env)
+
+
+def of_learner_with(
+    job: Job, context: RoleContext, env: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The pod template of learners with these variables of their own."""
     return _pod(job, context, job.spec.learner.template, env)
 
 
@@ -126,7 +133,7 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
         export=export,
         metrics_port=METRICS_PORT,
     )
-    pod = _pod(job, context, job.spec.syncer.template, _variables(env))
+    pod = _pod(job, context, job.spec.syncer.template, variables(env))
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
     source = {"persistentVolumeClaim": {"claimName": claim}} if durable else {"emptyDir": {}}
     _add_volume(pod["spec"], "atoll-data", source, DATA_FOLDER)
@@ -214,9 +221,9 @@ def _container(
         words = RUNNER.get(context.role, ("-P", "-m", "atoll_syncer"))
         container["command"] = ["python3", *words]
     needed = [
-        *_variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=context.endpoints)),
-        *_variables(_of_tls(context)),
-        _from_field(Env.UID, "metadata.uid"),
+        *variables(of_process(run_file=f"{RUN_FOLDER}/{RUN_FILE}", endpoints=context.endpoints)),
+        *variables(_of_tls(context)),
+        from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},  # a log is complete when the process ends
         {"name": "PYTHONFAULTHANDLER", "value": "1"},  # and says where a fault has ended it
@@ -349,9 +356,11 @@ def with_run_config(template: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
+def variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Variables of a container with these values."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _from_field(name: str, path: str) -> dict[str, Any]:
+def from_field(name: str, path: str) -> dict[str, Any]:
+    """A variable of a container with the value of a field of its pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

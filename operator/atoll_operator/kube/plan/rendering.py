@@ -64,7 +64,7 @@ from atoll_operator.kube.names import (
     SHARD_ROLE,
     Annotation,
     evaluator_name,
-    learner_set,
+    learner_sets,
     shard_name,
 )
 from atoll_operator.kube.objects import RESTARTED_AT
@@ -165,7 +165,7 @@ def decide(
     in this cluster.
     """
     live = {each["metadata"]["name"]: each for each in workloads}
-    regions = {learner_set(job.name, region.name): region.name for region in job.spec.regions}
+    regions = learner_sets(job)
     shards = [shard_name(job.name, number) for number in range(job.spec.syncer.shards)]
     of_regions = inputs(job, home=home)
     hashes = {name: of_regions[region] for name, region in regions.items()}

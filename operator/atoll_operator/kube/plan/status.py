@@ -21,6 +21,7 @@ tokens, loss) are written at most every WRITE_SECONDS. So a job at rest costs no
 one six a minute, and one that flaps twenty.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +33,7 @@ from atoll_operator.api.parts import RegionNodes, StorageType, TlsMode
 from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_set, shard_name
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_sets, shard_name
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (
     Object,
@@ -135,7 +136,7 @@ def _view(case: Situation) -> statuses.View:
         job=job,
         replies=seen.replies,
         asked_at=seen.remembered.asked_at or rfc3339(case.now),
-        ready=ready_by_region(seen.pods, served),
+        ready=ready_by_region(seen.pods, served, job.spec.learner.hosts_needed),
         replaced=replaced_by_region(job, seen.workloads),
         endpoints=_endpoints(case) if case.home else None,
         idle=case.phase.kind is not Kind.RUNNING and not seen.pods,
@@ -311,21 +312,27 @@ def shard_names(job: Job) -> frozenset[str]:
     return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
 
 
-def ready_by_region(pods: Iterable[Pod], regions: Sequence[str]) -> dict[str, int]:
-    """Learners' pods that are Ready, by region."""
-    found = dict.fromkeys(regions, 0)
+def ready_by_region(
+    pods: Iterable[Pod], regions: Sequence[str], hosts_needed: int = 1
+) -> dict[str, int]:
+    """Learners with so many Ready hosts, host 0 among them, by region."""
+    hosts: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for pod in pods:
-        if pod.role == LEARNER_ROLE and pod.region in found:
-            found[pod.region] += pod.ready and not pod.terminating
+        if pod.role == LEARNER_ROLE and pod.ready and not pod.terminating:
+            hosts[pod.region, pod.ordinal].add(pod.host)
+    found = dict.fromkeys(regions, 0)
+    for (region, _), ready in hosts.items():
+        if region in found:
+            found[region] += 0 in ready and len(ready) >= hosts_needed
     return found
 
 
 def replaced_by_region(job: Job, workloads: Mapping[str, Workload]) -> dict[str, int]:
     """Replacements for lost nodes so far, by region."""
-    found = {}
-    for region in job.spec.regions:
-        live = workloads.get(learner_set(job.name, region.name))
-        found[region.name] = sum(each.count for each in live.replaced.values()) if live else 0
+    found = {region.name: 0 for region in job.spec.regions}
+    for name, region in learner_sets(job).items():
+        live = workloads.get(name)
+        found[region] += sum(each.count for each in live.replaced.values()) if live else 0
     return found
 
 

@@ -1,0 +1,72 @@
+"""The pod template of a learner of several hosts.
+
+Such a learner is a StatefulSet of its own, with a pod for each host, so that its slot and the place
+where its hosts meet are constants of the template, and a pod's number in the set is its host. The
+set's Service has an address for every pod before it is ready: the hosts have to find each other in
+order to become ready.
+
+The pods run the user's command under `atoll-worker launch`, which ends with the code of the process
+that failed first, and brings hosts together again when one of them was made anew.
+"""
+
+from typing import Any, Final
+
+from atoll_operator.api.launching import under_launcher
+from atoll_operator.api.spec import Job
+from atoll_operator.kube.names import hosts_set
+from atoll_operator.kube.plan import pods
+from atoll_operator.kube.plan.overrides import overridden
+from atoll_protos.environment import MEETING_PORT, Env, of_hosts, of_learner
+from atoll_protos.names import Label
+
+GPU: Final = "nvidia.com/gpu"
+TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of one learner
+
+
+def learner(job: Job, context: pods.RoleContext, slot: str) -> dict[str, Any]:
+    """The pod template of the learner with this slot."""
+    own = job.spec.learner
+    name = hosts_set(job.name, slot)
+    given = overridden(
+        own.template.model_dump(by_alias=True, exclude_unset=True), context.overrides
+    )
+    container = ((given.get("spec") or {}).get("containers") or [{}])[0]
+    env = [
+        pods.from_field(Env.HOST, pods.POD_INDEX),
+        *pods.variables(of_learner(region=context.region, slot=slot)),
+        *pods.variables(
+            of_hosts(
+                slot=slot,
+                hosts=own.hosts,
+                hosts_min=own.hosts_needed,
+                processes=gpus(container),
+                first_host=f"{name}-0.{name}:{MEETING_PORT}",
+                host=None,
+            )
+        ),
+    ]
+    pod = pods.of_learner_with(job, context, env)
+    container = pod["spec"]["containers"][0]
+    container["command"] = under_launcher(container["command"], container.get("args") or ())
+    ports = container.setdefault("ports", [])
+    if all(each.get("containerPort") != MEETING_PORT for each in ports):
+        ports.append({"name": "rendezvous", "containerPort": MEETING_PORT})
+    if own.topology_key:
+        _together(pod, own.topology_key)
+    return pod
+
+
+def gpus(container: dict[str, Any]) -> int:
+    """The processes of a host: one for each GPU of its container, else one."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    text = str(limits.get(GPU, ""))
+    return max(1, int(text)) if text.isascii() and text.isdigit() else 1
+
+
+def _together(pod: dict[str, Any], topology_key: str) -> None:
+    """Require nodes with one value of the label, besides what the user requires."""
+    labels = pod["metadata"]["labels"]
+    match = {name: labels[name] for name in TOLD_APART_BY if name in labels}
+    term = {"topologyKey": topology_key, "labelSelector": {"matchLabels": match}}
+    affinity = pod["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})
+    affinity[pods.REQUIRED] = [*affinity.get(pods.REQUIRED, []), term]
