@@ -107,6 +107,11 @@ def seeded(make: Callable[[], M]) -> M:
     return make()
 
 
+def drawn(seed: int) -> torch.Generator:
+    """Numbers that are the same on every rank."""
+    return torch.Generator().manual_seed(seed)
+
+
 def mesh(ranks: tuple[int, ...], *sizes: int, names: tuple[str, ...] = ("dp",)) -> DeviceMesh:
     """Over some ranks of the world; all ranks of the world make it."""
     return DeviceMesh("cpu", torch.tensor(ranks).view(sizes or (-1,)), mesh_dim_names=names)

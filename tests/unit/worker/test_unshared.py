@@ -16,7 +16,7 @@ def model() -> nn.Sequential:
 
 
 def opened(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Unshared:
-    return unshared_of(model, travelling(model), optimizers)
+    return unshared_of([model], travelling(model), optimizers)
 
 
 def steps(learner: Unshared, count: int = STEPS_BETWEEN) -> list[str]:

@@ -8,7 +8,9 @@ counts goes nowhere, since tokens, cursor and loss are the head's (docs/protocol
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from atoll_protos.layout import Layout
 from atoll_worker.errors import TransportLostError
@@ -17,6 +19,9 @@ from atoll_worker.ranks.group import Group
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
 from atoll_worker.training.parameters import Place, is_one
 from atoll_worker.training.staging import DirectStaging, Done, Scalar, Staging, Ticket, assign
+from atoll_worker.training.unshared import Unshared, unshared_of
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,9 +31,12 @@ class Follower(Obeying):
     ranks: Group
     staging: Staging
     read: Sequence[nn.Module] = ()  # of which the head reads whole tensors, for the export
+    unshared: Unshared | None = None  # where the head does not have the same modules
 
     def step_made(self) -> None:
-        """The head looks at what steps do."""
+        """The head looks at what steps do, and warns of what it has as well."""
+        if self.unshared is not None and (reason := self.unshared.step_made()):
+            log.warning(reason)
 
     def apply_commands(self) -> BoundaryWork:
         """Carry out the head's commands.
@@ -90,7 +98,11 @@ class Follower(Obeying):
 
 
 def open_follower(
-    models: Sequence[nn.Module], places: Sequence[Place], layout: Layout, ranks: Group
+    models: Sequence[nn.Module],
+    places: Sequence[Place],
+    layout: Layout,
+    ranks: Group,
+    optimizers: Sequence[Optimizer] = (),
 ) -> Follower:
     """Give what this rank holds of the model's first values, as the head asks for it."""
     read = ranks.everywhere(is_one(models, places, layout.tensors))
@@ -100,6 +112,7 @@ def open_follower(
         ranks=ranks,
         staging=DirectStaging(),
         read=models if read else (),
+        unshared=None if read else unshared_of(models, places, optimizers),
     )
     if follower.read:
         ranks.serve(follower.read)

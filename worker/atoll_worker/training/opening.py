@@ -80,7 +80,7 @@ def open_side(
     if ranks is None:
         return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
     if not ranks.is_head:
-        return open_follower(models, places, job.run_file.layout(specs), ranks)
+        return open_follower(models, places, job.run_file.layout(specs), ranks, steps)
     return open_head(
         models,
         job,

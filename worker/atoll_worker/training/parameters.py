@@ -29,7 +29,6 @@ from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Slice, TensorSpec
 from atoll_protos.tensors import DTYPES
-from atoll_worker.ranks.boxes import is_distributed
 from atoll_worker.training.naming import cleaner
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -163,11 +162,6 @@ def pairs(
         part = region.part(range(piece.offset, piece.offset + piece.element_count))
         found.append((tensor, part.view(tensor.shape)))
     return found
-
-
-def is_cut(place: Place) -> bool:
-    """Whether it is a DTensor, of which this process may hold a part only."""
-    return is_distributed(place.tensor)
 
 
 def is_one(

@@ -63,7 +63,7 @@ from atoll_worker.settings import Job
 from atoll_worker.training import process
 from atoll_worker.training.companion import PLAIN_READER, Companion, companion_of
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
-from atoll_worker.training.parameters import Place, device_of, is_cut, is_one, pairs, travelling
+from atoll_worker.training.parameters import Place, device_of, is_one, pairs, travelling
 from atoll_worker.training.staging import Pairs, Scalar, Staging, Ticket, assign, staging_for
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
@@ -290,7 +290,7 @@ def open_replica(
     device_of(places)
     specs = tuple(place.spec for place in places)
     companion = None if observer else partial(companion_of, model, places, export_files)
-    unshared = None if observer else unshared_of(model, places, optimizers)
+    unshared = None if observer else unshared_of([model], places, optimizers)
     return _opened(
         job, instance, places, specs, companion=companion, unshared=unshared, observer=observer
     )
@@ -309,20 +309,18 @@ def open_head(
 ) -> Replica:
     """As `open_replica`, on the head of several ranks, whose tensors together are `specs`."""
     read = ranks.everywhere(is_one(models, places, specs))
-    whole = read and not any(map(is_cut, places))
 
     def companion() -> Companion:
         with ranks.reading(models) as reader:
             return companion_of(models[0], places, export_files, reader)
 
-    unshared = unshared_of(models[0], places, optimizers) if whole else None
     replica = _opened(
         job,
         instance,
         places,
         specs,
         companion=companion if read else None,
-        unshared=unshared,
+        unshared=unshared_of(models, places, optimizers),
         ranks=ranks,
     )
     if not read:
@@ -367,7 +365,7 @@ def _opened(
         )
         if not observer:
             replica.capture_seed()
-        if unshared is not None:  # the optimizer steps the whole model in this process
+        if unshared is not None:
             replica.watch = Watch(staging=staging)
             replica.watch.begin()
             undo.callback(replica.watch.end)

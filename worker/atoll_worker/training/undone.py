@@ -23,6 +23,9 @@ copy: a tensor in the optimizer that has just what is in the model; or it steps 
 and no optimizer those of the model. All optimizers of torch that make a step in this process
 are known, by a hook. Where none has a copy, the user is warned, for 16-bit parameters.
 
+Of a model that is cut over several ranks the head looks at what it holds itself: a step of an
+optimizer is the same operation on every shard, so what it does here it does everywhere.
+
 What steps do is computed on the model's device, and read when it is done: nothing waits.
 """
 
@@ -39,6 +42,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
+from atoll_worker.ranks.boxes import shard
 from atoll_worker.training.staging import Pairs, Scalar, Staging
 
 ELEMENTS_MIN, ELEMENTS_MAX = 16, 4096  # looked at in an adoption
@@ -181,9 +185,8 @@ def copies_of(theta: Tensor, optimizers: Sequence[Optimizer]) -> str:
         if owner is None:
             others = others or f"{name} steps copies of the parameters"
         else:
-            return (
-                f"{name} keeps copies of the parameters" if _is_in(optimizer, theta, owner) else ""
-            )
+            kept = _is_in(optimizer, theta, shard(owner))
+            return f"{name} keeps copies of the parameters" if kept else ""
     return others
 
 
@@ -202,10 +205,13 @@ def _is_in(optimizer: Optimizer, theta: Tensor, owner: Tensor) -> bool:
 
 
 def _tensors_in(value: object, depth: int) -> Iterator[Tensor]:
-    """The floating-point tensors in nested containers, but for quantised ones: few operations are
-    defined for their classes, and what is rounded to 8 bits is no copy.
+    """The floating-point tensors in nested containers; of DTensors the shards.
+
+    Without quantised ones: few operations are defined for their classes, and what is rounded to 8
+    bits is no copy.
     """
     if isinstance(value, Tensor):
+        value = shard(value)
         if value.is_floating_point() and not is_traceable_wrapper_subclass(value):
             yield value
     elif depth and isinstance(value, Mapping):
@@ -217,7 +223,7 @@ def _tensors_in(value: object, depth: int) -> Iterator[Tensor]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return shard(tensor).untyped_storage().data_ptr()
 
 
 def _some_of(tensor: Tensor) -> Tensor:

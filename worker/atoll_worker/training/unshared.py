@@ -4,7 +4,8 @@ What travels is fixed when a learner opens. Layers that are unfrozen later, modu
 and parameter groups of an optimizer that come with them train on this learner alone, and are in no
 export. Nothing fails, so the learner looks every STEPS_BETWEEN steps, and says it once per tensor.
 
-A look goes through the model's parameters by name and reads flags: no tensor is touched.
+A look goes through the model's parameters by name and reads flags: no tensor is touched. Of several
+ranks the head looks at its own modules; of a pipeline every rank does, since they differ.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +23,16 @@ REMEDY = "freeze and unfreeze before the Learner is opened, the same in every le
 
 @dataclass(slots=True, kw_only=True)
 class Unshared:
-    """The tensors of one learner that travel, and those that were told of."""
+    """The tensors of one learner that travel, and those that were told of.
 
-    model: nn.Module
+    `known`: the model's parameters, and what its optimizers stepped, when the learner was opened.
+    FSDP2 may have others in their place at any moment, while optimizers have these.
+    """
+
+    models: Sequence[nn.Module]
     places: Sequence[Place]
     optimizers: Sequence[Optimizer] = ()
-    foreign: set[int] = field(default_factory=set)  # stepped from the beginning, not the model's
+    known: set[int] = field(default_factory=set)  # ids
     told: set[str] = field(default_factory=set)
     steps: int = 0
 
@@ -44,12 +49,13 @@ class Unshared:
 
     def _found(self) -> Iterator[str]:
         travelling = {id(getattr(each.module, each.attribute)) for each in self.places}
-        clean, known = cleaner(self.model), set[int]()
-        for name, parameter in self.model.named_parameters():
-            known.add(id(parameter))
-            if parameter.requires_grad and id(parameter) not in travelling:
-                yield clean(name)
-        known |= self.foreign
+        known = set(self.known)
+        for model in self.models:
+            clean = cleaner(model)
+            for name, parameter in model.named_parameters():
+                known.add(id(parameter))
+                if parameter.requires_grad and id(parameter) not in travelling:
+                    yield clean(name)
         for optimizer in self.optimizers:
             for number, stepped in _of(optimizer):
                 if id(stepped) not in known and stepped.requires_grad:
@@ -58,15 +64,15 @@ class Unshared:
 
 
 def unshared_of(
-    model: nn.Module, places: Sequence[Place], optimizers: Sequence[Optimizer]
+    models: Sequence[nn.Module], places: Sequence[Place], optimizers: Sequence[Optimizer]
 ) -> Unshared:
-    """Look at a model that is about to be trained.
+    """Look at the modules that are about to be trained; those of FSDP2 have their shards.
 
     What an optimizer steps already and the model does not have (f32 masters) is its own affair.
     """
-    own = {id(parameter) for parameter in model.parameters()}
-    foreign = {id(each) for one in optimizers for _, each in _of(one)} - own
-    return Unshared(model=model, places=places, optimizers=optimizers, foreign=foreign)
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    known |= {id(each) for one in optimizers for _, each in _of(one)}
+    return Unshared(models=models, places=places, optimizers=optimizers, known=known)
 
 
 def _of(optimizer: Optimizer) -> Iterator[tuple[int, Tensor]]:
