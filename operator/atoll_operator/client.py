@@ -105,11 +105,19 @@ class TrainingJob:
 class JobClient:
     """Jobs in one namespace of one cluster; left out, both are those that kubectl would use.
 
-    Raises SpecError without a kubeconfig that can be used.
+    A call of the API may take `call_seconds_max`. Raises SpecError without a kubeconfig that can be
+    used.
     """
 
-    def __init__(self, namespace: str = "", context: str = "") -> None:
+    def __init__(
+        self,
+        namespace: str = "",
+        context: str = "",
+        *,
+        call_seconds_max: float = CALL_SECONDS_MAX,
+    ) -> None:
         found = reach("", namespace, context)
+        self.call_seconds_max = call_seconds_max
         self.namespace = found.namespace
         self._core = client.CoreV1Api(found.api)
         self._objects = client.CustomObjectsApi(found.api)
@@ -204,7 +212,7 @@ class JobClient:
                 PLURAL,
                 *words,
                 **options,
-                _request_timeout=CALL_SECONDS_MAX,
+                _request_timeout=self.call_seconds_max,
             )
         except client.ApiException as error:
             raise _refused(name, self.namespace, error) from error

@@ -5,9 +5,14 @@ from typing import Annotated
 
 import typer
 
+from atoll_operator.cli.which import offered_jobs
+
 
 def credentials(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job of the cluster.")],
+    job: Annotated[
+        str,
+        typer.Argument(metavar="JOB", autocompletion=offered_jobs, help="A job of the cluster."),
+    ],
     region: Annotated[str, typer.Option("--region", help="Whose learners are to join the job.")],
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Of the job; left out, as for kubectl.")

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from atoll_operator.cli.which import Which
 from atoll_operator.local import folder as folders
 from atoll_operator.local import logs as files
 from atoll_protos.errors import SpecError
@@ -27,13 +28,7 @@ INDEX = "*.safetensors.index.json"
 
 
 def export(
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|JOB",
-            help="Folder of a run; or name of a job in the cluster of your kubeconfig.",
-        ),
-    ],
+    which: Which,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not be there.")],
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Of a job; left out, as for kubectl.")

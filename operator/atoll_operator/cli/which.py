@@ -1,5 +1,6 @@
 """What a person means by a name: the folder of a run, or a job in a cluster."""
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +10,44 @@ import typer
 from atoll_operator.local import logs as files
 from atoll_protos.errors import SpecError
 
+OFFER_SECONDS_MAX = 2.0  # that a shell waits for the names of jobs
 JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def offered_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs that a shell can offer; none where no cluster answers at once.
+
+    A shell that is offered nothing offers files, so nothing is said once a path has begun.
+    """
+    if incomplete and JOB_NAME.fullmatch(incomplete.rstrip("-")) is None:
+        return []
+    from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
+
+    given = context.params
+    with contextlib.suppress(SpecError):
+        jobs = JobClient(
+            given.get("namespace") or "",
+            given.get("context") or "",
+            call_seconds_max=OFFER_SECONDS_MAX,
+        )
+        return [each.name for each in jobs.list() if each.name.startswith(incomplete)]
+    return []
+
+
+def offered(context: typer.Context, incomplete: str) -> list[str]:
+    """Run folders in the present one and in runs/, and names of jobs, that a shell can offer."""
+    begun = Path(f"{incomplete}x").parent
+    inside = [each for place in (begun, begun / "runs") for each in place.glob("*/")]
+    folders = sorted(str(each) for each in inside if files.holds_run(each))
+    found = [each for each in folders if each.startswith(incomplete)]
+    return [*found, *offered_jobs(context, incomplete)]
+
 
 Which = Annotated[
     str,
     typer.Argument(
         metavar="DIR|JOB",
+        autocompletion=offered,
         help="Folder of a run; or name of a job in the cluster of your kubeconfig.",
     ),
 ]

@@ -285,3 +285,46 @@ def test_a_name_that_is_no_folder_is_named_where_there_is_no_cluster(
     asked = ["credentials", "tiny", "--region", "eu-west"]
     said = str(CliRunner().invoke(cli.app, asked).exception)
     assert said.startswith("kubeconfig: no cluster can be asked")
+
+
+# ---------------------------------------------------------------- what a shell offers
+
+
+def offers(typed: str) -> list[str]:
+    """What bash is offered for the last of these words."""
+    count = str(len(typed.split(" ")) - 1)
+    asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": count}
+    return CliRunner().invoke(cli.app, env=asked, prog_name="atoll").output.split()
+
+
+@pytest.mark.parametrize("verb", ["status", "top", "logs", "plot", "export", "credentials"])
+def test_a_shell_offers_the_names_of_jobs(verb: str, cluster: Jobs) -> None:
+    cluster.items = {name: stored(name=name) for name in ("tiny", "tidy", "large")}
+    assert offers(f"atoll {verb} ti") == ["tidy", "tiny"]
+    assert offers(f"atoll {verb} ") == ["large", "tidy", "tiny"]
+
+
+def test_a_shell_asks_the_cluster_that_was_named_and_nobody_about_a_path(cluster: Jobs) -> None:
+    cluster.items = {"tiny": stored()}
+    assert offers("atoll status -n other ti") == []
+    assert cluster.asked == [("GET", JOBS.replace("/team/", "/other/"))]
+    assert offers("atoll status ./ti") == []
+    assert len(cluster.asked) == 1
+
+
+def test_a_shell_offers_run_folders_too_and_needs_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "runs/tiny-1", "runs/tiny-2"):
+        (tmp_path / name / "logs").mkdir(parents=True)
+    (tmp_path / "runs/other").mkdir()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    assert offers("atoll status ") == ["here", "runs/tiny-1", "runs/tiny-2"]
+    assert offers("atoll status runs/t") == ["runs/tiny-1", "runs/tiny-2"]
+    assert offers("atoll credentials ") == []
+
+
+def test_a_cluster_that_refuses_or_does_not_answer_offers_nothing(cluster: Jobs) -> None:
+    cluster.refusals = [(403, {"message": "you cannot list"})]
+    assert offers("atoll status t") == []
