@@ -9,8 +9,9 @@ from pydantic import BaseModel
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import field_of, run_file
 from atoll_operator.kube.observation import Observation, Remembered
-from atoll_operator.kube.plan import accepted, elsewhere
+from atoll_operator.kube.plan import accepted, brought, elsewhere
 from atoll_operator.kube.plan.actions import Plan
+from unit.docs.tree import ROOT
 from unit.kube.cluster_values import SETTINGS, children, job, learner, shard
 from unit.kube.other_cluster import (
     EU_WEST,
@@ -58,11 +59,24 @@ def test_learners_elsewhere_dial_the_endpoints_and_those_at_home_the_services() 
 def test_without_endpoints_the_manifest_is_not_accepted_and_the_remedy_is_named() -> None:
     reading = accepted.read(stored(), [], serves=EU_WEST.serves)
     assert (reading.job, reading.reason) == (None, "EndpointsMissing")
-    assert "kubectl get dtj tiny -o jsonpath={.status.syncer.endpoints}" in reading.error
+    assert "`kubectl get dtj tiny -o jsonpath='{.status.syncer.endpoints}'`" in reading.error
     found = decided(Observation(at=0.0, raw=raw(), reason=reading.reason, error=reading.error))
     assert said(found, "Accepted") == ("False", "EndpointsMissing")
     assert said(found, "Stalled") == ("True", "Rejected")
     assert accepted.read(stored(), [], serves=US_EAST.serves).job is not None
+
+
+def test_the_page_has_the_commands_that_conditions_name() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    _, _, walk = page.partition("\n## Across clusters\n")
+    walk = walk.partition("\n## ")[0]
+    error = accepted.read(stored(), [], serves=EU_WEST.serves).error
+    endpoints = error.split("`")[1]
+    assert endpoints.startswith("kubectl get dtj tiny ")
+    bring, _, apply = brought.command("NAME", "NAMESPACE", "eu-west").partition(", ")
+    apply = apply[apply.index("kubectl apply") :]
+    for command in (endpoints.replace("tiny", "NAME"), bring, apply.removesuffix(" here")):
+        assert command in walk
 
 
 def test_an_edit_that_takes_the_endpoints_away_leaves_what_runs_as_it_is() -> None:

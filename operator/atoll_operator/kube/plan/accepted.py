@@ -133,7 +133,7 @@ def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
         "spec.syncer.endpoints",
         f"is missing: the syncer runs in the region {home}, which this install does not serve",
         "in the cluster of that region give spec.syncer.expose.type NodePort or LoadBalancer, and"
-        f" copy what `kubectl get dtj {job.name} -o jsonpath={{.status.syncer.endpoints}}` prints"
+        f" copy what `kubectl get dtj {job.name} -o jsonpath='{{.status.syncer.endpoints}}'` prints"
         " there; if that region is to be served here, see the chart's value regions",
     )
 
