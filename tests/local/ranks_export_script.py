@@ -9,12 +9,13 @@ hold together at the end.
 import sys
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from atoll import Learner
 from local.forked import to_their_end
@@ -23,13 +24,43 @@ RANKS = 2
 WORDS, WIDTH, BATCH = 11, 6, 8
 
 
+class Fused(nn.Module):
+    """Two projections in one matrix, which are saved apart: all ranks must be there for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.register_state_dict_post_hook(self.split)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(self.join)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, WIDTH] to the same."""
+        one, two = self.both(x).chunk(2, -1)
+        return cast(Tensor, x + one * two.sigmoid())
+
+    @staticmethod
+    def split(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
+        """As torchtitan's attention does."""
+        both = state.pop(f"{prefix}both.weight")
+        both = both.full_tensor() if isinstance(both, DTensor) else both
+        state[f"{prefix}one.weight"], state[f"{prefix}two.weight"] = both.chunk(2)
+
+    @staticmethod
+    def join(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+        """The reverse, of a state that was split."""
+        names = [f"{prefix}one.weight", f"{prefix}two.weight"]
+        if names[0] in state:
+            state[f"{prefix}both.weight"] = torch.cat([state.pop(name) for name in names])
+
+
 class Model(nn.Module):
-    """A head tied to the embedding, a frozen layer, and a norm that counts its batches."""
+    """A fused layer, a head tied to the embedding, a frozen layer, a norm that counts batches."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.words = nn.Embedding(WORDS, WIDTH)
+        self.fused = Fused()
         self.base = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         self.norm = nn.BatchNorm1d(WIDTH)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
@@ -37,7 +68,7 @@ class Model(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """Ids [batch] to logits [batch, WORDS]."""
-        return cast(Tensor, self.head(self.norm(self.base(self.words(words)))))
+        return cast(Tensor, self.head(self.norm(self.base(self.fused(self.words(words))))))
 
 
 def be(rank: int, folder: Path) -> None:

@@ -248,6 +248,33 @@ def test_frozen_parameters_that_cannot_be_compared_are_named() -> None:
     assert "their values cannot be read: odd" in made(model).warning
 
 
+class Fused(nn.Module):
+    """One matrix, which is saved as two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(3, 4, bias=False)
+        self.register_state_dict_post_hook(self.split)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def split(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
+        state[f"{prefix}one"], state[f"{prefix}two"] = state.pop(f"{prefix}both.weight").chunk(2)
+        state[f"{prefix}two"] = state[f"{prefix}two"].clone()
+
+
+def test_a_parameter_that_a_hook_replaces_by_copies_is_exported_and_the_copies_are_not() -> None:
+    fused = Fused()
+    model = nn.Sequential(fused, nn.Linear(4, 2).requires_grad_(False))
+    companion = made(model)
+    table, tensors = written(companion)
+    assert table.keys == {"0.both.weight": "0.both.weight"}
+    assert tensors.keys() == {f"{TENSOR}1.weight", f"{TENSOR}1.bias"}
+    assert model.state_dict().keys() == {"0.one", "0.two", "1.weight", "1.bias"}  # the hook is back
+    with torch.no_grad():
+        fused.both.weight.add_(1)
+    assert not written(companion, changed=True)[1]
+
+
 def test_keys_are_those_of_a_state_dict_that_the_user_has_written() -> None:
     class Renamed(nn.Module):
         def __init__(self) -> None:

@@ -31,6 +31,11 @@ class Reader:
         self._control, self._cut = control, cut
         self._numbers = {_memory(tensor): number for number, tensor in enumerate(cut)}
 
+    @property
+    def cuts(self) -> bool:
+        """Whether the model has DTensors, so that its state dict is of several ranks."""
+        return bool(self._cut)
+
     def knows(self, tensor: Tensor) -> bool:
         """Whether it can be read: it is plain, or a DTensor of the model."""
         return not is_distributed(tensor) or _memory(tensor) in self._numbers

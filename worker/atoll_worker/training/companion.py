@@ -31,6 +31,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeGuard
 
 import torch
 import xxhash
@@ -52,7 +53,14 @@ from atoll_protos.tensors import SAFETENSORS, byte_view
 from atoll_worker.ranks.boxes import is_distributed
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.training.model_files import adapter_of, adapter_state, model_files
-from atoll_worker.training.naming import cleaner, same_memory, shortened, state_of, unwrapped
+from atoll_worker.training.naming import (
+    cleaner,
+    same_memory,
+    shortened,
+    state_of,
+    unwrapped,
+    without_hooks,
+)
 from atoll_worker.training.parameters import Place
 
 CHUNK_BYTES = 64 << 20
@@ -182,7 +190,7 @@ def describe(
     """Which tensors the export has, under which keys, and which ones it must lack."""
     names = {place.spec.name for place in places}
     by_memory = {same_memory(place.tensor): place.spec.name for place in places}
-    state = adapter_state(unwrapped(model), adapter) if adapter else state_of(model)
+    state = _state(model, places, adapter, reader)
     keys: dict[str, str] = {}
     absent: dict[str, str] = {}
     kept: dict[str, Tensor] = {}
@@ -205,6 +213,30 @@ def describe(
             del kept[key]
     table = Table(stem=ADAPTER if adapter else MODEL, keys=keys, absent=absent)
     return Described(table=table, kept=kept)
+
+
+def _state(
+    model: nn.Module, places: Sequence[Place], adapter: str, reader: Reader
+) -> Mapping[str, object]:
+    """The state dict, or the adapter's part of it, with the tensors that travel."""
+
+    def read() -> Mapping[str, object]:
+        return adapter_state(unwrapped(model), adapter) if adapter else state_of(model)
+
+    if not reader.cuts:
+        state = read()
+        found = {same_memory(each) for each in state.values() if _has_memory(each)}
+        if all(place.spec.name in state or same_memory(place.tensor) in found for place in places):
+            return state
+    with without_hooks(model):
+        return read()
+
+
+def _has_memory(value: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor with values of its own in a piece of memory."""
+    if not isinstance(value, Tensor) or value.is_meta or value.layout is not torch.strided:
+        return False
+    return not is_traceable_wrapper_subclass(value)
 
 
 def _why_not(tensor: Tensor, reader: Reader) -> str:

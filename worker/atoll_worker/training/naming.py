@@ -10,9 +10,16 @@ load into the bare model.
 
 Other prefixes stay, for they are names of the user's: the `net.` of a LightningModule that keeps
 its model in `self.net`. The names are those of the model that is given to the Learner.
+
+A module may change its state dict by hooks. One that puts other tensors in the place of a parameter
+(a fused projection that is saved as three) makes copies, which training and adoptions do not reach,
+and of a DTensor it makes them by collectives, which one rank alone would wait in for ever.
+`without_hooks` leaves these out.
 """
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 
@@ -68,6 +75,23 @@ def state_of(model: nn.Module) -> dict[str, object]:
     except TypeError:  # a state_dict of the user's without torch's arguments
         found = model.state_dict()
     return {clean(key): value for key, value in found.items()}
+
+
+@contextmanager
+def without_hooks(model: nn.Module) -> Iterator[None]:
+    """A state dict has the modules' own tensors under their own names, and runs no hook."""
+    kept = [
+        (module.__dict__, name, module.__dict__[name])
+        for module in model.modules()
+        for name in ("_state_dict_hooks", "_state_dict_pre_hooks")
+    ]
+    try:
+        for attributes, name, _ in kept:
+            attributes[name] = OrderedDict()
+        yield
+    finally:
+        for attributes, name, hooks in kept:
+            attributes[name] = hooks
 
 
 def same_memory(tensor: Tensor) -> tuple[object, ...]:
