@@ -83,6 +83,10 @@ def joining_for_the_first_time() -> Starts:
             id="the pod of the new template has yet to be",
         ),
         pytest.param(
+            scene("Lost", (), hosts=2, deleted_seconds={(f"tiny-{SLOT}-1", OLD_TEMPLATE): 5.0}),
+            id="the pods of its hosts were deleted for a new template",
+        ),
+        pytest.param(
             scene("Left", (replace(OLD, terminating=True),), left_seconds={SLOT: 5.0}),
             id="its pod is told to terminate",
         ),
@@ -104,6 +108,10 @@ def test_a_learner_starts_as_it_was_told(found: Starts) -> None:
     "found",
     [
         pytest.param(scene("Lost"), id="its node or its process was lost"),
+        pytest.param(
+            scene("Lost", deleted_seconds={("tiny-us-east-0", OLD_TEMPLATE): 5.0}),
+            id="the pod of another was deleted for a new template",
+        ),
         pytest.param(scene("Joining"), id="and comes back"),
         pytest.param(scene("Left"), id="it has left by itself"),
         pytest.param(scene("Stalled", (OLD,), deleted_seconds=ROLLED), id="it hangs"),

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.names import LEARNER_ROLE, hosts_set
 from atoll_operator.kube.objects import STARTING_WAITS
 from atoll_operator.kube.observation import Pod, Remembered
 from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
@@ -35,6 +35,7 @@ class Starts:
     """What the decision about starting learners rests on."""
 
     job: str
+    hosts: int = 1  # of a learner
     missing: Sequence[str]  # slots that are not in training
     shown: Mapping[str, pb.SlotStatus]  # as the registrar has them, by slot
     pods: Sequence[Pod]
@@ -61,7 +62,8 @@ def _starts(scene: Starts, slot: str, pods: Sequence[Pod]) -> bool:
     shown = scene.shown.get(slot)
     fresh = shown is None or (shown.state == pb.SLOT_JOINING and not shown.tokens)
     left_seconds = scene.remembered.left_seconds.get(slot)
-    names = {f"{scene.job}-{slot}", *(pod.name for pod in pods)}
+    name = hosts_set(scene.job, slot)  # of its pod, or of the set of its hosts' pods
+    names = {name} if scene.hosts == 1 else {f"{name}-{host}" for host in range(scene.hosts)}
     rolled = [
         seconds
         for (place, cause), seconds in scene.remembered.deleted_seconds.items()

@@ -240,6 +240,7 @@ def _starting(case: Situation) -> tuple[str, ...]:
     return starting(
         Starts(
             job=job.name,
+            hosts=job.spec.learner.hosts,
             missing=statuses.missing(job, seen.replies),
             shown={slot.slot: slot for slot in slots},
             pods=seen.pods,
