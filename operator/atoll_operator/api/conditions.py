@@ -194,6 +194,10 @@ def _learners_available(facts: Facts) -> Condition:
     return _of(kind, reason, "; ".join((counted, *facts.exited, *facts.losses)))
 
 
+def _starting(facts: Facts) -> str:
+    return f"{len(facts.starting)} of {facts.desired} learners start: {some_of(facts.starting)}"
+
+
 def _is_short(facts: Facts) -> bool:
     """Whether learners are missing that do not come by themselves, as far as is known."""
     return bool(facts.lacking > 0 or facts.exited or facts.losses)
@@ -216,7 +220,7 @@ def _progressing(facts: Facts) -> Condition:
         return _of(kind, "WaitingForSyncer")
     if facts.live < facts.quorum:
         if not _is_short(facts):
-            return _of(kind, "LearnersStarting", f"{some_of(facts.starting)} start")
+            return _of(kind, "LearnersStarting", _starting(facts))
         return _of(kind, "WaitingForLearners")
     if facts.stalled_seconds > STALLED_SECONDS:
         message = f"the step has not moved for {STALLED_SECONDS:.0f} s or longer"
@@ -258,7 +262,7 @@ def _fewer(facts: Facts) -> Condition:
             message += f": {some_of(missing)}"
         return _of(kind, "LearnersMissing", message)
     if facts.starting and not facts.ended:
-        return _of(kind, "LearnersStarting", some_of(facts.starting))
+        return _of(kind, "LearnersStarting", _starting(facts))
     return _of(kind, "AllWell")
 
 

@@ -172,6 +172,7 @@ def said(
     return conditions, write.events, dict(write.status)
 
 
+START = f"1 of 3 learners start: {SLOT}"
 ALL = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
 ONE_AWAY = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Training")
 
@@ -179,11 +180,11 @@ ONE_AWAY = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Training")
 def test_a_rolling_edit_is_no_degradation_and_its_learner_is_named() -> None:
     _, _, well = said(None, ALL)
     found, events, _ = said(well, ONE_AWAY, deleted_seconds=ROLLED)
-    assert found["Degraded"] == ("False", "LearnersStarting", SLOT)
+    assert found["Degraded"] == ("False", "LearnersStarting", START)
     assert found["LearnersAvailable"][:2] == ("True", "Quorum")
     assert "2 of 3 in training" in found["LearnersAvailable"][2]
     assert SLOT in found["LearnersAvailable"][2]
-    assert found["Ready"][:2] == ("True", "Training")
+    assert found["Ready"] == ("True", "Training", START)
     assert events == ()
 
 
@@ -191,7 +192,7 @@ def test_a_rolling_edit_that_must_leave_the_quorum_brings_no_warning() -> None:
     _, _, well = said(None, ALL, quorum=3)
     found, events, _ = said(well, ONE_AWAY, quorum=3, deleted_seconds=ROLLED)
     assert found["LearnersAvailable"][:2] == ("False", "LearnersStarting")
-    assert found["Progressing"] == ("False", "LearnersStarting", f"{SLOT} start")
+    assert found["Progressing"] == ("False", "LearnersStarting", START)
     assert found["Degraded"][0] == "False"
     assert {each.reason for each in events} == {"LearnersAvailableFalse", "ProgressingFalse"}
     assert not any(each.warning for each in events)
