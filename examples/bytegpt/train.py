@@ -9,9 +9,12 @@ What makes it a good learner, and what a training script of your own should do a
 - The learning rate follows the job's tick (`learner.schedule`), not this process's own steps: a
   learner that joins late uses the same rate as the others.
 - All micro-batches of one optimizer step are counted in one `learner.step`.
+- Started several times by a launcher, as `atoll-worker launch` does, the processes are one learner:
+  each has its own part of every batch, and their gradients are averaged.
 """
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
+from torch import distributed, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import atoll
@@ -68,9 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(TrainOptions, sys.argv[1:] if arguments is None else arguments, "train")
     torch.set_num_threads(options.threads)
+    device = device_of()
+    rank, ranks = group(device)
     job = atoll.job()
     run_file = job.run_file
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = ByteGPT(options, seed=job.seed).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
@@ -83,20 +88,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
         context=options.context,
     )
     with Learner(model, optimizer) as learner:
-        learner.schedule(LambdaLR(optimizer, warmup_then_cosine(length(run_file, options.tokens))))
+        ticks = length(run_file, options.tokens * ranks)
+        learner.schedule(LambdaLR(optimizer, warmup_then_cosine(ticks)))
         while not learner.finished:
             begun = time.monotonic()
             loss = torch.zeros((), device=device)
-            for part in torch.split(batches.at(learner.cursor).to(device), options.batch):
+            batch = batches.at(learner.cursor * ranks + rank).to(device)
+            for part in torch.split(batch, options.batch):
                 with precision(options.dtype, device):
                     part_loss = model.loss(part) / options.accumulate
                 part_loss.backward()  # type: ignore[no-untyped-call]
                 loss += part_loss.detach()
+            if ranks > 1:
+                average_gradients(model, ranks)
             torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
             optimizer.step()
             optimizer.zero_grad()
             pace(begun, options.step_milliseconds_min / 1000)
-            learner.step(tokens=options.tokens, loss=loss)
+            learner.step(tokens=options.tokens * ranks, loss=loss)
+    if ranks > 1:
+        distributed.destroy_process_group()
+
+
+def device_of() -> torch.device:
+    """The GPU of this process on its host, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def group(device: torch.device) -> tuple[int, int]:
+    """This process's rank, and how many processes are one learner; waits for the others."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return 0, 1
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def average_gradients(model: nn.Module, ranks: int) -> None:
+    """Give every process the mean of all processes' gradients, in one exchange."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    flat = torch.cat([each.flatten() for each in gradients])
+    distributed.all_reduce(flat)
+    for each, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        each.copy_(mean.view_as(each) / ranks)
 
 
 def shard_of(run_file: RunFile, slot: str, patterns: Sequence[str]) -> torch.Tensor:

@@ -37,12 +37,17 @@ def peers(helm: str) -> dict[str, Peer]:
         if each["kind"] in ("Deployment", "StatefulSet"):
             labels = each["spec"]["template"]["metadata"]["labels"]
             found[labels["atoll.dev/role"]] = Peer(namespace="team", labels=labels)
+    for each in children("spec.learner.hosts=2").objects():
+        if each["kind"] == "StatefulSet":
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            found["host"] = Peer(namespace="team", labels=labels)
     (deployment,) = of_kind(template(helm), "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     found["operator"] = Peer(namespace="atoll-system", labels=labels)
     found["somebody"] = Peer(namespace="team", labels={"app": "other"})
     found["impostor"] = Peer(namespace="another", labels=labels)
     found["other shard"] = Peer(namespace="another", labels=found["shard"].labels)
+    found["other host"] = Peer(namespace="another", labels=found["host"].labels)
     return found | {name: Peer(address=address) for name, address in ADDRESSES.items()}
 
 
@@ -85,8 +90,10 @@ def _is(described: Mapping[str, Any], own: Peer, other: Peer) -> bool:
 
 def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     for each in selector.get("matchExpressions", []):
-        assert each["operator"] == "In"
-        if labels.get(each["key"]) not in each["values"]:
+        assert each["operator"] in ("In", "Exists")
+        if each["key"] not in labels or labels[each["key"]] not in each.get(
+            "values", labels.values()
+        ):
             return False
     return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
@@ -107,6 +114,9 @@ def policies(helm: str, *sets: str) -> Rendered:
         ("somebody", "shard", METRICS_PORT),
         ("somebody", "operator", "http"),
         ("operator", "internet", 443),  # the API server
+        ("host", "host", 29400),  # where the hosts of a learner meet
+        ("host", "host", 43210),  # gloo and NCCL take any port
+        ("host", "shard", SHARD_PORT),
     ],
 )
 def test_what_a_job_needs_is_allowed(
@@ -129,6 +139,12 @@ def test_what_a_job_needs_is_allowed(
         ("shard", "internet", 443),
         ("shard", "learner", SHARD_PORT),
         ("somebody", "learner", 80),
+        ("somebody", "host", 29400),
+        ("learner", "host", 29400),
+        ("host", "learner", 29400),
+        ("host", "other host", 29400),
+        ("shard", "host", 29400),
+        ("host", "internet", 443),
         ("somebody", "shard", SHARD_PORT),
         ("impostor", "shard", SHARD_PORT),
         ("internet", "shard", SHARD_PORT),
@@ -185,4 +201,4 @@ def test_a_release_whose_values_are_older_than_this_one_is_upgraded(helm: str) -
         helm, ON, SERVED, "networkPolicy.jobs=null", "metrics.prometheusRule=null",
         "metrics.dashboard=null", "replicas=null",
     )  # fmt: skip
-    assert len(of_kind(found, "NetworkPolicy")) == 3
+    assert len(of_kind(found, "NetworkPolicy")) == 4

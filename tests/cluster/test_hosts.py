@@ -1,0 +1,61 @@
+"""Learners of two hosts each train on a cluster as one learner each."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.installed import Installed
+from cluster.kubectl import Kubectl, Object, until
+from cluster.training import TRAIN_SECONDS_MAX, Job
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/hosts.yaml"
+HOSTS = 2
+SLOTS = ("us-east-0", "eu-west-0")
+SETS = {f"hosts-{slot}" for slot in SLOTS}
+TICKS = 100
+TOKENS = 4 * 64  # of a process in each step
+
+
+def example(**spec: object) -> Object:
+    """Return the example, short."""
+    document: Object = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"] |= spec
+    return document
+
+
+def hosts_of(job: Job, slot: str) -> list[dict[str, object]]:
+    """Return the pods of a learner, in the order of their hosts."""
+    found = sorted(job.pods("learner").items())
+    return [pod for name, pod in found if name.startswith(f"{job.name}-{slot}-")]
+
+
+@pytest.mark.timeout(600)
+def test_learners_of_two_hosts_train_to_the_end(
+    atoll: Installed, kube: Kubectl, namespace: str
+) -> None:
+    job = Job(kube=kube, namespace=namespace, name="hosts")
+    kube.apply(namespace, example(steps=TICKS))
+    job.trains(len(SLOTS))
+    pods = job.pods("learner")
+    assert pods.keys() == {f"{name}-{host}" for name in SETS for host in range(HOSTS)}
+    heads = {slot: pods[f"hosts-{slot}-0"]["metadata"]["uid"] for slot in SLOTS}
+    assert job.training() == heads
+    until("both are ready", lambda: _ready(job) == {"us-east": 1, "eu-west": 1}, 60)
+    registrar = job.status()
+    assert registrar is not None
+    for slot in registrar.slots:
+        assert (slot.slot in SLOTS, slot.incarnation) == (True, 1)
+        assert slot.tokens % (HOSTS * TOKENS) == 0, "both hosts count"
+        assert slot.tokens >= HOSTS * TOKENS * slot.t_m
+    until("Complete", lambda: job.is_true("Complete"), TRAIN_SECONDS_MAX)
+    status = job.get()["status"]
+    assert status["progress"]["step"] >= TICKS
+    assert (status["learnersDesired"], status["columns"]["learners"]) == (2, "0/2")
+    assert {each["replaced"] for each in status["regions"]} == {0}
+    until("no host is left", lambda: not job.pods("learner"), 60)
+
+
+def _ready(job: Job) -> dict[str, int]:
+    found = job.get().get("status", {}).get("regions", [])
+    return {each["name"]: each.get("ready", 0) for each in found}
