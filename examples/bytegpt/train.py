@@ -132,8 +132,9 @@ def average_gradients(model: nn.Module, ranks: int) -> None:
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
     flat = torch.cat([each.flatten() for each in gradients])
     distributed.all_reduce(flat)
-    for each, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        each.copy_(mean.view_as(each) / ranks)
+    sizes = [each.numel() for each in gradients]
+    for each, total in zip(gradients, torch.split(flat, sizes), strict=True):
+        each.copy_(total.view_as(each) / ranks)
 
 
 def shard_of(run_file: RunFile, slot: str, patterns: Sequence[str]) -> torch.Tensor:

@@ -67,8 +67,9 @@ def test_two_micro_batches_are_one_step_on_the_batch_of_both(data: str) -> None:
 
 
 def test_processes_of_a_learner_average_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
-    for number, each in enumerate(model[0].parameters()):
+    trained, frozen = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+    model = torch.nn.Sequential(trained, frozen)
+    for number, each in enumerate(trained.parameters()):
         each.grad = torch.full_like(each, float(number))
 
     def of_both(values: torch.Tensor) -> None:
@@ -76,12 +77,12 @@ def test_processes_of_a_learner_average_their_gradients(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch.distributed, "all_reduce", of_both)
     train.average_gradients(model, 2)
-    weight, bias = model[0].weight.grad, model[0].bias.grad
+    weight, bias = trained.weight.grad, trained.bias.grad
     assert weight is not None
     assert bias is not None
     assert weight.flatten().tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
     assert bias.tolist() == [3.5, 4, 4.5]
-    assert model[1].weight.grad is None  # frozen parameters have none
+    assert frozen.weight.grad is None
 
 
 def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch) -> None:

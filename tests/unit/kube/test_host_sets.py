@@ -118,6 +118,15 @@ def test_queues_see_the_labels_of_the_template_at_each_set_and_pod() -> None:
             assert labels["kueue.x-k8s.io/queue-name"] == "team"
 
 
+def test_a_scheduler_sees_the_annotations_of_the_template_at_each_set() -> None:
+    mark = "scheduling.volcano.sh/group-min-member"
+    found = children(f"spec.learner.template={{metadata: {{annotations: {{{mark}: '2'}}}}}}")
+    for name in SETS:
+        annotations = found["StatefulSet", name]["metadata"]["annotations"]
+        assert annotations[mark] == pod(found, name)["metadata"]["annotations"][mark] == "2"
+        assert Annotation.RUN_HASH not in annotations
+
+
 def test_learners_of_one_host_are_as_they_were() -> None:
     assert list(builder("spec.learner.hosts=1").objects()) == list(builder().objects())
 

@@ -221,6 +221,8 @@ class JobChildren:
             },
         )
         annotations = workload["metadata"]["annotations"]
+        if Label.SLOT in marks:
+            annotations |= hosts.of_user(template)
         annotations |= self._note(name, template, region.name)
         replaced = self.exclusions.replaced.get(name)
         if replaced:

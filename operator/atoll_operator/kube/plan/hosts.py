@@ -9,11 +9,12 @@ The pods run the user's command under `atoll-worker launch`, which ends with the
 that failed first, and brings hosts together again when one of them was made anew.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from atoll_operator.api.launching import under_launcher
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.names import hosts_set
+from atoll_operator.kube.names import GROUP, hosts_set
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.overrides import overridden
 from atoll_protos.environment import MEETING_PORT, Env, of_hosts, of_learner
@@ -54,6 +55,12 @@ def learner(job: Job, context: pods.RoleContext, slot: str) -> dict[str, Any]:
     if own.topology_key:
         _together(pod, own.topology_key)
     return pod
+
+
+def of_user(template: Mapping[str, Any]) -> dict[str, str]:
+    """The user's annotations of a template: Volcano reads the size of its gang at the set."""
+    given = template["metadata"].get("annotations") or {}
+    return {name: text for name, text in given.items() if not name.startswith(f"{GROUP}/")}
 
 
 def gpus(container: dict[str, Any]) -> int:
