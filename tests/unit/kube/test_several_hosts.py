@@ -81,6 +81,25 @@ def test_all_hosts_of_a_slot_that_a_restarted_registrar_does_not_show_are_dead_a
     assert dead(reply(), absent=10.0) == {0, 1}
 
 
+def test_a_learner_that_trains_with_fewer_hosts_says_nothing_of_the_others() -> None:
+    trains = judge(PAIR, reply(us_east_0="Training"), {}, {}, needs_all=False)
+    assert (trains.dead, trains.unseen) == (frozenset(), frozenset({FOLLOWER.uid}))
+    lost = judge(PAIR, reply(us_east_0="Stalled"), {}, {}, needs_all=False)
+    assert (lost.dead, lost.unseen) == (frozenset({FOLLOWER.uid}), frozenset())
+
+
+def test_a_host_that_its_learner_does_without_is_replaced_when_its_node_stays_away() -> None:
+    elastic = ("spec.learner.hosts=2", "spec.learner.hostsMin=1")
+    registrar = reply(us_east_0="Training", us_east_1="Training")
+    for changes, seconds, count in ((elastic, 20.0, 1), (elastic, 19.0, 0), ((), 20.0, 0)):
+        down = {"n1": node("n1"), "n2": node("n2", ready=False, not_ready_seconds=seconds)}
+        found = observed(
+            *PAIR, sets=(of_hosts(excluded=("n2",)),), nodes=down, remembered=answers(registrar)
+        )
+        found = replace(found, job=job(*CHANGES, "spec.learner.hosts=2", *changes))
+        assert len(planned(found).replace) == count
+
+
 def test_the_session_of_another_pod_says_nothing_for_the_head_alone() -> None:
     registrar = reply(us_east_0="Training")
     registrar.slots[0].uid = "another"

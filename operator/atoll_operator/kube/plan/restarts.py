@@ -104,7 +104,7 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
             idle=sessions.idle(own, seen.replies, seen.remembered.absent_seconds),
             serving=sessions.all_serve(seen.replies),
             quorum=job.spec.quorum,
-            hosts_min=job.spec.learner.hosts,
+            hosts_min=job.spec.learner.hosts_needed,
             restarted_seconds={
                 place: seconds
                 for (place, cause), seconds in deleted.items()

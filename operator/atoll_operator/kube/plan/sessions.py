@@ -35,9 +35,10 @@ pods of the other hosts own nothing and are never named. They share what follows
 Whether a session is dead (`judge`) is read from the same Status. A shard has no session: it is
 dead when it has not answered for a while. An evaluator has neither, so only its node counts. A
 host other than the head's has none either. It counts as dead while its learner is not Training:
-steps need every host, so Training shows that it lives. Stalled shows nothing: where a host falls
-silent without a reset of its connections, the head's session lives on and the head waits inside a
-collective, for as long as the other is not replaced.
+steps need every host, so Training shows that it lives. Where fewer hosts are enough
+(spec.learner.hostsMin), Training says nothing of one of them, and its node alone counts. Stalled
+shows nothing: where a host falls silent without a reset of its connections, the head's session
+lives on and the head waits inside a collective, for as long as the other is not replaced.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,11 +70,14 @@ def judge(
     registrar: pb.StatusReply | None,
     absent_seconds: Mapping[str, float],
     silent_seconds: Mapping[int, float],
+    *,
+    needs_all: bool = True,
 ) -> Sessions:
     """Sort pods by their sessions.
 
     `absent_seconds`: how long the registrar has not shown a slot, by slot.
     `silent_seconds`: how long a shard has not answered, by shard.
+    `needs_all`: a learner does not train without all its hosts.
     """
     slots = {slot.slot: slot for slot in registrar.slots} if registrar else {}
     dead, unseen = set(), set()
@@ -85,6 +89,8 @@ def judge(
             unseen.add(pod.uid)
         elif _is_dead(pod, slots.get(pod.slot), absent_seconds.get(pod.slot, 0.0)):
             dead.add(pod.uid)
+        elif not (pod.is_head or needs_all):
+            unseen.add(pod.uid)
     return Sessions(dead=frozenset(dead), unseen=frozenset(unseen))
 
 

@@ -120,7 +120,11 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
         return Placement()
     remembered, loss_seconds = seen.remembered, job.spec.failure.node_loss_seconds
     judged = sessions.judge(
-        seen.pods, seen.registrar, remembered.absent_seconds, remembered.silent_seconds
+        seen.pods,
+        seen.registrar,
+        remembered.absent_seconds,
+        remembered.silent_seconds,
+        needs_all=job.spec.learner.hosts_needed == job.spec.learner.hosts,
     )
     home = job.spec.syncer_region
     of_regions = replacements.region_nodes(
