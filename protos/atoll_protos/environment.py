@@ -83,7 +83,16 @@ class Torchrun:
 
 
 MEETING_PORT: Final = 29400  # of a learner's first host, where its hosts meet; torchrun's default
-MEETING: Final = "join_timeout=600"
+MEETING: Final = ",".join(  # in seconds
+    (
+        "join_timeout=86400",  # waiting in place is free; a container that ends again and again
+        # is started again only every five minutes when the last host has found its node
+        "last_call_timeout=10",  # beyond the least number of hosts: a container starts in less
+        "keep_alive_interval=3",  # a host that says nothing three times is gone: sooner than a new
+        "keep_alive_max_attempt=3",  # one comes; its clock may differ by as much from the others'
+        "read_timeout=30",  # of host 0's store: all who wait there end when its node has lost power
+    )
+)
 RESTARTS_MAX: Final = 1000  # of processes in place: the supervisor's patience ends long before
 
 

@@ -33,6 +33,25 @@ def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has()
     assert outcome.code_after_signal(2, {}) == -2
 
 
+@pytest.mark.parametrize(
+    ("code", "began_here", "ends"),
+    [
+        (64, False, True),  # wherever it began, another start cannot help
+        (1, True, True),
+        (1, False, False),
+        (-11, True, True),  # of its own making, as 1 is
+        (-9, True, False),
+        (77, True, True),
+        (77, False, False),
+        (75, True, False),
+    ],
+)
+def test_a_host_ends_with_its_own_failure_and_starts_in_place_after_another_s(
+    code: int, began_here: bool, ends: bool
+) -> None:
+    assert outcome.ends_launcher(code, began_here) is ends
+
+
 def test_ends_are_told_in_words() -> None:
     assert [outcome.words(code) for code in (64, -9, -36)] == [
         "exit code 64",

@@ -14,6 +14,7 @@ Its files:
 
 - command.py   the command line and the environment: what is started, and how often
 - agent.py     torchrun's agent with these changes
+- meeting.py    how the hosts of a learner meet
 - lines.py     what the processes print, line by line
 - ending.py    how the launcher itself ends
 - outcome.py   which process has ended the others, and what the launcher exits with; pure

@@ -9,22 +9,29 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from types import FrameType
 from typing import Any, Final
 
 import structlog
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous
+from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
 from atoll_protos.environment import Env
 from atoll_protos.exits import ExitCode, is_permanent
 from atoll_worker.launcher import outcome
 from atoll_worker.launcher.lines import OfRanks
+from atoll_worker.launcher.meeting import Meeting, leave, open_meeting
 
 STOP_SECONDS: Final = 30.0  # for processes to leave the job after a signal; as torchrun's
+AGAIN_STOP_SECONDS: Final = 5.0  # the same of a learner that has lost one: it starts again anyhow
+LAST_HOST_SECONDS: Final = 30.0  # for the others to finish as well
+LOOK_SECONDS: Final = 0.5
+FIRST_TO_FAIL: Final = "atoll/first-to-fail"  # in the store of a round: the number of a host
+AGAIN: Final = "atoll/again"  # the same: how many hosts have left it to meet again
 
 log = structlog.get_logger()
 
@@ -33,10 +40,11 @@ class Agent(LocalElasticAgent):
     """Watches the processes of one host; `codes` is how they have ended, by global rank."""
 
     def __init__(self, spec: WorkerSpec, logs: OfRanks) -> None:
-        super().__init__(spec, logs, start_method="spawn")
+        super().__init__(spec, logs, start_method="spawn", exit_barrier_timeout=LAST_HOST_SECONDS)
         self.logs = logs
         self.codes: dict[int, int] = {}
         self.starts = 0
+        self.stop_seconds = STOP_SECONDS
         self.instance = os.environ.get(Env.INSTANCE, "")
 
     def _start_workers(self, worker_group: WorkerGroup) -> Any:
@@ -58,9 +66,49 @@ class Agent(LocalElasticAgent):
             seen = {rank: int(failure.exitcode) for rank, failure in result.failures.items()}
             self.codes = seen | {rank: 0 for rank in self.exit_codes() if rank not in seen}
             self._say_who()
-            if is_permanent(outcome.code_of(self.codes)):
-                self._remaining_restarts = 0  # another start cannot help
+            code = outcome.code_of(self.codes)
+            if outcome.ends_launcher(code, self._began_here(code)):
+                self._remaining_restarts = 0
         return result
+
+    def _began_here(self, code: int) -> bool:
+        """Whether a learner of several hosts fails with this code because of a process of this one.
+
+        A process may fail since one of another host has ended, with an error of torch and not with
+        75: before it enters the Learner. Who fails first says so in the store. A host that is gone
+        says nothing, and its silence is waited for.
+        """
+        handler, group = self._worker_group.spec.rdzv_handler, self._worker_group
+        if not isinstance(handler, Meeting) or code in outcome.CONSEQUENCES:
+            return False
+        here = str(group.group_rank)
+        try:
+            if self._of_round.compare_set(FIRST_TO_FAIL, "", here).decode() != here:
+                return False
+            if is_permanent(code) or not outcome.is_own(code):
+                return True
+            deadline = time.monotonic() + handler.seconds_to_notice + LOOK_SECONDS
+            while time.monotonic() < deadline:
+                if handler.present + self._of_round.add(AGAIN, 0) < group.group_world_size:
+                    return False
+                time.sleep(LOOK_SECONDS)
+        except (RendezvousError, DistError):  # host 0 is gone
+            return False
+        return True
+
+    @property
+    def _of_round(self) -> Any:
+        """The store of the present round of the meeting."""
+        return self._worker_group.store
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self.stop_seconds = AGAIN_STOP_SECONDS
+        with contextlib.suppress(DistError):
+            self._of_round.add(AGAIN, 1)
+        try:
+            super()._restart_workers(worker_group)
+        finally:
+            self.stop_seconds = STOP_SECONDS
 
     def _say_who(self) -> None:
         """Which rank failed first, and its last lines where others have written after it."""
@@ -76,21 +124,22 @@ class Agent(LocalElasticAgent):
             self.logs.lines.say_again(rank, f"what rank {rank} said last:")
 
     def _shutdown(
-        self, death_sig: signal.Signals = signal.SIGTERM, *more: Any, **named: Any
+        self, death_sig: signal.Signals = signal.SIGTERM, timeout: int | None = None
     ) -> None:
         """Stop the processes. torch would send the signal to what they have started, too.
 
         Workers of a data loader that end before their owner make it fail instead of leaving.
         """
+        del timeout  # torch's would be waited for after ours
         processes = [handler.proc for handler in self._handlers().values()]
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(death_sig)
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + self.stop_seconds
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-        super()._shutdown(death_sig, *more, **named)
+        super()._shutdown(death_sig, timeout=0)
 
     def exit_codes(self) -> dict[int, int]:
         """How the processes of the last start that have ended did so, by global rank."""
@@ -113,48 +162,40 @@ def run(config: LaunchConfig, command: Sequence[str]) -> int:
     _quieten()
     shared = {each.name for each in fields(WorkerSpec)} & {each.name for each in fields(config)}
     first, *rest = [*_ends_with_parent(), *command]
+    signal.signal(signal.SIGTERM, _ended_by)  # torch does so when it starts processes
+    agent = handler = None
     try:
-        handler = rendezvous.get_rendezvous_handler(
-            RendezvousParameters(
-                backend=config.rdzv_backend,
-                endpoint=config.rdzv_endpoint,
-                run_id=config.run_id,
-                min_nodes=config.min_nodes,
-                max_nodes=config.max_nodes,
-                local_addr=config.local_addr,
-                **config.rdzv_configs,
-            )
+        handler = open_meeting(config, os.environ)
+        spec = WorkerSpec(
+            **{name: getattr(config, name) for name in shared},
+            local_world_size=config.nproc_per_node,
+            entrypoint=first,
+            args=tuple(word.replace("$", "$$") for word in rest),  # torch would fill in templates
+            rdzv_handler=handler,
         )
-    except RendezvousError as error:
-        return _not_met(error)
-    spec = WorkerSpec(
-        **{name: getattr(config, name) for name in shared},
-        local_world_size=config.nproc_per_node,
-        entrypoint=first,
-        args=tuple(word.replace("$", "$$") for word in rest),  # torch would fill in templates
-        rdzv_handler=handler,
-    )
-    agent = Agent(spec, OfRanks())
-    meet_again = False
-    try:
+        agent = Agent(spec, OfRanks())
         result = agent.run()
+        if result is not None and not result.is_failed():
+            handler.shutdown()  # no host that comes later is waited for
+        else:
+            leave(handler)
     except SignalException as error:
-        meet_again = True  # the hosts that stay may go on with one that comes later
-        return outcome.code_after_signal(int(error.sigval), agent.exit_codes())
-    except RendezvousError as error:
-        return _not_met(error)
+        leave(handler)
+        return outcome.code_after_signal(int(error.sigval), agent.exit_codes() if agent else {})
+    except (RendezvousError, DistError) as error:
+        log.warning(f"the hosts of this learner do not meet: {error}")
+        return int(ExitCode.TRY_AGAIN)
     finally:
-        agent.logs.lines.finish()
-        if not meet_again:
-            handler.shutdown()
+        if agent is not None:
+            agent.logs.lines.finish()
     if result is None:  # the other hosts have ended, and nobody meets any more
         return int(ExitCode.TRY_AGAIN)
     return outcome.code_of(agent.codes) if result.is_failed() else int(ExitCode.FINAL)
 
 
-def _not_met(error: RendezvousError) -> int:
-    log.warning(f"the hosts of this learner have not met: {error}")
-    return int(ExitCode.TRY_AGAIN)
+def _ended_by(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise SignalException("told to end", sigval=signal.Signals(number))
 
 
 def _ends_with_parent() -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from signal import Signals
 from typing import Final
 
-from atoll_protos.exits import ExitCode, is_permanent
+from atoll_protos.exits import ExitCode, is_failure, is_permanent
 
 TERMINATED: Final = -int(Signals.SIGTERM)
 CONSEQUENCES: Final = frozenset({int(ExitCode.TRY_AGAIN), TERMINATED, 128 - TERMINATED})
@@ -42,6 +42,21 @@ def code_of(codes: Mapping[int, int]) -> int:
     """What the launcher exits with: the code of the first cause, 0 if none failed."""
     cause = first_cause(codes)
     return int(ExitCode.FINAL) if cause is None else codes[cause]
+
+
+def is_own(code: int) -> bool:
+    """Whether a process that ends so has failed by itself, or has to leave its place to another."""
+    return is_failure(code) or code == ExitCode.SUPERSEDED
+
+
+def ends_launcher(code: int, began_here: bool) -> bool:
+    """Whether the launcher ends with this code, although its processes may start again in place.
+
+    It does where another start cannot help. A host of several does so, too, when the learner failed
+    because of a process of this host (`began_here`): whoever starts it again counts its failures
+    and takes his time. Processes that were killed, and those of the other hosts, start in place.
+    """
+    return is_permanent(code) or (began_here and is_own(code))
 
 
 def code_after_signal(number: int, codes: Mapping[int, int]) -> int:

@@ -1,0 +1,124 @@
+"""How the hosts of a learner meet: host 0 comes first, and who is gone is known."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
+
+from atoll_protos.environment import Env, of_hosts
+from atoll_protos.errors import SpecError
+from atoll_worker.launcher import meeting
+from atoll_worker.launcher.command import configuration
+from atoll_worker.launcher.meeting import Host, Meeting, number_of, open_meeting
+
+HOSTS = 2
+FIRST, BEFORE_IT = "127.0.0.1", "0.0.0.0"
+SECONDS_MAX = 60.0
+LOOK_SECONDS = 0.1
+
+
+def free_endpoint() -> str:
+    """Where host 0 may listen."""
+    with socket.socket() as free:
+        free.bind((FIRST, 0))
+        return f"{FIRST}:{free.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = dict(os.environ)
+    given = of_hosts(
+        slot="us-0",
+        hosts=HOSTS,
+        hosts_min=HOSTS,
+        processes=1,
+        first_host=free_endpoint(),
+        host=None,
+    )
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def host(number: int, *options: str) -> Meeting:
+    """One host of two, connected to the store of host 0."""
+    opened = open_meeting(configuration(options), {Env.HOST: str(number)})
+    assert isinstance(opened, Meeting)
+    return opened
+
+
+def met(hosts: list[Meeting]) -> list[RendezvousInfo]:
+    """What each of them gets from the next round."""
+    found: dict[int, RendezvousInfo] = {}
+
+    def meet(index: int) -> None:
+        found[index] = hosts[index].next_rendezvous()
+
+    threads = [threading.Thread(target=meet, args=(index,)) for index in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS_MAX)
+    return [found[index] for index in range(len(hosts))]
+
+
+def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_at_once() -> None:
+    hosts = [host(0), host(1, "--local-addr", BEFORE_IT)]
+    found = met(hosts)
+    assert [each.rank for each in found] == [0, 1]
+    stores = [each.bootstrap_store_info for each in found]
+    assert [store.master_addr for store in stores if store] == [FIRST, FIRST]
+    assert hosts[0].present == HOSTS
+    hosts[1].leave()
+    deadline = time.monotonic() + SECONDS_MAX
+    while hosts[0].present != 1:
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_SECONDS)
+    assert hosts[0].num_nodes_waiting() == 0
+    hosts[0].leave()
+
+
+def test_hosts_sort_by_their_numbers_alone() -> None:
+    assert sorted([Host(10, "a", 1, 0), Host(2, "b", 2, 0)]) == [
+        Host(2, "b", 2, 0),
+        Host(10, "a", 1, 0),
+    ]
+
+
+def test_a_host_waits_for_host_0_in_place_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    first: list[Meeting] = []
+
+    class Said:
+        def warning(self, text: str, **fields: object) -> None:
+            assert fields == {"host": 1}
+            said.append(text)
+
+    monkeypatch.setattr(meeting, "log", Said())
+    monkeypatch.setattr("time.sleep", lambda seconds: first.append(host(0)))
+    assert host(1).get_run_id() == "us-0"
+    endpoint = os.environ["PET_RDZV_ENDPOINT"]
+    assert said == [f"waiting for host 0 of this learner at {endpoint}"]
+    assert len(first) == 1
+
+
+def test_a_host_that_host_0_does_not_join_in_time_ends() -> None:
+    with pytest.raises(RendezvousConnectionError, match="Connection refused"):
+        host(1, "--rdzv-conf", "join_timeout=-1")
+
+
+def test_a_number_that_is_no_hosts_is_refused() -> None:
+    assert number_of({Env.HOST: "1"}, HOSTS) == 1
+    assert number_of({}, HOSTS) is None
+    assert number_of({Env.HOST: "0"}, 1) is None
+    for given in ("2", "-1", "first"):
+        with pytest.raises(SpecError, match="from 0 to 1"):
+            number_of({Env.HOST: given}, HOSTS)
