@@ -104,6 +104,8 @@ class Memory:
     wanted_since: dict[str, float] | None = None  # by slot; None: no slots were known yet
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By slot: UID of its pod, and why that could not join anew when a shard last heard of it."""
+    ends: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By UID of a host's pod: how often its container has ended, and of these its own crashes."""
     tick: int = -1  # the lowest of all shards
     tick_at: float = 0.0  # when it last moved
     final_at: float | None = None  # when the registrar first said Complete
@@ -211,6 +213,7 @@ class Memory:
         self._note_stalled(replies[0] if replies else None, now)
         self._note_left(replies[0] if replies else None, now)
         self._note_wanted(slots, now)
+        self._note_ends(pods)
         if replies:
             self._note_troubles(pods, replies)
         self.deleted_at = {
@@ -236,6 +239,7 @@ class Memory:
                 if since > LONG_AGO
             },
             troubles={slot: trouble for slot, (_, trouble) in self.troubles.items()},
+            crashes={uid: crashes for uid, (_, crashes) in self.ends.items()},
             storm_seconds={region: now - at for region, at in self.stormed_at.items()},
             final_seconds=None if self.final_at is None else now - self.final_at,
             suspended_seconds=0.0 if self.suspended_at is None else now - self.suspended_at,
@@ -303,6 +307,18 @@ class Memory:
         if slots:
             known, since = self.wanted_since or {}, LONG_AGO if self.wanted_since is None else now
             self.wanted_since = {slot: known.get(slot, since) for slot in slots}
+
+    def _note_ends(self, pods: Iterable[Pod]) -> None:
+        """How often each host of a learner of several has crashed itself.
+
+        The kubelet counts all ends alike, and each crash of one host ends all the others.
+        """
+        found = {}
+        for pod in (each for each in pods if each.has_own_set):
+            known, crashes = self.ends.get(pod.uid, (0, 0))
+            ends = pod.restarts + (pod.exit_code is not None and not pod.runs)
+            found[pod.uid] = (ends, crashes + (ends > known and pod.crashed))
+        self.ends = found
 
     def _note_troubles(self, pods: Iterable[Pod], replies: Iterable[pb.StatusReply | None]) -> None:
         """What learners say of their credentials, for as long as the same pod says nothing else.

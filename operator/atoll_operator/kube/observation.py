@@ -24,10 +24,12 @@ from atoll_operator.kube.names import (
     learner_set,
     shard_name,
 )
+from atoll_protos.exits import is_failure, is_permanent
 from atoll_protos.names import slot_name
 
 DAY_SECONDS = 24 * 3600.0  # of a budget of replacements
 RESTARTED = "@"  # between a template's hash and the time of `kubectl rollout restart`
+KILLED = frozenset({137, 143})  # exit codes of SIGKILL, also for memory, and SIGTERM
 WORKLOADS = frozenset({"StatefulSet", "Deployment"})
 # HTTP statuses with which the API server answers to a wrong object. That of an unknown field or of
 # a wrong type in a server-side apply is 500, as is that of a webhook that is away.
@@ -79,6 +81,17 @@ class Pod:
         if self.ended or not self.node:
             return True
         return not self.runs and (bool(self.waiting) or self.exit_code is not None)
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its last end was its own failure: no kill, none that it asked for or that stays.
+
+        So a host that ends with 75 because it has lost another one has not crashed.
+        """
+        code = self.exit_code
+        if code is None or code in KILLED or is_permanent(code):
+            return False
+        return is_failure(code)
 
     @property
     def slot(self) -> str:
@@ -212,6 +225,7 @@ class Remembered:
     wanted_seconds: Mapping[str, float] = field(default_factory=dict)
     """By slot: since the job asks for it; without those that it did when this operator started."""
     troubles: Mapping[str, str] = field(default_factory=dict)  # by slot: why it could not join anew
+    crashes: Mapping[str, int] = field(default_factory=dict)  # of a host's own process, by pod UID
     storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
     final_seconds: float | None = None  # since the registrar first said Complete
     suspended_seconds: float = 0.0  # since this operator first saw the job suspended

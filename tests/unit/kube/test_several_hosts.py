@@ -332,6 +332,39 @@ def test_the_host_whose_own_process_crashes_is_moved_and_not_those_that_lost_it(
     assert suspected(*pair, used=20) == ([], 1)
 
 
+def test_only_the_crashes_of_its_own_process_count_for_a_host() -> None:
+    memory = Memory(uid="u")
+
+    def noted(restarts: int, *codes: int | None, runs: bool = False) -> dict[str, int]:
+        pods = hosts("us-east-0", "n1", "n2", exit_code=codes, restarts=restarts, runs=runs)
+        return dict(memory.read(1, pods, 100.0).crashes)
+
+    assert noted(0, None, None, runs=True) == {HEAD.uid: 0, FOLLOWER.uid: 0}
+    for starts, codes, crashes in (
+        (0, (75, 139), (0, 1)), (1, (139, 75), (1, 1)), (2, (75, 139), (1, 2)),
+        (3, (64, 137), (1, 2)), (4, (75, 70), (1, 3)),
+    ):  # fmt: skip
+        for _ in range(2):  # an end counts once, however often it is seen
+            assert noted(starts, *codes) == {HEAD.uid: crashes[0], FOLLOWER.uid: crashes[1]}
+        assert noted(starts + 1, *codes, runs=True)[FOLLOWER.uid] == crashes[1]
+    assert memory.read(1, [], 200.0).crashes == {}
+
+
+def test_a_host_that_has_crashed_once_after_four_crashes_of_another_stays_where_it_is() -> None:
+    pair = [
+        replace(pod, template=of_hosts().template, waiting="CrashLoopBackOff", restarts=5)
+        for pod in hosts("us-east-0", "n1", "n2", exit_code=(139, 75))
+    ]
+    registrar = reply(us_east_0="Lost", us_east_1="Training")
+    for crashes, moved in ((1, []), (5, ["tiny-us-east-0-0"])):
+        counted_ = answers(registrar, crashes={HEAD.uid: crashes, FOLLOWER.uid: 4})
+        others = hosts("us-east-1", "n3", "n4", template="new")
+        sets = (of_hosts(excluded=("n1",)), of_hosts("us-east-1"))
+        found = planned(observed(*pair, *others, sets=sets, remembered=counted_)).delete
+        assert [each.name for each in found] == moved
+        assert all("crashed 5 times" in each.reason for each in found)
+
+
 def test_a_region_has_few_suspected_nodes_however_many_sets_its_learners_have() -> None:
     pair = hosts("us-east-0", "n1", "n2", exit_code=(75, 139), **CRASHES)
     for number, moved in ((SUSPECTS_MAX - 1, 1), (SUSPECTS_MAX, 0)):

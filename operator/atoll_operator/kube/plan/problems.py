@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.objects import STARTING_WAITS
-from atoll_operator.kube.observation import Object, Pod
+from atoll_operator.kube.observation import KILLED, Object, Pod
 from atoll_operator.kube.plan.phase import said_by
 from atoll_operator.kube.plan.replacements import Placement
-from atoll_operator.kube.plan.suspects import KILLED
 from atoll_protos.exits import RETURNED, is_failure
 
 

@@ -55,7 +55,8 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
             found.append(_of_pod(case, pod, SUPERSEDED))
     for pod in case.placement.suspected:
         if keeps_off(pod.node, seen.workloads.get(workload_name(name, pod))):
-            reason = CRASHING.format(pod.restarts, pod.node)
+            crashes = seen.remembered.crashes.get(pod.uid, pod.restarts)
+            reason = CRASHING.format(crashes, pod.node)
             found.append(_of_pod(case, pod, reason, f"it crashes on {pod.node}", told=True))
     if case.phase.kind is Kind.RUNNING:
         for pod in hung(seen.pods, seen.registrar, seen.remembered.stalled_seconds):

@@ -165,6 +165,7 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
             region_nodes=of_regions,
             counts=counts,
             failure=job.spec.failure,
+            crashes=remembered.crashes,
             now=now,
         )
     )

@@ -12,7 +12,8 @@ that hangs is never started again. Both are right for most troubles and wrong fo
                is restarted, at most once a day (`restarts`)
 
 Of a learner of several hosts the pod is moved whose own process crashes: the others end with 75,
-because they have lost it, and that is asked for. A rank that is frozen may be on any host, so all
+because they have lost it, and that is asked for. Only its own crashes count, not all restarts,
+since those are the same on all hosts. A rank that is frozen may be on any host, so all
 hosts of a learner that hangs are restarted.
 
 Not the node's fault, and so left to the kubelet, are ends that are permanent or that the process
@@ -22,7 +23,7 @@ crashes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.parts import Failure
@@ -30,14 +31,12 @@ from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import Node, Pod, Workload, with_hosts, workload_name
 from atoll_operator.kube.plan.exclusions import SUSPECT_SECONDS
 from atoll_operator.kube.plan.nodes import NodeState, state_of
-from atoll_protos.exits import is_failure, is_permanent
 
 CRASHES = 5
 SUSPECTS_MAX = 3  # nodes of one region at a time
 HUNG_SECONDS = 1800.0
 HUNG_STEPS = 100  # a learner whose steps are long is given this many of them
 BACK_OFF = "CrashLoopBackOff"
-KILLED = frozenset({137, 143})  # exit codes of SIGKILL, also for memory, and SIGTERM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +59,7 @@ class Scene:
     counts: Mapping[str, int]  # replacements of the last day, by the learner's name
     failure: Failure
     now: float  # UNIX seconds
+    crashes: Mapping[str, int] = field(default_factory=dict)  # of a host's own process, by pod UID
 
 
 def crashing(scene: Scene) -> Suspects:
@@ -70,7 +70,7 @@ def crashing(scene: Scene) -> Suspects:
     elsewhere = {pod.node for pod in scene.pods if pod.uid in scene.training}
     for pod in scene.pods:
         live = scene.workloads.get(workload_name(scene.job, pod))
-        if live is None or not _crashes(pod, live) or not elsewhere - {pod.node}:
+        if live is None or not _crashes(pod, live, scene) or not elsewhere - {pod.node}:
             continue
         nodes = known[pod.region]
         few = pod.node in nodes or len(nodes) < SUSPECTS_MAX
@@ -95,14 +95,13 @@ def _suspected(live: Workload, now: float) -> frozenset[str]:
     return frozenset(n for n, since in live.suspects.items() if now - since < SUSPECT_SECONDS)
 
 
-def _crashes(pod: Pod, live: Workload) -> bool:
+def _crashes(pod: Pod, live: Workload, scene: Scene) -> bool:
     """Whether the kubelet alone will not help: the fault may be the node's."""
     if pod.role != LEARNER_ROLE or pod.terminating or not pod.node or pod.waiting != BACK_OFF:
         return False
-    if pod.template != live.template or pod.restarts < CRASHES or pod.exit_code is None:
+    if pod.template != live.template or not pod.crashed:
         return False
-    own = is_failure(pod.exit_code) and not is_permanent(pod.exit_code)
-    return own and pod.exit_code not in KILLED
+    return scene.crashes.get(pod.uid, pod.restarts) >= CRASHES
 
 
 def _has_other(pod: Pod, live: Workload, scene: Scene) -> bool:
