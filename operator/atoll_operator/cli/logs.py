@@ -27,7 +27,7 @@ def logs(
         str,
         typer.Argument(
             metavar="[PROCESS]",
-            help="A slot, shard-0, or evaluator.",
+            help="A slot, shard-0, or evaluator; in a cluster SLOT-HOST is one host.",
             autocompletion=_of_folder,
         ),
     ] = "",
@@ -51,7 +51,7 @@ def logs(
     try:
         for name, line in _lines(which, process, tail, follow, namespace, context):
             prefix = ""
-            if not process:
+            if name != process:
                 colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
                 prefix = f"[{name}] "
                 prefix = typer.style(prefix, fg=colour) if coloured else prefix

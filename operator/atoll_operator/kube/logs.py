@@ -1,7 +1,8 @@
 """The logs of a job's pods, for `atoll logs JOB`: as a person reads them, with their own rights.
 
 This is no part of the operator (`person`). Pods are found by the label of their job, and a process
-has the name that it has under `atoll run`: its slot, shard-N or evaluator.
+has the name that it has under `atoll run`: its slot, shard-N or evaluator. A host of a learner of
+several hosts is called by slot and number, and the slot means all of them.
 
 Following goes through restarts: one thread for each pod reads the stream of its container, and a
 stream that ends is begun again for as long as the pod is there. The API can say "since" only in
@@ -39,9 +40,14 @@ class Pod:
     name: str
     uid: str
     process: str
+    learner: str  # the slot of which it is one host; empty: it is no such pod
     container: str
     began: bool
     node: str  # empty while it has none
+
+    def answers_to(self, process: str) -> bool:
+        """Whether it is meant by this name; an empty one means all."""
+        return process in ("", self.process, self.learner)
 
 
 @dataclass(slots=True)
@@ -65,14 +71,14 @@ class Logs:
             problem = f"has no pods in the namespace {self.namespace}"
             remedy = "a job that is over or suspended has none; see kubectl get dtj, or use -n"
             raise SpecError(self.job, problem, remedy)
-        if process and process not in {pod.process for pod in pods}:
+        if not any(pod.answers_to(process) for pod in pods):
             has = ", ".join(sorted({pod.process for pod in pods}))
             raise SpecError(process, f"is no process of {self.job}", f"it has {has}")
         if follow:
             yield from self._followed(process, tail)
             return
         for pod in pods:
-            if process in ("", pod.process):
+            if pod.answers_to(process):
                 yield from self._read(pod, tail, follow=False)
 
     def pods(self) -> list[Pod]:
@@ -97,7 +103,7 @@ class Logs:
             if time.monotonic() - looked_at >= LOOK_SECONDS:
                 looked_at = time.monotonic()
                 try:
-                    pods = [pod for pod in self.pods() if process in ("", pod.process)]
+                    pods = [pod for pod in self.pods() if pod.answers_to(process)]
                 except SpecError:
                     if looked_at - heard_at > SILENT_SECONDS_MAX:
                         raise
@@ -176,6 +182,7 @@ def _pod(job: str, raw: Any) -> Pod:
         name=raw.metadata.name,
         uid=raw.metadata.uid,
         process=process,
+        learner=labels.get(Label.SLOT, ""),
         container=container,
         began=bool(state and (state.running or state.terminated)),
         node=raw.spec.node_name or "",

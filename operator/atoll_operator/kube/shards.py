@@ -70,9 +70,17 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
 
 
 def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
-    """By slot, shard-N or evaluator, the node on which it runs. Raises SpecError."""
+    """By slot, shard-N or evaluator, the node on which it runs. Raises SpecError.
+
+    Of a learner of several hosts that of the first, and how many nodes it has besides.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for each in connect(job, namespace, context).pods():
+        if each.node:
+            found.setdefault(each.learner or each.process, {})[each.node] = None
     return {
-        each.process: each.node for each in connect(job, namespace, context).pods() if each.node
+        name: next(iter(nodes)) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
+        for name, nodes in found.items()
     }
 
 

@@ -107,6 +107,17 @@ def test_one_process_alone_has_no_prefix(cluster: Cluster) -> None:
     assert "it has evaluator, shard-0, us-east-0, us-east-1" in str(wrong.exception)
 
 
+def test_a_slot_means_all_hosts_of_its_learner(cluster: Cluster) -> None:
+    for host in (0, 1):
+        slot = {"atoll.dev/slot": "us-east-0"}
+        cluster.add(f"tiny-us-east-0-{host}", "learner", f"of {host}", **slot)
+    cluster.add("tiny-us-east-1-0", "learner", "another", **{"atoll.dev/slot": "us-east-1"})
+    shown = CliRunner().invoke(cli.app, ["logs", "tiny", "us-east-0"])
+    assert shown.output.splitlines() == ["[us-east-0-0] of 0", "[us-east-0-1] of 1"]
+    one = CliRunner().invoke(cli.app, ["logs", "tiny", "us-east-0-1"])
+    assert one.output.splitlines() == ["of 1"]
+
+
 def test_the_namespace_is_the_contexts_or_the_given_one(cluster: Cluster) -> None:
     assert logs.connect("tiny", "", "").namespace == "team"
     assert logs.connect("tiny", "", "other").namespace == "default"

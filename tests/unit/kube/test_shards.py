@@ -194,3 +194,25 @@ def test_a_folder_that_is_no_run_and_one_that_is_full_are_refused(tmp_path: Any)
     (tmp_path / "file").touch()
     done = CliRunner().invoke(cli.app, ["export", "tiny", "--out", str(tmp_path)])
     assert "is not empty" in str(done.exception)
+
+
+def test_the_node_of_a_learner_of_several_hosts_is_its_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def on(process: str, node: str, learner: str = "") -> Of:
+        return Of(process=process, node=node, learner=learner)
+
+    found = [
+        on("shard-0", "n0"),
+        on("us-0-0", "n1", "us-0"),
+        on("us-0-1", "n2", "us-0"),
+        on("us-1-0", "n3", "us-1"),
+        on("us-1-1", "n3", "us-1"),
+        on("us-2-0", "", "us-2"),
+    ]
+    monkeypatch.setattr(shards, "connect", lambda *_: Of(pods=lambda: found))
+    assert shards.nodes_of("tiny", "", "") == {
+        "shard-0": "n0",
+        "us-0": "n1 and 1 more",
+        "us-1": "n3",
+    }
