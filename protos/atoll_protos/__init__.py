@@ -23,8 +23,10 @@ imports numpy; the operator's image has neither.
 - tensors.py       tensor <-> bytes: the arithmetic of the codecs, on torch
 - arrays.py        the same arithmetic with the same bits on numpy, for the transport process
 - layout.py        which part of which tensor belongs to which slice
+- parts.py         how a slice is divided, and which bytes a part has
 - companion.py    what an export needs beside the values that travel, as it is sent
 - frames.py        raw frames of the bulk stream
+- gathering.py     transfers that come in parts over several lanes, put together
 - channels.py      gRPC channels and servers as both ends make them
 - diagnosis.py     why a shard cannot be reached although something answers
 - deadline.py      a deadline that moves, for the event loop of either side

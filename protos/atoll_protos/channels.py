@@ -25,6 +25,7 @@ from atoll_protos.errors import SpecError
 BULK_METHOD: Final = "/atoll_protos.v1.Syncer/Bulk"
 SESSION_METADATA: Final = "atoll-session"
 SECRET_METADATA: Final = "atoll-secret"
+LANE_METADATA: Final = "atoll-lane"  # from 0; absent where the session has one
 
 CONTROL_BYTES_MAX: Final = 16 << 20  # the tensor table of a model with layout.TENSORS_MAX tensors
 BULK_BYTES_MAX: Final = 2 << 20  # one frame: 1 MiB and its header

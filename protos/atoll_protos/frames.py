@@ -43,10 +43,10 @@ Whether values are finite and the base is right is not seen here; the shard chec
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol
 
 import xxhash
 from google.protobuf.message import DecodeError
@@ -89,7 +89,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A transfer that is complete and whose length and checksum are right."""
+    """A transfer that is complete and whose length and checksum are right.
+
+    `payload` is empty where the bytes have gone to a Place.
+    """
 
     head: pb.Transfer
     payload: bytearray
@@ -125,33 +128,53 @@ def _check(kind: Kind, payload: Buffer) -> int:
     return 0 if kind is Kind.CHUNK else xxhash.xxh3_64_intdigest(payload)
 
 
-def transfer_frames(transfer: int, head: pb.Transfer, payload: Buffer) -> Iterator[bytes]:
-    """The frames of one transfer: head, chunks of 1 MiB, trailer. `payload` is read as they go."""
+def transfer_frames(
+    transfer: int, head: pb.Transfer, payload: Buffer, spans: Sequence[range] | None = None
+) -> Iterator[bytes]:
+    """The frames of one transfer: head, chunks of 1 MiB, trailer. `payload` is read as they go.
+
+    With `spans` only these bytes of the payload are sent, one after another: a part of a slice.
+    """
     view = memoryview(payload).cast("B")
-    assert head.byte_count == len(view), "the head names another length"
+    spans = (range(len(view)),) if spans is None else spans
+    assert head.byte_count == sum(map(len, spans)), "the head names another length"
     yield encode_frame(Kind.HEAD, transfer, 0, head.SerializeToString())
-    digest = xxhash.xxh3_64()
-    for offset in range(0, len(view), CHUNK_BYTES):
-        chunk = view[offset : offset + CHUNK_BYTES]
-        digest.update(chunk)
-        yield encode_frame(Kind.CHUNK, transfer, offset, chunk)
-    trailer = pb.Trailer(byte_count=len(view), checksum=digest.intdigest())
-    yield encode_frame(Kind.TRAILER, transfer, len(view), trailer.SerializeToString())
+    digest, sent = xxhash.xxh3_64(), 0
+    for span in spans:
+        for begin in range(span.start, span.stop, CHUNK_BYTES):
+            chunk = view[begin : min(begin + CHUNK_BYTES, span.stop)]
+            digest.update(chunk)
+            yield encode_frame(Kind.CHUNK, transfer, sent, chunk)
+            sent += len(chunk)
+    trailer = pb.Trailer(byte_count=sent, checksum=digest.intdigest())
+    yield encode_frame(Kind.TRAILER, transfer, sent, trailer.SerializeToString())
+
+
+class Place(Protocol):
+    """Where the chunks of one transfer go that are not kept by the Assembler."""
+
+    byte_count: int
+
+    def write(self, offset: int, chunk: memoryview) -> None:
+        """Bytes of the transfer from `offset` on; a view that must not be kept."""
 
 
 class Assembler:
     """One direction of one Bulk stream: frames in, whole transfers out.
 
-    `admit(head)` says how many bytes the transfer must have, or None to refuse it; it is asked
-    before anything is allocated (rule 25). After a FrameError the stream is of no more use.
+    `admit(head)` says how many bytes the transfer must have or where they go, or None to refuse
+    it; it is asked before anything is allocated (rule 25), and may look at `transfer`. After a
+    FrameError the stream is of no more use.
     """
 
-    def __init__(self, admit: Callable[[pb.Transfer], int | None]) -> None:
+    def __init__(self, admit: Callable[[pb.Transfer], int | Place | None]) -> None:
         self._admit = admit
+        self.transfer = 0  # the sender's number of the newest transfer
         self._transfer: int | None = None
         self._head = pb.Transfer()
         self._payload = bytearray()
-        self._filled = 0
+        self._place: Place | None = None
+        self._expected = self._filled = 0
         self._digest = xxhash.xxh3_64()
 
     @property
@@ -183,21 +206,28 @@ class Assembler:
             self._head = pb.Transfer.FromString(bytes(frame.payload))
         except DecodeError as error:
             raise FrameError("the head is not a Transfer") from error
-        expected = self._admit(self._head)
-        if expected is None:
+        self.transfer = frame.transfer
+        admitted = self._admit(self._head)
+        if admitted is None:
             raise FrameError("the transfer was not asked for")
+        self._place = None if isinstance(admitted, int) else admitted
+        expected = admitted if isinstance(admitted, int) else admitted.byte_count
         if self._head.byte_count != expected:
             raise FrameError(f"{self._head.byte_count} bytes, the layout says {expected}")
-        self._transfer, self._filled = frame.transfer, 0
-        self._payload, self._digest = bytearray(expected), xxhash.xxh3_64()
+        self._transfer, self._expected, self._filled = frame.transfer, expected, 0
+        self._payload = bytearray(expected if self._place is None else 0)
+        self._digest = xxhash.xxh3_64()
 
     def _take(self, chunk: memoryview) -> None:
         end = self._filled + len(chunk)
         if end == self._filled:
             raise FrameError("a chunk is empty")
-        if end > len(self._payload):
-            raise FrameError(f"more than the {len(self._payload)} bytes of its head")
-        self._payload[self._filled : end] = chunk
+        if end > self._expected:
+            raise FrameError(f"more than the {self._expected} bytes of its head")
+        if self._place is None:
+            self._payload[self._filled : end] = chunk
+        else:
+            self._place.write(self._filled, chunk)
         self._digest.update(chunk)
         self._filled = end
 
@@ -206,10 +236,10 @@ class Assembler:
             trailer = pb.Trailer.FromString(bytes(frame.payload))
         except DecodeError as error:
             raise FrameError("the trailer is not a Trailer") from error
-        if self._filled != len(self._payload) or trailer.byte_count != self._filled:
-            raise FrameError(f"{self._filled} of {len(self._payload)} bytes at the trailer")
+        if self._filled != self._expected or trailer.byte_count != self._filled:
+            raise FrameError(f"{self._filled} of {self._expected} bytes at the trailer")
         if trailer.checksum != self._digest.intdigest():
             raise FrameError("the checksum is wrong")
         whole = Whole(self._head, self._payload)
-        self._transfer, self._payload = None, bytearray()
+        self._transfer, self._payload, self._place = None, bytearray(), None
         return whole

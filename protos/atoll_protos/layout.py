@@ -43,7 +43,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import BLOCK_MAX, Form
+from atoll_protos.codecs import Form
 from atoll_protos.errors import SpecError
 
 AVERAGE: Final = "average"  # of buffers: plain mean in f32, which no outer optimizer extrapolates
@@ -237,18 +237,6 @@ def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> 
             loads[shard] += _size(on_shard)
     slices = _cut(bins, table)
     return Layout(table, fragments, shards, slices)
-
-
-def part_edges(form: Form, parts: int) -> tuple[int, ...]:
-    """Where the parts of a slice begin and end: part k is elements edges[k] .. edges[k + 1].
-
-    Parts are equal but for one block of a codec with scales: no block lies in two parts, so that
-    an encoded part is a piece of the encoded slice (docs/protocol.md, rule 32). The blocks begin
-    behind the exact values. Parts may be empty.
-    """
-    count, exact = form.element_count, form.exact
-    equal = (count * part // parts for part in range(parts))
-    return (*(edge - max(0, edge - exact) % BLOCK_MAX for edge in equal), count)
 
 
 def fragments_that_fit(tensors: Iterable[TensorSpec], shards: int, fragments_max: int) -> int:

@@ -23,8 +23,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout, part_edges
+from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.names import DATA_STATE_BYTES_MAX
+from atoll_protos.parts import part_edges
 from atoll_worker.ranks.boxes import check_module, reshard, sharded_modules
 from atoll_worker.ranks.exchange import Exchange, open_exchange
 from atoll_worker.ranks.reading import reading, serve

@@ -55,8 +55,8 @@ class SyncerServicer(object):
         """The control stream of one instance. The first message each way is Join / Welcome or End.
         The bulk stream (raw frames, frames.py) is /atoll_protos.v1.Syncer/Bulk, a generic
         stream-stream method without serializer, tied to a session by the metadata keys
-        "atoll-session" and "atoll-secret". It is not declared here, because protobuf would copy every
-        payload.
+        "atoll-session" and "atoll-secret"; a session of several lanes has one stream for each, which
+        "atoll-lane" names, from 0. It is not declared here, because protobuf would copy every payload.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.codecs import BLOCK_MAX, Form
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import AVERAGE, Layout, TensorSpec, build_layout, part_edges
+from atoll_protos.layout import AVERAGE, Layout, TensorSpec, build_layout
+from atoll_protos.parts import part_edges
 from atoll_worker.ranks.parts import (
     Block,
     Box,
@@ -159,18 +159,6 @@ def test_boxes_between_two_elements_are_these_in_order(
     found = list(boxes_between(tuple(shape), start, stop))
     assert torch.cat([cut(full, box).flatten() for box in found]).tolist() == [*range(start, stop)]
     assert len(found) <= max(1, 2 * len(shape) - 1)
-
-
-@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 20))
-def test_no_block_of_a_codec_lies_in_two_parts_and_parts_are_equal(
-    exact: int, coded: int, parts: int
-) -> None:
-    edges = part_edges(Form(exact, coded), parts)
-    assert (edges[0], edges[-1]) == (0, exact + coded)
-    assert list(edges) == sorted(edges)
-    assert all((edge - exact) % BLOCK_MAX == 0 for edge in edges[:-1] if edge > exact)
-    equal = (exact + coded) / parts
-    assert all(abs(stop - start - equal) <= BLOCK_MAX for start, stop in pairwise(edges))
 
 
 def test_the_nearest_replica_gives_and_the_lowest_rank_gives_buffers() -> None:

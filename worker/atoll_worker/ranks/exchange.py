@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import AVERAGE, Slice, part_edges
+from atoll_protos.layout import AVERAGE, Slice
+from atoll_protos.parts import part_edges
 from atoll_worker.ranks.boxes import (
     Placed,
     held,

@@ -50,7 +50,8 @@ from math import prod
 from typing import Final, TypeAlias
 
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import AVERAGE, Piece, Slice, TensorSpec, part_edges
+from atoll_protos.layout import AVERAGE, Piece, Slice, TensorSpec
+from atoll_protos.parts import part_edges
 
 RANKS_NAMED_MAX: Final = 8  # of those that an error names
 

@@ -1,0 +1,74 @@
+"""Parts of a slice: they tile its bytes, and an encoded part is a piece of the encoded slice."""
+
+from itertools import pairwise
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import arrays, tensors
+from atoll_protos.codecs import BLOCK_MAX, CODECS, Codec, Form
+from atoll_protos.parts import LANES_MAX, part_edges, part_spans, span_bytes
+
+codecs = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.wire)
+sizes = st.integers(0, 4000)
+numbers = st.integers(1, 20)
+
+
+@given(sizes, sizes, numbers)
+def test_no_block_of_a_codec_lies_in_two_parts_and_parts_are_equal(
+    exact: int, coded: int, parts: int
+) -> None:
+    edges = part_edges(Form(exact, coded), parts)
+    assert (edges[0], edges[-1]) == (0, exact + coded)
+    assert list(edges) == sorted(edges)
+    assert all((edge - exact) % BLOCK_MAX == 0 for edge in edges[:-1] if edge > exact)
+    equal = (exact + coded) / parts
+    assert all(abs(stop - start - equal) <= BLOCK_MAX for start, stop in pairwise(edges))
+
+
+@codecs
+@given(exact=sizes, coded=sizes, parts=st.integers(1, LANES_MAX))
+@settings(max_examples=25)
+def test_the_bytes_of_all_parts_tile_those_of_the_slice(
+    codec: Codec, exact: int, coded: int, parts: int
+) -> None:
+    form = Form(exact, coded)
+    spans = part_spans(form, codec.encoding, parts)
+    assert len(spans) == parts
+    taken = sorted((s for part in spans for s in part), key=lambda span: span.start)
+    assert all(span for span in taken)
+    assert all(one.stop == other.start for one, other in pairwise(taken))
+    total = form.byte_count(codec.encoding)
+    assert (taken[0].start, taken[-1].stop) == (0, total) if total else not taken
+
+
+@codecs
+@given(exact=sizes, coded=sizes, parts=numbers)
+@settings(max_examples=25)
+def test_an_encoded_part_is_a_piece_of_the_encoded_slice_rule_32(
+    codec: Codec, exact: int, coded: int, parts: int
+) -> None:
+    form = Form(exact, coded)
+    values = torch.randn(form.element_count, generator=torch.Generator().manual_seed(exact + coded))
+    whole = arrays.pack(values.numpy(), codec.encoding, form)
+    spans, edges = part_spans(form, codec.encoding, parts), part_edges(form, parts)
+    for of_part, (start, stop) in zip(spans, pairwise(edges), strict=True):
+        exact_values = values[start : min(stop, exact)]
+        coded_values = values[max(start, exact) : max(stop, exact)]
+        alone = [*tensors.byte_view(exact_values.contiguous())] if len(exact_values) else []
+        alone += [*tensors.encode(coded_values, codec.encoding)] if len(coded_values) else []
+        assert [byte for span in of_part for byte in whole[span.start : span.stop]] == alone
+        own = Form(len(exact_values), len(coded_values))
+        assert span_bytes(of_part) == own.byte_count(codec.encoding)
+
+
+def test_one_part_is_the_whole_slice_and_an_unknown_encoding_has_none() -> None:
+    assert part_spans(Form(3, 65), pb.INT4, 1) == ((range(Form(3, 65).byte_count(pb.INT4)),),)
+    assert part_spans(Form(0, 600), pb.F32, 2) == ((range(1024),), (range(1024, 2400),))
+    for parts in (1, 2):
+        with pytest.raises(ValueError, match="encoding 9"):
+            part_spans(Form(3, 65), cast(pb.Encoding, 9), parts)
