@@ -168,7 +168,7 @@ class Gathering:
         self, head: pb.Transfer, byte_count: int | None = None
     ) -> tuple[tuple[range, ...], ...]:
         """By lane: which bytes of the whole come on it; one lane only for what is not divided."""
-        form = self._form(head)
+        form = None if self.lanes == 1 else self._form(head)
         if form is None:
             return ((range(head.byte_count if byte_count is None else byte_count),),)
         try:

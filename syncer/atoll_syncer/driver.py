@@ -188,7 +188,8 @@ class Driver:
             sender = self.shard.state.sessions.open.get(session)
             slot = sender.slot if sender else ""
             log.warning("bad values", slot=slot, session=session, reason=str(error))
-            self.feed(self.shard.transfer_rejected(session, str(error), self.now(), final=True))
+            reason, now = str(error), self.now()
+            self.feed(self.shard.transfer_rejected(session, reason, now, head, final=True))
             return
         if head.HasField("seed"):
             values.keep(session, head.seed.slice, arrived)

@@ -31,7 +31,7 @@ Written = tuple[int, int, int]  # slice, version and epoch of a commit on the ta
 
 
 class Port(Protocol):
-    """The way out to one session; see service.SessionPort."""
+    """The way out to one session; see port.SessionPort."""
 
     def send(self, message: pb.ToLearner) -> None:
         """Queue a control message."""

@@ -6,6 +6,7 @@ A slot's state follows from its session and its reports, on the monotonic clock;
     session, and the newest report says
         not training, no step yet         Joining
         not training, some steps          Recovering
+        training, a lane is not open      Joining or Recovering, likewise
         training, no step for too long    Stalled: 3 mean steps and at least 2 s
         training                          Training, also while it waits in `step()` for a Publish
 
@@ -29,12 +30,22 @@ class Credit:
     t_m: int  # the learner's position, as reported when it was called
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A transfer of which a part has begun and not all parts are verified."""
+
+    head: pb.Transfer
+    asked_at: float  # its Call, or its head where there was none
+    data_state: bytes | None = None  # that belongs to an offer
+
+
 @dataclass(slots=True, kw_only=True)
 class Session:
     """One connection of an instance. Times are monotonic seconds.
 
     rules/sessions writes `welcomed`; rules/publishing writes `held` and `claims`; rules/rounds
-    writes `credits`; rules/transfers writes `receiving`, `asked_at`, `heard_at`, `data_state`.
+    writes `credits`; rules/transfers writes `receiving`, `heard_at`, `data_state`. With one lane
+    there is one transfer at a time; with several there may be one of each slice.
     """
 
     number: int
@@ -43,8 +54,7 @@ class Session:
     held: dict[int, int] = field(default_factory=dict)  # slice: number, where it is a known value
     claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: (number, epoch) said
     credits: dict[int, Credit] = field(default_factory=dict)  # by slice
-    receiving: pb.Transfer | None = None  # the transfer that is under way
-    asked_at: float = 0.0  # of the newest transfer: its Call, or its head where there was none
+    receiving: dict[int, Coming] = field(default_factory=dict)  # under way, by slice
     heard_at: float = 0.0  # when a transfer last began or was whole
     data_state: bytes | None = None  # of the last offer that brought one
 
@@ -72,12 +82,13 @@ class Slot:
     instance: str = ""  # whose reports it has
     tokens_before: int = 0  # of earlier instances
     tokens_now: int = 0  # of this instance, over its sessions
+    lanes_missing: int = 0  # that are not open yet, where the session has several
 
     def state(self, now: float) -> pb.SlotState:
         """What the slot does at `now`. Only SLOT_TRAINING counts for quorum and grace (rule 6)."""
         if self.session is None:
             return pb.SLOT_LEFT if self.left else pb.SLOT_LOST
-        if not self.report.training:
+        if not self.report.training or self.lanes_missing:
             return pb.SLOT_RECOVERING if self.report.t_m else pb.SLOT_JOINING
         allowed = max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
         if not self.report.waiting and now - self.stepped_at > allowed:
@@ -89,10 +100,11 @@ class Slot:
         """Tokens trained by all instances, each counted once (rule 35)."""
         return self.tokens_before + self.tokens_now
 
-    def open(self, session: int, now: float, instance: str = "") -> None:
+    def open(self, session: int, now: float, instance: str = "", lanes: int = 1) -> None:
         """A session was welcomed; its reports count from nothing, the slot keeps its tokens.
 
-        A report has the total of its instance, so only another instance's tokens add up.
+        A report has the total of its instance, so only another instance's tokens add up. One lane
+        need not be waited for: a learner without it gets no version and cannot train.
         """
         if instance != self.instance:
             self.tokens_before, self.tokens_now = self.tokens, 0
@@ -100,6 +112,7 @@ class Slot:
         self.session, self.left, self.report = session, "", pb.Report()
         self.reported_at = self.stepped_at = self.adopted_at = now
         self.t_m_counted = 0
+        self.lanes_missing = lanes if lanes > 1 else 0
 
     def take(self, report: pb.Report, now: float) -> int:
         """Keep the newest report; returns the steps that are new to the clock (rule 8).

@@ -24,7 +24,7 @@ def unanswered(state: State, now: float) -> list[Effect]:
     """
     effects: list[Effect] = []
     for number, session in sorted(state.sessions.open.items()):
-        if session.receiving is not None or not session.credits:
+        if session.receiving or not session.credits:
             continue
         position = state.sessions.slots[session.slot].report.t_m
         for fragment, credit in sorted(session.credits.items()):

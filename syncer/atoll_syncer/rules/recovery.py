@@ -243,7 +243,7 @@ def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:
     """A holder that has not begun to answer for ANSWER_SECONDS counts as a failure."""
     for fragment, asked in list(recovery.asked.items()):
         session = state.sessions.open.get(asked.holder.session)
-        coming = session is not None and session.receiving is not None
+        coming = session is not None and bool(session.receiving)
         if not asked.storing and not coming and now - asked.at >= ANSWER_SECONDS:
             _count_failure(recovery, fragment)
 
@@ -298,13 +298,12 @@ def session_closed(state: State, session: int) -> None:
                 del recovery.asked[fragment]
 
 
-def rejected(state: State, session: int) -> None:
+def rejected(state: State, session: int, transfer: pb.Transfer) -> None:
     """What a session sent is damaged; if it was a held version, that counts as a failure."""
-    recovery, sender = state.recovery, state.sessions.open.get(session)
-    receiving = None if sender is None else sender.receiving
-    if recovery is None or receiving is None or not receiving.HasField("held"):
+    recovery = state.recovery
+    if recovery is None or not transfer.HasField("held"):
         return
-    fragment = receiving.held.version.slice
+    fragment = transfer.held.version.slice
     if fragment in recovery.asked and recovery.asked[fragment].holder.session == session:
         _count_failure(recovery, fragment)
 

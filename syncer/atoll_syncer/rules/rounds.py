@@ -60,7 +60,7 @@ from atoll_syncer.model.effects import (
     Tape,
 )
 from atoll_syncer.model.log import Participant
-from atoll_syncer.model.roster import Credit, Session
+from atoll_syncer.model.roster import Coming, Credit, Session
 from atoll_syncer.model.round import Round, decide
 from atoll_syncer.model.state import Refused, Standing, State
 from atoll_syncer.rules import data_states, offers, publishing, records
@@ -132,8 +132,8 @@ def _call(
         if not offers.usable(state, slot, each, now):
             continue
         session = state.sessions.open[slot.session]
-        receiving = session.receiving
-        if receiving is not None and receiving.offer.slice == each.slice:
+        coming = session.receiving.get(each.slice)
+        if coming is not None and coming.head.HasField("offer"):
             continue
         each.called[name] = now
         session.credits[each.slice] = Credit(base=each.base, called_at=now, t_m=slot.report.t_m)
@@ -164,11 +164,12 @@ def refused(state: State, slot: str, fragment: int, reason: str, *, final: bool)
 
 
 def completed(
-    state: State, sender: Session, offer: pb.Offer, standing: Standing, now: float
+    state: State, sender: Session, coming: Coming, standing: Standing, now: float
 ) -> list[Effect]:
     """An offer is whole: it counts for its round, in place of an older one of its slot, or late."""
+    offer = coming.head.offer
     part = offers.participant(state, sender.slot, offer)
-    _note_transfer(state, now - sender.asked_at)
+    _note_transfer(state, now - coming.asked_at)
     state.rounds.refused.pop(part.slot, None)
     fits = offers.is_on_the_head(state, offer)
     handed_over(state, offer, now)
@@ -185,8 +186,7 @@ def completed(
         each.due = min(each.due, offer.t_m)
     each.refused.discard(part.slot)
     quorum = offers.quorum(state, each, standing)
-    data_state = offers.data_state(sender, offer)
-    each.add(part, quorum, standing.grace_seconds, now, data_state)
+    each.add(part, quorum, standing.grace_seconds, now, coming.data_state)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
     return [*effects, *look(state, offer.slice, standing, now)]
 

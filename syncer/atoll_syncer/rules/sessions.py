@@ -35,6 +35,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import exit_code_of, is_permanent
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, split_slot
+from atoll_protos.parts import LANES_MAX
 from atoll_protos.run import RunFile
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
 from atoll_syncer.model.history import History
@@ -132,7 +133,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     if joined.slot:
         before = history.tokens.get(joined.slot, 0)
         slot = sessions.slots.setdefault(joined.slot, Slot(name=joined.slot, tokens_before=before))
-        slot.open(session, now, joined.join.instance)
+        slot.open(session, now, joined.join.instance, joined.join.lanes)
         if max(state.clock.tick, joined.join.tick_seen) == 0:
             sessions.founders.add(joined.slot)
     publishing.note_held(state, joined)
@@ -163,6 +164,14 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         effects.append(Send(session, ending.final(state)))
     effects += companions.publish(state, joined)
     return [*effects, *seeding.ask(state), *companions.ask(state)]
+
+
+def lane_opened(state: State, session: int) -> None:
+    """One more lane of a session that has several; its slot may train with all of them."""
+    opened = state.sessions.open.get(session)
+    slot = None if opened is None else state.sessions.slots.get(opened.slot)
+    if slot is not None and slot.session == session:
+        slot.lanes_missing -= 1
 
 
 def live_instance(state: State, slot: str) -> str:
@@ -246,11 +255,8 @@ def closed(state: State, session: int) -> list[Effect]:
 def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
     """What must be equal everywhere (rule 3); None when all is equal."""
     run = history.run
-    if join.protocol != PROTOCOL:
-        return refuse(
-            pb.OTHER_PROTOCOL,
-            f"the learner has protocol {join.protocol}, this shard has {PROTOCOL}",
-        )
+    if (end := _check_form(join)) is not None:
+        return end
     if not run_file.accepts(join.run_hash):
         return refuse(
             pb.OTHER_RUN_HASH,
@@ -283,6 +289,20 @@ def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
             "start this shard with the newest run file; the learner tries again",
             retry=True,
         )
+    return None
+
+
+def _check_form(join: pb.Join) -> pb.End | None:
+    """Whether the Join is one of this protocol, for as many lanes as a session may have."""
+    if join.protocol != PROTOCOL:
+        return refuse(
+            pb.OTHER_PROTOCOL,
+            f"the learner has protocol {join.protocol}, this shard has {PROTOCOL}",
+        )
+    most = 1 if join.observer else LANES_MAX
+    if join.lanes > most:
+        who = "observer" if join.observer else "learner"
+        return refuse(pb.BAD_MESSAGE, f"it asks for {join.lanes} lanes; a {who} has at most {most}")
     return None
 
 

@@ -254,6 +254,11 @@ class Shard:
         effects = sessions.opened(self.state, session, join, now)
         return self._without_ended([*effects, *seeding.release(self.state, now)])
 
+    def lane_opened(self, session: int, now: float) -> list[Effect]:
+        """One more lane of a session that has several; once for each (rule 34)."""
+        sessions.lane_opened(self.state, session)
+        return self._move(now)
+
     def session_closed(self, session: int, now: float) -> list[Effect]:
         """Both streams are gone. A session that the rules have ended counts no more already."""
         return [*sessions.closed(self.state, session), *self._move(now)]
@@ -305,13 +310,20 @@ class Shard:
         return self._without_ended(transfers.part_stored(self.state, session, transfer, name, now))
 
     def transfer_rejected(
-        self, session: int, reason: str, now: float, *, final: bool = False
+        self,
+        session: int,
+        reason: str,
+        now: float,
+        transfer: pb.Transfer | None = None,
+        *,
+        final: bool = False,
     ) -> list[Effect]:
         """Truncated, corrupt: that session ends and nothing else. Not finite: the offer is late.
 
-        `final`: the bytes are as they were sent, and their values are wrong.
+        `transfer` is its head, None where it has not begun. `final`: the bytes are as they were
+        sent, and their values are wrong.
         """
-        ends = transfers.rejected(self.state, session, reason, now, final=final)
+        ends = transfers.rejected(self.state, session, reason, now, transfer, final=final)
         return [*self._without_ended(ends), *self._move(now)]
 
     # ------------------------------------------------------------ inputs: values

@@ -9,18 +9,24 @@ a held version (after a loss, to recovery), and a part of the companion (to comp
                                                                        offer is late
 
 Slice, permission and encoding are checked when the head arrives, before any memory is allocated;
-the number of bytes then follows from the layout alone. An offer needs the credit of a Call, a seed
+the number of bytes then follows from the layout alone. Where a session has several lanes, `started`
+is asked with the first part of a transfer, and the driver calls `verified` when all parts are
+here; so the rules know nothing of parts (rule 33). An offer needs the credit of a Call, a seed
 or a held version must have been asked for. What is wrong ends that session with a reason, and
 touches no other session. Only an offer that came whole and is not finite ends nothing: the learner
 has diverged, which the next version that it adopts may heal, and another session would not.
 """
 
+from typing import Final
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect, end_session
-from atoll_syncer.model.roster import Session
+from atoll_syncer.model.roster import Coming, Session
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import companions, offers, recovery, rounds, seeding
+
+COMPANION: Final = -1  # in place of the slice of a transfer that has none
 
 
 def started(state: State, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
@@ -52,11 +58,12 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
         return _end(session, reason)
     if transfer.encoding != encoding:
         return _end(session, "the encoding is not the run file's")
-    if transfer.offer.HasField("data_state"):
-        sender.data_state = transfer.offer.data_state
+    data_state = offers.data_state(sender, transfer.offer)
+    if data_state is not None:
+        sender.data_state = data_state
     credit = rounds.spend_credit(sender, fragment) if kind == "offer" else None
-    sender.receiving, sender.heard_at = transfer, now
-    sender.asked_at = credit.called_at if credit else now
+    asked_at, sender.heard_at = credit.called_at if credit else now, now
+    sender.receiving[fragment] = Coming(head=transfer, asked_at=asked_at, data_state=data_state)
     form = state.layout.slice(state.number, fragment).form
     return [Accept(session, form.byte_count(encoding))]
 
@@ -66,8 +73,7 @@ def _part_started(state: State, sender: Session, transfer: pb.Transfer, now: flo
     reason = companions.objection(state, sender.number, transfer)
     if reason:
         return _end(sender.number, reason)
-    sender.receiving, sender.heard_at = transfer, now
-    sender.asked_at = now
+    sender.receiving[COMPANION], sender.heard_at = Coming(head=transfer, asked_at=now), now
     return [Accept(sender.number, transfer.byte_count)]
 
 
@@ -78,7 +84,8 @@ def part_stored(
     sender = _sender(state, session)
     if sender is None:
         return []
-    sender.receiving, sender.heard_at = None, now
+    sender.receiving.pop(COMPANION, None)
+    sender.heard_at = now
     return companions.stored(state, session, transfer.companion, name)
 
 
@@ -89,34 +96,62 @@ def verified(
     sender = _sender(state, session)
     if sender is None:
         return []
-    sender.receiving, sender.heard_at = None, now
+    coming, sender.heard_at = _came(sender, transfer), now
     if transfer.HasField("offer"):
-        return rounds.completed(state, sender, transfer.offer, standing, now)
+        if coming is None:  # a newer one has begun while this one was examined
+            own = transfer.offer.data_state if transfer.offer.HasField("data_state") else None
+            coming = Coming(head=transfer, asked_at=now, data_state=own)
+        return rounds.completed(state, sender, coming, standing, now)
     if transfer.HasField("held"):
         return recovery.arrived(state, session, transfer.held)
     return seeding.arrived(state, session, transfer.seed)
 
 
 def rejected(
-    state: State, session: int, reason: str, now: float, *, final: bool = False
+    state: State,
+    session: int,
+    reason: str,
+    now: float,
+    transfer: pb.Transfer | None = None,
+    *,
+    final: bool = False,
 ) -> list[Effect]:
     """Truncated, corrupt, another digest, a seed that is not finite: that session ends.
 
-    `final`: it came as it was sent, so that the same offer would be rejected again. Such an offer
-    is late, and the session goes on.
+    `transfer` is the head of the one that is rejected, None where it has not begun. `final`: it
+    came as it was sent, so that the same offer would be rejected again. Such an offer is late, and
+    the session goes on.
     """
     sender = _sender(state, session)
-    if sender is not None and sender.receiving is not None and sender.receiving.HasField("offer"):
-        offer = sender.receiving.offer
+    coming = None if sender is None or transfer is None else _came(sender, transfer)
+    if sender is not None and coming is not None and coming.head.HasField("offer"):
+        offer = coming.head.offer
         if final:
             rounds.handed_over(state, offer, now)
         rounds.refused(state, sender.slot, offer.slice, reason, final=final)
         if final:
-            sender.receiving = None
             part = offers.participant(state, sender.slot, offer)
             return rounds.late(state, offer.slice, part, reason)
-    recovery.rejected(state, session)
+    if coming is not None:
+        recovery.rejected(state, session, coming.head)
     return _end(session, reason)
+
+
+def _came(sender: Session, transfer: pb.Transfer) -> Coming | None:
+    """The transfer is not under way any more; None where a newer one has taken its place."""
+    fragment = slice_of(transfer)
+    coming = sender.receiving.get(fragment)
+    if coming is None or not _is_part(coming.head, transfer):
+        return None
+    return sender.receiving.pop(fragment)
+
+
+def _is_part(head: pb.Transfer, other: pb.Transfer) -> bool:
+    """Whether two heads are of one transfer: they may differ in the bytes of their parts."""
+    kind = other.WhichOneof("kind")
+    return head.WhichOneof("kind") == kind and (
+        kind is None or getattr(head, kind) == getattr(other, kind)
+    )
 
 
 def _sender(state: State, session: int) -> Session | None:

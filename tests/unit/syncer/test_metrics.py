@@ -138,7 +138,7 @@ def test_an_offer_that_is_not_finite_is_counted_late() -> None:
     bad = pb.Offer(slice=1, base=0, base_digest=name, capture=5, counters=counters)
     head = pb.Transfer(offer=bad, encoding=pb.BF16)
     one.feed(one.shard.transfer_started(sessions[0], head, one.now))
-    one.feed(one.shard.transfer_rejected(sessions[0], "not finite", one.now, final=True))
+    one.feed(one.shard.transfer_rejected(sessions[0], "not finite", one.now, head, final=True))
     assert counted(*one.effects) == {"offers_total late": 1}
 
 

@@ -9,6 +9,7 @@ from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.means import MovingMean
 from atoll_syncer.model.effects import Accept, Drop, EndSession, Merge, Stage, Tape
 from atoll_syncer.model.grace import Timings
+from atoll_syncer.model.roster import Coming
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import FRAGMENTS, Side, begun, digest, step_all
 
@@ -37,9 +38,9 @@ def began(one: Side, session: int, steps: int, **fields: Any) -> pb.Transfer:
 
 def refuse(one: Side, session: int, steps: int, **fields: Any) -> None:
     """An offer that is not finite."""
-    began(one, session, steps, **fields)
+    head = began(one, session, steps, **fields)
     reason = "slice 1: values are not finite"
-    one.feed(one.shard.transfer_rejected(session, reason, one.now, final=True))
+    one.feed(one.shard.transfer_rejected(session, reason, one.now, head, final=True))
 
 
 def seconds(mean: MovingMean) -> float:
@@ -249,8 +250,8 @@ def test_what_was_damaged_on_its_way_is_asked_for_again_but_not_for_ever() -> No
     session, refusals = sessions[1], 0
     while not one.take(Merge):
         assert refusals < 5
-        began(one, session, 5)
-        one.feed(one.shard.transfer_rejected(session, "the checksum is wrong", one.now))
+        head = began(one, session, 5)
+        one.feed(one.shard.transfer_rejected(session, "the checksum is wrong", one.now, head))
         refusals += 1
         if 1 in one.state.rounds.open:
             session = one.join("a-1", incarnation=1)
@@ -301,7 +302,8 @@ def test_who_could_not_answer_yet_keeps_its_call(reason: str) -> None:
             one.report(sessions[1], 5, step_seconds=60.0)
         else:
             one.report(sessions[1], 6 + second, slices=[])
-            one.state.sessions.open[sessions[1]].receiving = transfer(5, fragment=0)
+            coming = Coming(head=transfer(5, fragment=0), asked_at=one.now)
+            one.state.sessions.open[sessions[1]].receiving[0] = coming
         one.wait(0.25)
     assert one.ends() == []
 

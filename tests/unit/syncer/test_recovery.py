@@ -192,7 +192,7 @@ def test_values_with_another_digest_end_the_session_and_a_third_time_is_the_last
         session = next(s for s, fragment, number in asked(one) if (fragment, number) == (0, 9))
         transfer = pb.Transfer(held=pb.Held(version=version(0, 9)), encoding=pb.BF16)
         one.feed(one.shard.transfer_started(session, transfer, one.now))
-        one.feed(one.shard.transfer_rejected(session, "digest", one.now))
+        one.feed(one.shard.transfer_rejected(session, "digest", one.now, transfer))
         assert session not in one.state.sessions.open
         held_by(one, "a-0", 9, 9)
     one.wait(1.0)

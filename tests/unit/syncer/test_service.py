@@ -14,7 +14,8 @@ from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
 from atoll_protos.frames import Kind, decode_frame, transfer_frames
 from atoll_protos.run import first_difference, hash_of
 from atoll_syncer.numbers.values import Payload
-from atoll_syncer.service import SessionPort, SyncerService
+from atoll_syncer.port import SessionPort
+from atoll_syncer.service import SyncerService
 from unit.syncer.shard_side import begun
 
 
@@ -133,7 +134,7 @@ def test_only_who_knows_the_secret_of_a_session_opens_its_bulk_stream_rule_24(
     with pytest.raises(AbortedError) as refused:
         asyncio.run(service.bulk(None, BulkContext(session, secret)))
     assert refused.value.args[0] == code
-    assert port.bulk_task is None
+    assert port.lanes[0].task is None
 
 
 def test_a_session_has_one_bulk_stream_and_its_end_ends_the_session_rule_24() -> None:
@@ -179,13 +180,13 @@ def test_a_writer_that_dies_ends_its_session_with_a_line_in_the_log() -> None:
 def test_a_transfer_that_does_not_go_on_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     rejected: list[tuple[int, str]] = []
 
-    def transfer_rejected(session: int, reason: str, now: float) -> None:
-        del now
+    def transfer_rejected(session: int, reason: str, now: float, head: pb.Transfer) -> None:
+        del now, head
         rejected.append((session, reason))
 
     service, port = serving(transfer_started=lambda *_: [], transfer_rejected=transfer_rejected)
     service.driver.accepted[7] = 8
-    monkeypatch.setattr("atoll_syncer.service.STALLED_SECONDS", 0.05)
+    monkeypatch.setattr("atoll_syncer.bulk.STALLED_SECONDS", 0.05)
     head, chunk, _ = transfer_frames(1, pb.Transfer(byte_count=8), bytes(8))
 
     async def scenario() -> None:
@@ -193,7 +194,7 @@ def test_a_transfer_that_does_not_go_on_ends_its_session(monkeypatch: pytest.Mon
         _, pending = await asyncio.wait([idle], timeout=0.2)
         assert pending  # between two transfers a stream may be silent
         assert rejected == []
-        port.bulk_task = None
+        port.lanes[0].task = None
         await service.bulk(None, BulkContext("7", "secret of 7", head, chunk))
         idle.cancel()
 

@@ -52,7 +52,6 @@ OF_A_SESSION = {
     "claims": "publishing",
     "credits": "rounds",
     "receiving": "transfers",
-    "asked_at": "transfers",
     "heard_at": "transfers",
     "data_state": "transfers",
 }
