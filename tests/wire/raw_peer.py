@@ -59,9 +59,11 @@ class ShardUnderTest:
             return reply
 
 
-def shard_command(folder: Path, endpoint: str, *more: str) -> list[str]:
+def shard_command(
+    folder: Path, endpoint: str, *more: str, run_file: RunFile = RUN_FILE
+) -> list[str]:
     """The command of a shard whose files lie in `folder`, with `more` flags."""
-    (folder / "run.json").write_text(RUN_FILE.to_json())
+    (folder / "run.json").write_text(run_file.to_json())
     places = {name: str(folder / name) for name in ("store", "export")}
     flags = {"run-file": str(folder / "run.json"), "tape": str(folder / "tape.jsonl"), **places}
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
@@ -70,7 +72,7 @@ def shard_command(folder: Path, endpoint: str, *more: str) -> list[str]:
 
 
 @contextmanager
-def shard(folder: Path, *more: str) -> Iterator[ShardUnderTest]:
+def shard(folder: Path, *more: str, run_file: RunFile = RUN_FILE) -> Iterator[ShardUnderTest]:
     """Starts one, with `more` flags, and waits until it serves."""
     port, health, metrics = free_ports(3)
     endpoint, log = f"127.0.0.1:{port}", folder / "shard.log"
@@ -78,7 +80,10 @@ def shard(folder: Path, *more: str) -> Iterator[ShardUnderTest]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            shard_command(folder, endpoint, *more), stdout=output, stderr=output, env=environment
+            shard_command(folder, endpoint, *more, run_file=run_file),
+            stdout=output,
+            stderr=output,
+            env=environment,
         )
     try:
         with grpc.insecure_channel(f"127.0.0.1:{health}") as channel:
@@ -132,7 +137,9 @@ class Peer:
             await asyncio.sleep(0.05)
         if answer.HasField("welcome"):
             self.welcome = answer.welcome
-            self._open_bulk()
+            self._open_channel()
+            if "lanes" not in changes:
+                self.bulk = self.open_bulk(self.welcome.secret)
         return answer
 
     async def next(self) -> pb.ToLearner:
@@ -198,17 +205,18 @@ class Peer:
             for frame in frames:
                 await self.bulk.write(frame)
 
-    def open_bulk(self, secret: str) -> Any:
-        """One more Bulk stream for this peer's session."""
+    def open_bulk(self, secret: str, lane: str = "") -> Any:
+        """One more Bulk stream for this peer's session; `lane` where it has several."""
         method = self.bulk_channel.stream_stream(channels.BULK_METHOD)
         session = str(self.welcome.session)
-        pairs = (channels.SESSION_METADATA, session), (channels.SECRET_METADATA, secret)
-        return method(metadata=pairs)
+        pairs = [(channels.SESSION_METADATA, session), (channels.SECRET_METADATA, secret)]
+        if lane:
+            pairs.append((channels.LANE_METADATA, lane))
+        return method(metadata=tuple(pairs))
 
-    def _open_bulk(self) -> None:
+    def _open_channel(self) -> None:
         options = [("grpc.max_send_message_length", -1)]
         self.bulk_channel = channels.open_channel(self.endpoint, options, self.credentials)
-        self.bulk = self.open_bulk(self.welcome.secret)
 
 
 @asynccontextmanager

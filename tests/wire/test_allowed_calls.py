@@ -139,10 +139,12 @@ def test_a_bulk_stream_comes_from_who_has_opened_the_session(served: ShardUnderT
             assert (await one.join()).HasField("welcome")
             stolen = Peer(stub=one.stub, endpoint=one.endpoint, slot=one.slot, credentials=other)
             stolen.welcome = one.welcome
-            stolen._open_bulk()
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await asyncio.wait_for(stolen.bulk.read(), SECONDS_MAX)
-            assert refused.value.code() is PERMISSION_DENIED
+            stolen._open_channel()
+            for lane in ("", "1"):
+                bulk = stolen.open_bulk(one.welcome.secret, lane)
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await asyncio.wait_for(bulk.read(), SECONDS_MAX)
+                assert refused.value.code() is PERMISSION_DENIED
             await stolen.bulk_channel.close()
 
     asyncio.run(scenario())
