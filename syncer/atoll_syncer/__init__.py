@@ -7,7 +7,9 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     __main__           `atoll-syncer`: flags and environment, and a machine of real parts
     serving            the life of one process: wait for the shard, restore, serve, stop
     handshakes         failed handshakes, from what gRPC's core says of them
-    service            the gRPC edge: sessions, bulk streams, Status, the registrar's calls
+    service            the gRPC edge: sessions, Status, the registrar's calls
+    bulk               the gRPC edge of the Bulk streams: lanes, and the transfers on them
+    port               what one session is to be sent, and its lanes
     doorkeeper         who calls, by the certificate of each call's peer
     exporting          an export of a job that trains, as an observer takes it
     asking             what all shards say, for a person at a terminal

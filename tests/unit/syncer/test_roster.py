@@ -20,6 +20,16 @@ def test_one_that_has_worked_and_does_not_train_yet_is_recovering_rule_6() -> No
     assert slot(t_m=5).state(0.0) == pb.SLOT_RECOVERING
 
 
+def test_one_that_lacks_a_lane_does_not_train_whatever_it_reports_rule_34() -> None:
+    one = Slot(name="a-0")
+    one.open(1, now=0.0, lanes=2)
+    one.take(pb.Report(t_m=1, training=True), now=0.0)
+    assert one.state(0.0) == pb.SLOT_RECOVERING
+    for state in (pb.SLOT_RECOVERING, pb.SLOT_TRAINING):
+        one.lanes_missing -= 1
+        assert one.state(0.0) == state
+
+
 def test_no_step_for_three_mean_steps_and_two_seconds_is_stalled_rule_6() -> None:
     fast, slow = (
         slot(t_m=1, training=True, step_seconds=0.1),

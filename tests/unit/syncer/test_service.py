@@ -10,11 +10,13 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
+from atoll_protos.channels import LANE_METADATA, SECRET_METADATA, SESSION_METADATA
 from atoll_protos.frames import Kind, decode_frame, transfer_frames
+from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.parts import part_spans, span_bytes
 from atoll_protos.run import first_difference, hash_of
 from atoll_syncer.numbers.values import Payload
-from atoll_syncer.port import SessionPort
+from atoll_syncer.port import Lane, SessionPort
 from atoll_syncer.service import SyncerService
 from unit.syncer.shard_side import begun
 
@@ -202,6 +204,68 @@ def test_a_transfer_that_does_not_go_on_ends_its_session(monkeypatch: pytest.Mon
     ((session, reason),) = rejected
     assert session == 7
     assert "in the middle of a transfer" in reason
+
+
+class LaneContext(BulkContext):
+    """One of several lanes."""
+
+    def __init__(self, lane: int, *frames: Any) -> None:
+        super().__init__("7", "secret of 7", *frames)
+        self.metadata = (*self.metadata, (LANE_METADATA, str(lane)))
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_lane_whose_part_does_not_come_ends_its_session_rule_34(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it one lane that is silent holds a slice for ever; otherwise it may be silent."""
+    rejected: list[str] = []
+
+    def transfer_rejected(_: int, reason: str, now: float, head: pb.Transfer | None) -> list[Any]:
+        del now, head
+        rejected.append(reason)
+        return []
+
+    layout = build_layout([TensorSpec(name="t", shape=(600,), dtype="float32", merge="rda")], 1, 1)
+    service, port = serving(
+        transfer_started=lambda *_: [],
+        transfer_rejected=transfer_rejected,
+        lane_opened=lambda *_: [],
+        layout=layout,
+        number=0,
+    )
+    port.lanes.append(Lane())
+    service.driver.accepted[7] = 2400
+    monkeypatch.setattr("atoll_syncer.bulk.STALLED_SECONDS", 0.02)
+    spans = part_spans(layout.slices[0].form, pb.F32, 2)[0]
+    head = pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32, byte_count=span_bytes(spans))
+    part = list(transfer_frames(1, head, bytes(2400), spans)) if begun else []
+
+    async def scenario() -> None:
+        silent = asyncio.create_task(service.bulk(None, LaneContext(1)))
+        other = asyncio.create_task(service.bulk(None, LaneContext(0, *part)))
+        await asyncio.wait([silent], timeout=5.0 if begun else 0.2)
+        assert silent.done() == begun
+        for task in (silent, other):
+            task.cancel()
+        await asyncio.wait([silent, other])
+
+    asyncio.run(scenario())
+    assert len(rejected) == begun
+
+
+def test_a_session_whose_lanes_do_not_come_ends_rule_34(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll_syncer.service.LANES_SECONDS_MAX", 0.0)
+    port, whole = SessionPort("secret", lanes=3), SessionPort("secret")
+    port.lanes[1].task = object()  # type: ignore[assignment]
+    port.welcomed.set()
+    whole.welcomed.set()
+    service = SyncerService(SimpleNamespace())  # type: ignore[arg-type]
+    for each in (port, whole):
+        asyncio.run(service._lanes_come(each))
+    assert port.control[0].end.code == pb.BAD_TRANSFER
+    assert "lane 0, 2 of 3" in port.control[0].end.reason
+    assert not whole.ended  # whose learner is not waited for, as it cannot train
 
 
 def test_a_welcome_carries_the_secret_of_its_session() -> None:
