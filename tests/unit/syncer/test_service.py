@@ -90,7 +90,10 @@ class BulkContext(Context):
     def __init__(self, session: str, secret: str, *frames: Any) -> None:
         super().__init__(*frames)
         self.messages.pop()
-        self.metadata = ((SESSION_METADATA, session), (SECRET_METADATA, secret))
+        self.metadata: tuple[tuple[str, str], ...] = (
+            (SESSION_METADATA, session),
+            (SECRET_METADATA, secret),
+        )
 
     def invocation_metadata(self) -> Any:
         return self.metadata
