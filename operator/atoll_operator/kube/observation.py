@@ -326,6 +326,14 @@ def workload_name(job: str, pod: Pod) -> str:
     return shard_name(job, pod.shard) if pod.role == SHARD_ROLE else evaluator_name(job)
 
 
+def by_workload(job: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """Pods by the name of the workload that makes them."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        found.setdefault(workload_name(job, pod), []).append(pod)
+    return found
+
+
 def place_of(job: str, pod: Pod) -> str:
     """What stays of a pod when it is made again: its name, or the Deployment of one pod."""
     return pod.name if pod.role == LEARNER_ROLE else workload_name(job, pod)

@@ -13,7 +13,7 @@ A job that another controller manages, or whose manifest is invalid, is not obse
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.parts import TlsMode
@@ -97,6 +97,7 @@ class Observer:
         if not await self.polls.follow(key, memory, memory.addresses, own):
             raise NotAskedError
         memory.read_at = at
+        of_workload = observation.by_workload(job.name, pods)
         return Observation(
             at=at,
             raw=raw,
@@ -110,7 +111,7 @@ class Observer:
             refusals=self.polls.refusals(memory.addresses),
             tls=tls,
             workloads=observation.by_name(
-                [self._workload(job.name, each, pods) for each in workloads]
+                [self._workload(each, of_workload) for each in workloads]
             ),
             nodes=self.nodes.look(at) if self.nodes.usable(at) else None,
             lease_ages=self.nodes.leases.ages({pod.node for pod in pods}, at),
@@ -144,10 +145,9 @@ class Observer:
         await self.secrets.look(job, owner, memory.certificates, waits=waits)
         return memory.certificates.seen
 
-    def _workload(self, job: str, raw: Object, pods: Sequence[Pod]) -> Workload:
+    def _workload(self, raw: Object, pods: Mapping[str, Sequence[Pod]]) -> Workload:
         name, uid = raw["metadata"]["name"], raw["metadata"]["uid"]
-        own = [pod for pod in pods if observation.workload_name(job, pod) == name]
-        return objects.workload(raw, self.cache.failures.get(uid), own)
+        return objects.workload(raw, self.cache.failures.get(uid), pods.get(name, ()))
 
     def blind(self, key: Key, memory: Memory | None, problem: str) -> Observation | None:
         """What may be reported when observing has failed: the job, and that nothing else is known.

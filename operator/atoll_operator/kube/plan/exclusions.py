@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from atoll_operator.kube.objects import replaced_text, suspects_text
-from atoll_operator.kube.observation import Pod, Replaced, Workload, workload_name
+from atoll_operator.kube.observation import Pod, Replaced, Workload, by_workload, workload_name
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.replacements import Placement, ToReplace
 
@@ -47,7 +47,7 @@ def exclusions(
     stand = {workload_name(job, pod) for pod in pods if pod.node and not pod.ended}
     lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
     moved, suspected = (
-        _by_workload(job, found)
+        by_workload(job, found)
         for found in ([each.pod for each in placement.replace], placement.suspected)
     )
     excluded: dict[str, tuple[str, ...]] = {}
@@ -69,13 +69,6 @@ def exclusions(
                 noted[pod.index] = before.once_more(pod.uid, now)
         replaced[name] = replaced_text(noted)
     return Exclusions(nodes=excluded, replaced=replaced, suspects=suspects)
-
-
-def _by_workload(job: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    found: dict[str, list[Pod]] = {}
-    for pod in pods:
-        found.setdefault(workload_name(job, pod), []).append(pod)
-    return found
 
 
 def _suspicion(
