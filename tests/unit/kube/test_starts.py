@@ -61,10 +61,6 @@ def joining_for_the_first_time() -> Starts:
     [
         pytest.param(scene(), id="its first pod has just been made"),
         pytest.param(joining_for_the_first_time(), id="it joins for the first time"),
-        pytest.param(
-            scene("Lost", (), deleted_seconds={(f"tiny-{SLOT}-1", f"{OLD_TEMPLATE} abc"): 5.0}),
-            id="the pods of all its hosts were deleted for a new template",
-        ),
         pytest.param(scene(pods=(), running_seconds=5.0), id="the job is new"),
         pytest.param(scene(pods=(), wanted_seconds={SLOT: 5.0}), id="the job has grown"),
         pytest.param(

@@ -67,9 +67,7 @@ def _starts(scene: Starts, slot: str, pods: Sequence[Pod]) -> bool:
     rolled = [
         seconds
         for (place, cause), seconds in scene.remembered.deleted_seconds.items()
-        if not names.isdisjoint((place, place.rpartition("-")[0]))  # the set's, of several hosts
-        and cause.startswith(OLD_TEMPLATE)
-        and seconds < STARTING_SECONDS_MAX
+        if place in names and cause.startswith(OLD_TEMPLATE) and seconds < STARTING_SECONDS_MAX
     ]
     if not (fresh or rolled or left_seconds is not None):
         return False
