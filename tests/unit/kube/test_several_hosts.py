@@ -33,6 +33,7 @@ from unit.kube.test_lifecycle import said
 from unit.kube.test_pauses import steady
 from unit.kube.test_planner import CHANGES, NOW, answers, planned, seen
 from unit.kube.test_replacements import choose
+from unit.kube.test_suspects import settled
 
 PAIR = hosts("us-east-0", "n1", "n2")
 HEAD, FOLLOWER = PAIR
@@ -474,3 +475,48 @@ def test_a_job_of_learners_of_several_hosts_can_be_steady() -> None:
 def is_steady(found: Observation) -> bool:
     case = situation_of(found, job(*CHANGES), SETTINGS, NOW)
     return pauses.is_steady(case, pauses.Doings(children=Changes(), writes=False))
+
+
+# ---------------------------------------------------------------- from the loss to the new pod
+
+TWO_HOSTS = "spec.learner.hosts=2"
+
+
+def of_two_hosts(state: str, **silent: float) -> Observation:
+    """The job as the operator makes it for learners of two hosts, some of whose nodes are lost."""
+    own = seen(TWO_HOSTS).workloads
+    nodes = {"us-east-0": ("n1", "n2"), "us-east-1": ("n3", "n4"), "eu-west-0": ("n5", "n6")}
+    pods = [
+        pod
+        for name, found in nodes.items()
+        for pod in hosts(name, *found, template=own[f"tiny-{name}"].template)
+    ]
+    every = {name: node(name, silent=silent.get(name, 1.0)) for name in sum(nodes.values(), ())}
+    registrar = reply(us_east_0=state, us_east_1="Training", eu_west_0="Training")
+    return seen(TWO_HOSTS, pods=(*pods, shard(0, "n3")), nodes=every, remembered=answers(registrar))
+
+
+def test_a_lost_host_moves_from_its_node_alone_and_its_head_keeps_the_slot() -> None:
+    found = of_two_hosts("Stalled", n2=30.0)
+    first = planned(found)
+    changed = [(each["kind"], each["metadata"]["name"]) for each in first.apply]
+    assert changed == [("StatefulSet", "tiny-us-east-0")]  # its own set keeps off the node
+    assert first.replace == ()
+    second = planned(settled(found))
+    (gone,) = second.replace
+    assert (gone.pod.name, gone.node, gone.retire_word) == ("tiny-us-east-0-1", "n2", None)
+    assert (second.owners, second.delete, second.restart) == ((), (), ())
+
+
+def test_a_lost_host_of_a_learner_that_trains_stays() -> None:
+    found = of_two_hosts("Training", n2=30.0)
+    assert (planned(found).apply, planned(found).replace) == ((), ())
+
+
+def test_both_lost_hosts_move_in_one_pass_and_only_the_head_loses_its_word() -> None:
+    found = settled(of_two_hosts("Lost", n1=30.0, n2=30.0))
+    words = {each.pod.name: each.retire_word for each in planned(found).replace}
+    assert words == {"tiny-us-east-0-0": 0, "tiny-us-east-0-1": None}
+    live = found.workloads["tiny-us-east-0"]
+    assert {host: each.recent for host, each in live.replaced.items()} == {0: 1, 1: 1}
+    assert counts("tiny", found.pods, found.workloads, NOW)["tiny-us-east-0"] == 0  # under way
