@@ -7,32 +7,35 @@ says of every check how it went on that rank: its name, and a traceback or nothi
 """
 
 import json
-import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
+from atoll_protos.companion import TENSOR
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_protos.parts import part_edges
 from atoll_worker.ranks.boxes import check_module, reshard, sharded_modules
 from atoll_worker.ranks.exchange import Exchange, open_exchange
-from atoll_worker.ranks.reading import reading, serve
+from atoll_worker.ranks.reading import reading
 from atoll_worker.ranks.states import gather, share
 from atoll_worker.ranks.together import together
-from atoll_worker.training.companion import companion_of
-from atoll_worker.training.parameters import Place, travelling
+from atoll_worker.training.companion import companion_of, lend
+from atoll_worker.training.naming import cleaner
+from atoll_worker.training.parameters import Place, travelling, travelling_of
 from atoll_worker.training.staging import DirectStaging, assign
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import STEPS_BETWEEN, unshared_of
@@ -162,38 +165,79 @@ def check_what_is_written_after_an_evaluation() -> None:
         assert not model(inputs).any()
 
 
-def check_the_companion_of_a_model_that_is_cut() -> None:
+def check_companion(parts: Sequence[nn.Module]) -> None:
     """It has the bytes of the same model in one process, first and after training."""
+    whole = models.seeded(models.Exported)
+    places = travelling_of(parts)
+    with tempfile.TemporaryFile() as ours, tempfile.TemporaryFile() as wanted:
+        with reading(None, parts, cleaner) as reader:
+            if reader.is_head:
+                mine = companion_of(parts, places, (), reader)
+            else:
+                lend(parts, places, reader)
+        with reading(None, parts, cleaner) as reader:
+            if reader.is_head:
+                mine.write(ours.fileno(), 0, changed=False, reader=reader)
+                alone = companion_of([whole], travelling(whole))
+                alone.write(wanted.fileno(), 0, changed=False)
+                assert mine.frozen_digest == alone.frozen_digest
+                assert not mine.warning
+                assert tensors_in(ours) == tensors_in(wanted)
+            else:
+                lend(parts, places, reader)
+        change([whole])
+        change(parts)
+        with reading(None, parts, cleaner) as reader:
+            if reader.is_head:
+                count = mine.write(ours.fileno(), 0, changed=True, reader=reader)
+                ours.truncate(count)
+                wanted.truncate(alone.write(wanted.fileno(), 0, changed=True))
+                assert tensors_in(ours) == tensors_in(wanted)
+                assert f"{TENSOR}base.weight" in tensors_in(ours)
+            else:
+                lend(parts, places, reader)
+
+
+def tensors_in(file: IO[bytes]) -> dict[str, Any]:
+    """All that a companion says; the order of its tensors does not matter."""
+    file.seek(0)
+    data = file.read()
+    count = int.from_bytes(data[:8], "little")
+    found = json.loads(data[8 : 8 + count])
+    (table,) = found.pop("__metadata__").values()
+    tensors = {name: each.tolist() for name, each in load(data).items()}
+    return {"table": json.loads(table), **tensors}
+
+
+def change(parts: Sequence[nn.Module]) -> None:
+    """What training may change of what does not travel."""
+    for part in parts:
+        for name, buffer in part.named_buffers():
+            if name == "mixed.norm.num_batches_tracked":
+                buffer.add_(3)
+        for name, parameter in part.named_parameters():
+            if name == "base.weight":
+                with torch.no_grad():
+                    parameter.mul_(2)
+
+
+def check_the_companion_of_a_model_that_is_cut() -> None:
+    """FSDP2 on all ranks."""
     case = models.fully_sharded(4, models.Exported)
     assert case.model is not None
-    head = dist.get_rank() == 0
+    check_companion([case.model])
+
+
+def check_the_companion_of_a_pipeline() -> None:
+    """The head has but one stage, and the other one is cut over ranks that the head is not of."""
+    stages = (("tied",), ("mixed", "base"))
+    meshes = models.mesh((0, 1)), models.mesh((2, 3))
+    stage = dist.get_rank() // 2
     whole = models.seeded(models.Exported)
-    places, model = places_of(case), case.model
-    with tempfile.TemporaryFile() as ours, tempfile.TemporaryFile() as wanted:
-        if head:
-            with reading(None, [model]) as reader:
-                mine = companion_of(model, places, (), reader)
-                mine.write(ours.fileno(), 0, changed=False, reader=reader)
-            alone = companion_of(whole, travelling(whole))
-            alone.write(wanted.fileno(), 0, changed=False)
-            assert mine.frozen_digest == alone.frozen_digest
-            assert not mine.warning
-            assert ours.read() == wanted.read()
-            assert wanted.tell() > 0
-        else:
-            serve(None, [model])
-        for each in (model, whole):
-            each.get_buffer("mixed.norm.num_batches_tracked").add_(3)
-            with torch.no_grad():
-                each.get_parameter("base.weight").mul_(2)
-        if head:
-            with reading(None, [model]) as reader:
-                count = mine.write(ours.fileno(), 0, changed=True, reader=reader)
-            assert count == alone.write(wanted.fileno(), 0, changed=True)
-            assert os.pread(ours.fileno(), count, 0) == os.pread(wanted.fileno(), count, 0)
-            assert b"base.weight" in os.pread(ours.fileno(), count, 0)
-        else:
-            serve(None, [model])
+    parts = [nn.ModuleDict({name: getattr(whole, name)}) for name in stages[stage]]
+    for name in stages[stage]:
+        fully_shard(getattr(whole, name), mesh=meshes[stage])
+    check_companion(parts)
 
 
 def check_one_rank_that_has_cut_a_tensor() -> None:
@@ -205,10 +249,11 @@ def check_one_rank_that_has_cut_a_tensor() -> None:
         model.weight = nn.Parameter(cut, requires_grad=False)
 
     def read() -> None:
-        with reading(None, [model]):
+        with reading(None, [model], cleaner) as reader:
+            lend([model], (), reader)
             raise AssertionError("the ranks do not agree")
 
-    error = refused(read if dist.get_rank() == 0 else lambda: serve(None, [model]))
+    error = refused(read)
     assert (error.field, "ranks 0 and 1" in error.problem) == ("model.weight", True)
 
 
@@ -402,6 +447,7 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "experts, by their columns": head_only(lambda: models.expert_parallel(2)),
     "after an evaluation": check_what_is_written_after_an_evaluation,
     "the companion of a model that is cut": check_the_companion_of_a_model_that_is_cut,
+    "the companion of a pipeline": check_the_companion_of_a_pipeline,
     "one rank that has cut a tensor is refused": check_one_rank_that_has_cut_a_tensor,
     "ranks that disagree are refused": check_ranks_that_disagree,
     "a partial sum is refused": check_a_partial_sum,

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -39,6 +40,7 @@ def be(rank: int, ranks: int, shape: str, meeting: str) -> None:
             optimizer.zero_grad()
             loss = trainer.backward(batch(learner.slot, learner.cursor))
             optimizer.step()
+            time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
             learner.step(tokens=BATCH, loss=loss)
         end: dict[str, Tensor] = {}
         for part in trainer.parts:

@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from atoll_protos.companion import Table
-from atoll_worker.training.companion import companion_of, describe
+from atoll_worker.training.companion import companion_of
+from atoll_worker.training.described import describe
 from atoll_worker.training.parameters import travelling
 from local.export_models import gpt2
 
@@ -81,8 +82,8 @@ def test_keys_and_files_are_those_of_save_pretrained(
     model = make()
     model.save_pretrained(tmp_path)
     own = load_file(tmp_path / f"{stem}.safetensors").keys()
-    companion = companion_of(model, travelling(model))
-    found = describe(model, companion.places, companion.adapter)
+    companion = companion_of([model], travelling(model))
+    found = describe([model], companion.places, companion.adapter)
     table: Table = found.table
     assert table.stem == stem
     assert table.absent == {}

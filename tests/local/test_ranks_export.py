@@ -1,5 +1,6 @@
 """The export of a model that is cut over ranks is that of the whole model."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,8 +9,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from local import ranks_shapes
 from local.command import RUN_SECONDS_MAX, TESTS, python_path
-from local.one_shard import one_shard
+from local.one_shard import SLOT, one_shard
 from local.ranks_export_script import Model
 
 STEPS = 24
@@ -40,3 +42,30 @@ def test_it_has_frozen_and_tied_tensors_and_counters_and_loads_strictly(tmp_path
     assert not torch.equal(exported["words.weight"], first["words.weight"])
     assert exported["norm.num_batches_tracked"] > 0
     assert "the export will" not in done.stderr
+
+
+def test_of_a_pipeline_it_has_what_any_stage_has_and_loads_strictly(tmp_path: Path) -> None:
+    with one_shard(tmp_path, steps=STEPS) as shard:
+        more = {"SHAPES": json.dumps({SLOT: "pipeline"}), "STEP_SECONDS": "0.03"}
+        done = subprocess.run(
+            [sys.executable, TESTS / "local" / "ranks_shapes_script.py"],
+            env={**os.environ, **more, "PYTHONPATH": python_path(TESTS)},
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        exported = load_file(shard.exported())
+    ends: dict[str, torch.Tensor] = {}
+    for rank in range(ranks_shapes.RANKS["pipeline"]):
+        ends |= torch.load(tmp_path / f"{SLOT}.{rank}.pt", weights_only=True)
+    model, first = ranks_shapes.Model(), ranks_shapes.Model().state_dict()
+    model.load_state_dict(exported, strict=True)
+    assert exported.keys() == ends.keys() == first.keys()
+    for key, value in ends.items():
+        assert torch.equal(exported[key], value), key
+    for key in ("base.linear.weight", "base.kind"):  # of a stage that the head does not have
+        assert torch.equal(exported[key], first[key])
+    assert not torch.equal(exported["head.weight"], first["head.weight"])
+    assert "the export will" not in done.stdout + done.stderr

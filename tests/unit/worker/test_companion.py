@@ -14,6 +14,7 @@ from torch import nn
 from atoll_protos import companion as contract
 from atoll_protos.companion import FILE, METADATA, TENSOR, Table
 from atoll_protos.errors import SpecError
+from atoll_worker.training import checksums, described
 from atoll_worker.training import companion as module
 from atoll_worker.training.companion import Companion, companion_of
 from atoll_worker.training.parameters import travelling
@@ -54,7 +55,7 @@ def written(companion: Companion, *, changed: bool = False) -> tuple[Table, dict
 
 
 def made(model: nn.Module, *files: object) -> Companion:
-    return companion_of(model, travelling(model), files)
+    return companion_of([model], travelling(model), files)
 
 
 def test_every_key_of_the_state_dict_is_in_the_table_kept_or_absent() -> None:
@@ -81,7 +82,7 @@ def test_at_the_end_only_what_training_has_changed_is_given() -> None:
 def test_what_has_changed_and_is_too_large_keeps_its_first_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "CHANGED_BYTES_MAX", module.HEADER_ROOM_BYTES + 8)
+    monkeypatch.setattr(module, "CHANGED_BYTES_MAX", described.HEADER_ROOM_BYTES + 8)
     model = Model()
     companion = made(model)
     model.norm(torch.randn(4, 2))
@@ -94,7 +95,7 @@ def test_what_has_changed_and_is_too_large_keeps_its_first_values(
 def test_a_huge_frozen_part_is_named_as_absent_and_the_rest_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "BYTES_MAX", module.HEADER_ROOM_BYTES + 72)
+    monkeypatch.setattr(described, "BYTES_MAX", described.HEADER_ROOM_BYTES + 72)
     model = Model()
     companion = made(model)
     table, tensors = written(companion)
@@ -108,7 +109,7 @@ def test_a_huge_frozen_part_is_named_as_absent_and_the_rest_is_there(
 def test_values_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     expected = made(model).frozen_digest
-    monkeypatch.setattr(module, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(checksums, "CHUNK_BYTES", 4)
     assert made(model).frozen_digest == expected
     _, tensors = written(made(model))
     assert torch.equal(tensors[f"{TENSOR}frozen.weight"], model.frozen.weight)
@@ -135,7 +136,7 @@ def test_a_frozen_sparse_parameter_is_named_as_absent_and_is_in_the_digest() -> 
         model = nn.Linear(2, 2)
         sparse = (torch.eye(3) * value).to_sparse()
         model.register_parameter("adjacency", nn.Parameter(sparse, requires_grad=False))
-        found = companion_of(model, travelling(model))
+        found = companion_of([model], travelling(model))
         assert "adjacency" in found.warning
         digests.add(found.frozen_digest)
     assert len(digests) == 2
@@ -222,7 +223,7 @@ def test_a_plain_tensor_that_cannot_be_read_is_an_error_and_not_absent(
 
     model = Model()
     companion = made(model)
-    monkeypatch.setattr(module, "_flat", fails)
+    monkeypatch.setattr(checksums, "_flat", fails)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         written(companion)
 

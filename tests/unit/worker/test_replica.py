@@ -32,7 +32,8 @@ from atoll_worker.link.messages import Companion as Told
 from atoll_worker.link.socket import Link
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.training import process
-from atoll_worker.training.companion import PLAIN_READER, Companion
+from atoll_worker.training.checksums import PLAIN_READER
+from atoll_worker.training.companion import Companion
 from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
 from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
@@ -280,7 +281,7 @@ def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
         replica.memory_fd = memory.create()
-        given = Given(model=model, places=(), adapter="", files={}, frozen_digest="")
+        given = Given(models=[model], places=(), adapter="", files={}, frozen_digest="")
         given.fails, replica.companion = fails, given
         for changed in (False, True):
             transport.send(GiveCompanion(changed=changed))
@@ -306,7 +307,7 @@ def test_tensors_that_keep_their_first_values_in_the_export_are_told_of() -> Non
     with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
         replica.memory_fd = memory.create()
         replica.companion = Given(
-            model=model, places=(), adapter="", files={}, frozen_digest="", stale=["table"]
+            models=[model], places=(), adapter="", files={}, frozen_digest="", stale=["table"]
         )
         transport.send(GiveCompanion(changed=True))
         replica.apply_commands()

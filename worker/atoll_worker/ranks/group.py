@@ -156,21 +156,13 @@ class Group:
         with self.guarded():
             return states.gather(self.words, mine)
 
-    def everywhere(self, claim: bool) -> bool:
-        """Whether all ranks claim it."""
-        with self.guarded():
-            return all(together(self.words, lambda: claim))
-
     @contextlib.contextmanager
-    def reading(self, models: Sequence[nn.Module]) -> Iterator[Reader]:
-        """The head reads whole tensors, while the others `serve`."""
-        with self.guarded(), reading.reading(self.words, models) as reader:
+    def reading(
+        self, models: Sequence[nn.Module], cleaner: Callable[[nn.Module], Callable[[str], str]]
+    ) -> Iterator[Reader]:
+        """All agree what there is; then the head reads whole tensors, and the others serve."""
+        with self.guarded(), reading.reading(self.words, models, cleaner) as reader:
             yield reader
-
-    def serve(self, models: Sequence[nn.Module]) -> None:
-        """Put together what the head reads."""
-        with self.guarded():
-            reading.serve(self.words, models)
 
     def written(self) -> None:
         """What `deal` has given is in the model, or in line."""

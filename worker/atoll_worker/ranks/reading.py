@@ -1,14 +1,21 @@
-"""Whole tensors for the head, one at a time: what an export needs of a model that is cut.
+"""Tensors for the head, one at a time: what an export needs of a model that is on several ranks.
 
-The head alone decides what it reads and in which order, since only it knows what an export has.
-Before it reads a DTensor it says which one, by a broadcast, and all ranks put it together
-(`full_tensor`); the others throw it away. So no rank holds more than one whole tensor. The others
-call `serve` where the head calls `reading`, and are released when the head has read all.
+A tensor may be cut over ranks (a DTensor), or lie on others than the head (a stage of a pipeline).
+Every rank makes a `Reader` of its modules, and in `agree` all of them say what they have, so that
+each knows of every tensor which ranks have it. From then on the head alone decides what is read and
+in which order. It names a tensor by a broadcast. Those who hold shards of it put it together
+(`full_tensor`); where the head is none of its holders, the lowest of them, its *giver*, sends it,
+or only its checksum. So no rank holds more than one whole tensor at a time, and a large base is not
+sent only to be summed. The others `serve` until the head has read all.
+
+On the head a tensor of other ranks is a stand-in without values (on the meta device).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,17 +26,51 @@ from atoll_worker.ranks.boxes import is_distributed, reshard, shard, sharded_mod
 from atoll_worker.ranks.together import together
 
 HEAD: Final = 0
-NOTHING: Final = -1  # the head has read all
+
+T = TypeVar("T")
+
+
+class Wish(IntEnum):
+    """What the head wants to have of a tensor."""
+
+    NOTHING = 0  # it has read all
+    VALUES = 1
+    CHECKSUM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a rank says of a tensor that it has."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    cut: bool  # it has a shard
 
 
 class Reader:
-    """Reads tensors on the head; `cut` are the DTensors of the model, in an order of all ranks."""
+    """Reads tensors on the head, and helps on the others. `tensors` are those of this rank.
+
+    Without arguments it is that of a process that has the whole model.
+    """
 
     def __init__(
-        self, control: dist.ProcessGroup | None = None, cut: Sequence[Tensor] = ()
+        self,
+        tensors: Mapping[str, Tensor] | None = None,
+        control: dist.ProcessGroup | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
-        self._control, self._cut = control, cut
-        self._numbers = {_memory(tensor): number for number, tensor in enumerate(cut)}
+        self.alone = alone
+        self.is_head = alone or dist.get_rank(control) == HEAD
+        self.tensors = dict(tensors or {})
+        self._control = control
+        self._checksum: Callable[[Tensor], int] | None = None
+        self._cut = {
+            _memory(each): name for name, each in self.tensors.items() if is_distributed(each)
+        }
+        self._numbers: dict[str, int] = {}  # of the names of all ranks
+        self._givers: dict[str, int] = {}
+        self._remote: dict[int, str] = {}  # names of stand-ins, by their ids
 
     @property
     def cuts(self) -> bool:
@@ -38,63 +79,144 @@ class Reader:
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether it can be read: it is plain, or a DTensor of the model."""
-        return not is_distributed(tensor) or _memory(tensor) in self._numbers
+        return not is_distributed(tensor) or _memory(tensor) in self._cut
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the others wait for what the head asks."""
+        return bool(self._numbers)
+
+    def is_remote(self, tensor: Tensor) -> bool:
+        """Whether it stands for one that only other ranks have."""
+        return id(tensor) in self._remote
+
+    def agree(
+        self, more: Mapping[str, Tensor], said: T, *, checksum: Callable[[Tensor], int]
+    ) -> list[T]:
+        """Tell each other which tensors there are; returns what every rank has `said` beside it.
+
+        Collective. `more` are tensors of this rank that are no parameters or buffers of a module.
+        Raises SpecError on every rank if they have cut the model in different ways.
+        """
+        self.tensors |= more
+        self._checksum = checksum
+        mine = {
+            name: Note(each.dtype, tuple(each.shape), is_distributed(each))
+            for name, each in self.tensors.items()
+        }
+        everybody = together(self._control, lambda: (mine, said))
+        notes: dict[str, Note] = {}
+        for rank, (theirs, _) in enumerate(everybody):
+            for name, note in theirs.items():
+                first = notes.setdefault(name, note)
+                giver = self._givers.setdefault(name, rank)
+                if first.cut != note.cut:
+                    raise SpecError(
+                        f"model.{name}",
+                        f"is a DTensor on only one of the ranks {giver} and {rank}",
+                        "shard the model in the same way on every rank",
+                    )
+        self._numbers = {name: number for number, name in enumerate(sorted(notes))}
+        if self.is_head:
+            for name, note in notes.items():
+                if name not in self.tensors:
+                    stands = torch.empty(note.shape, dtype=note.dtype, device="meta")
+                    self.tensors[name] = stands
+                    self._remote[id(stands)] = name
+        return [each for _, each in everybody]
 
     @torch.no_grad()
     def whole(self, tensor: Tensor) -> Tensor:
-        """All of a tensor; where it is a DTensor, in new memory."""
+        """All of a tensor, on the head; what is cut or lies elsewhere comes in new memory."""
+        if self.is_remote(tensor):
+            name = self._remote[id(tensor)]
+            self._ask(Wish.VALUES, name)
+            return self._received(tensor, self._givers[name])
         if not is_distributed(tensor):
             return tensor
-        number = self._numbers[_memory(tensor)]
-        _say(self._control, number)
-        return _whole(self._cut[number])
+        name = self._cut[_memory(tensor)]
+        self._ask(Wish.VALUES, name)
+        return _whole(self.tensors[name])
+
+    def checksum(self, tensor: Tensor) -> int:
+        """The checksum of a stand-in's values, on the head."""
+        name = self._remote[id(tensor)]
+        self._ask(Wish.CHECKSUM, name)
+        found = torch.empty(1, dtype=torch.int64)
+        dist.recv(found, group=self._control, group_src=self._givers[name])
+        return int(found) & (1 << 64) - 1
 
     def end(self) -> None:
         """The others go on."""
-        _say(self._control, NOTHING)
+        _broadcast(self._control, torch.tensor([Wish.NOTHING, 0]))
+
+    @torch.no_grad()
+    def serve(self) -> None:
+        """On the other ranks: give what the head asks for, until it has read all."""
+        names = list(self._numbers)
+        while True:
+            asked = torch.empty(2, dtype=torch.int64)
+            _broadcast(self._control, asked)
+            wish, number = asked.tolist()
+            if wish == Wish.NOTHING:
+                return
+            name = names[number]
+            tensor = self.tensors.get(name)
+            if tensor is None:
+                continue
+            whole = _whole(tensor) if is_distributed(tensor) else tensor
+            if self._givers[name] == dist.get_rank(self._control):
+                self._send(whole, Wish(wish))
+
+    def _ask(self, wish: Wish, name: str) -> None:
+        _broadcast(self._control, torch.tensor([wish, self._numbers[name]]))
+
+    def _send(self, whole: Tensor, wish: Wish) -> None:
+        if wish == Wish.CHECKSUM:
+            assert self._checksum is not None
+            number = self._checksum(whole)
+            given = torch.tensor([number - (number >> 63 << 64)])  # signed
+        else:
+            given = whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        if given.numel():
+            dist.send(given, group=self._control, group_dst=HEAD)
+
+    def _received(self, stands: Tensor, giver: int) -> Tensor:
+        room = torch.empty(stands.shape, dtype=stands.dtype)
+        if room.numel():
+            data = room.reshape(-1).view(torch.uint8)
+            dist.recv(data, group=self._control, group_src=giver)
+        return room
 
 
 @contextmanager
-def reading(control: dist.ProcessGroup | None, models: Sequence[nn.Module]) -> Iterator[Reader]:
-    """On the head, while the others are in `serve`.
+def reading(
+    control: dist.ProcessGroup | None,
+    models: Sequence[nn.Module],
+    cleaner: Callable[[nn.Module], Callable[[str], str]],
+) -> Iterator[Reader]:
+    """On all ranks, each of which must `agree` first; then the head reads, while the others serve.
 
-    Raises SpecError on every rank if the ranks have not cut the same tensors.
+    `cleaner` makes of a module the function that makes its names alike on every rank.
     """
-    reader = Reader(control, _agreed(control, models))
+    reshard(sharded_modules(models))
+    tensors: dict[str, Tensor] = {}
+    for model in models:
+        clean = cleaner(model)
+        for named in (model.named_parameters, model.named_buffers):
+            for name, tensor in named(remove_duplicate=False):
+                tensors.setdefault(clean(name), tensor)
+    reader = Reader(tensors, control, alone=False)
     try:
         yield reader
-    finally:
+    except BaseException:
+        if reader.is_head and reader.agreed:
+            reader.end()
+        raise
+    if reader.is_head:
         reader.end()
-
-
-@torch.no_grad()
-def serve(control: dist.ProcessGroup | None, models: Sequence[nn.Module]) -> None:
-    """On the other ranks: put together what the head reads, until it has read all."""
-    cut = _agreed(control, models)
-    while (number := _heard(control)) != NOTHING:
-        _whole(cut[number])
-
-
-def _agreed(control: dist.ProcessGroup | None, models: Sequence[nn.Module]) -> list[Tensor]:
-    """The DTensors of this rank, the same on all. Collective."""
-    reshard(sharded_modules(models))
-    cut = {
-        f"{number}.{name}": tensor
-        for number, model in enumerate(models)
-        for named in (model.named_parameters(), model.named_buffers())
-        for name, tensor in named
-        if is_distributed(tensor)
-    }
-    said = together(control, lambda: tuple(sorted(cut)))
-    for rank, names in enumerate(said):
-        other = sorted({*names} ^ {*said[HEAD]})
-        if other:
-            raise SpecError(
-                f"model.{other[0].partition('.')[2]}",
-                f"is a DTensor on only one of the ranks {HEAD} and {rank}",
-                "shard the model in the same way on every rank",
-            )
-    return [cut[name] for name in sorted(cut)]
+    else:
+        reader.serve()
 
 
 def _memory(tensor: Tensor) -> tuple[object, ...]:
@@ -106,15 +228,5 @@ def _whole(tensor: Any) -> Tensor:
     return tensor.detach().full_tensor()  # type: ignore[no-any-return]
 
 
-def _say(control: dist.ProcessGroup | None, number: int) -> None:
-    dist.broadcast(torch.tensor([number]), _global(control), group=control)
-
-
-def _heard(control: dist.ProcessGroup | None) -> int:
-    number = torch.empty(1, dtype=torch.int64)
-    dist.broadcast(number, _global(control), group=control)
-    return int(number)
-
-
-def _global(control: dist.ProcessGroup | None) -> int:
-    return HEAD if control is None else dist.get_global_rank(control, HEAD)
+def _broadcast(control: dist.ProcessGroup | None, word: Tensor) -> None:
+    dist.broadcast(word, group=control, group_src=HEAD)

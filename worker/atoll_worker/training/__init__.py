@@ -20,6 +20,8 @@ when is decided by the transport process and arrives as commands. It may import
 - losses.py       the newest loss, without waiting for the device
 - naming.py       names as the state dict has them, without those of wrappers
 - companion.py    what an export needs beside the values that travel
+- described.py    which tensors an export has, on all ranks together
+- checksums.py    of tensors, whatever they are made of and wherever they lie
 - model_files.py  config.json, a tokenizer: the small files of an export
 - data_state.py   what the script keeps with its data cursor
 - rates.py        learning-rate schedules that follow the job's tick

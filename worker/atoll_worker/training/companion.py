@@ -10,19 +10,19 @@ training has changed of it. `atoll_protos.companion` describes the bytes; this m
   masks with -inf. Of a model with an adapter (PEFT) only the adapter's: the base is not shipped;
 - small files: config.json, a tokenizer (model_files.py).
 
-Of a model that is cut over several ranks the head reads the whole tensors, one at a time
-(ranks/reading.py), so that the companion and the digest are those of the model, however it is cut.
+Of a model on several ranks the head makes all of it: what every rank has is put together
+(described.py), and the head reads whole tensors, one at a time (ranks/reading.py). So the companion
+and the digest are those of the model, however it is cut, and in however many stages.
 
 They are written behind the regions of the shared memory's file, from where the transport sends
-them part by part. Values are read from the device in pieces of CHUNK_BYTES.
+them part by part.
 
 The frozen digest
 -----------------
 Frozen parameters are not exchanged, so nothing would ever make them equal, and learners with
 different bases would train against each other in silence. `frozen_digest` is a checksum of them in
 the order of their names, which every Join carries (rule 3). It is computed once, at the opening.
-Of a quantised parameter, whose class says of which tensors it is made, these are read. Buffers are
-not in it: counters differ by right.
+Buffers are not in it: counters differ by right.
 """
 
 import json
@@ -31,59 +31,28 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeGuard
 
-import torch
 import xxhash
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from atoll_protos.companion import (
-    ADAPTER,
-    BYTES_MAX,
-    CHANGED_BYTES_MAX,
-    FILE,
-    METADATA,
-    MODEL,
-    TENSOR,
-    Table,
-)
+from atoll_protos.companion import CHANGED_BYTES_MAX, FILE, METADATA, TENSOR, Table
 from atoll_protos.frames import Buffer
-from atoll_protos.tensors import SAFETENSORS, byte_view
-from atoll_worker.ranks.boxes import is_distributed
+from atoll_protos.tensors import SAFETENSORS
 from atoll_worker.ranks.reading import Reader
-from atoll_worker.training.model_files import adapter_of, adapter_state, model_files
-from atoll_worker.training.naming import (
-    cleaner,
-    same_memory,
-    shortened,
-    state_of,
-    unwrapped,
-    without_hooks,
-)
+from atoll_worker.training.checksums import PLAIN_READER, Checksums, host_chunks, is_read
+from atoll_worker.training.described import HEADER_ROOM_BYTES, describe
+from atoll_worker.training.model_files import adapter_of, model_files
+from atoll_worker.training.naming import shortened, unwrapped
 from atoll_worker.training.parameters import Place
 
-CHUNK_BYTES = 64 << 20
-HEADER_ROOM_BYTES = 1 << 20  # of the bound, for the header
 ALIGNMENT = 64
-PLAIN = (Tensor, nn.Parameter)
-PLAIN_READER = Reader()  # of a model that this process has whole
-NO_BYTES = (RuntimeError, TypeError, AttributeError)  # what a subclass of Tensor may raise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """The export of a model as it is now; `kept` are the tensors that do not travel, by key."""
-
-    table: Table
-    kept: Mapping[str, Tensor]
 
 
 @dataclass(slots=True, kw_only=True)
 class Companion:
     """The companion of one model; `digests` are those of the kept tensors at the opening."""
 
-    model: nn.Module
+    models: Sequence[nn.Module]  # of this process
     places: Sequence[Place]
     adapter: str
     files: Mapping[str, bytes]
@@ -118,7 +87,7 @@ class Companion:
 
         `changed`: only the tensors that training has changed since the opening.
         """
-        described = describe(self.model, self.places, self.adapter, reader)
+        described = describe(self.models, self.places, self.adapter, reader)
         kept, files = described.kept, self.files
         if changed:
             kept, files = self._changed(kept, reader), {}
@@ -146,8 +115,9 @@ class Companion:
         found: dict[str, Tensor] = {}
         room = CHANGED_BYTES_MAX - HEADER_ROOM_BYTES
         left: list[str] = []
+        checksums = Checksums(reader)
         for key, tensor in sorted(kept.items(), key=lambda item: (item[1].nbytes, item[0])):
-            if self.digests.get(key) == checksum(reader.whole(tensor)):
+            if self.digests.get(key) == checksums.of(tensor):
                 continue
             room -= tensor.nbytes
             if room >= 0:
@@ -159,202 +129,50 @@ class Companion:
 
 
 def companion_of(
-    model: nn.Module,
+    models: Sequence[nn.Module],
     places: Sequence[Place],
     export_files: Sequence[object] = (),
     reader: Reader = PLAIN_READER,
 ) -> Companion:
-    """Look at a model that is about to be trained; `reader` where it is cut over several ranks.
+    """Look at a model that is about to be trained; `models` are the modules that this process has.
+
+    Where it is on several ranks, `reader` is the head's, and the others `lend` what they have.
 
     Raises SpecError for `export_files` that are no files.
     """
-    bare = unwrapped(model)
+    bare = unwrapped(models[0])
     adapter = adapter_of(bare)
-    described = describe(model, places, adapter, reader)
+    described = describe(models, places, adapter, reader)
     checksums = Checksums(reader)
     return Companion(
-        model=model,
+        models=models,
         places=places,
         adapter=adapter,
         files=model_files(bare, adapter, export_files),
-        frozen_digest=frozen_digest(model, checksums),
+        frozen_digest=frozen_digest(described.frozen, checksums),
         digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
         absent=described.table.absent,
-        unread=[name for name, each in frozen_of(model).items() if not _is_read(each, reader)],
+        unread=[name for name, each in described.frozen.items() if not is_read(each, reader)],
     )
 
 
-def describe(
-    model: nn.Module, places: Sequence[Place], adapter: str, reader: Reader = PLAIN_READER
-) -> Described:
-    """Which tensors the export has, under which keys, and which ones it must lack."""
-    names = {place.spec.name for place in places}
-    by_memory = {same_memory(place.tensor): place.spec.name for place in places}
-    state = _state(model, places, adapter, reader)
-    keys: dict[str, str] = {}
-    absent: dict[str, str] = {}
-    kept: dict[str, Tensor] = {}
-    for key, value in state.items():
-        if not isinstance(value, Tensor):
-            absent[key] = "is no tensor"
-        elif key in names:
-            keys[key] = key
-        elif reason := _why_not(value, reader):
-            absent[key] = reason
-        elif value.numel() and same_memory(value) in by_memory:
-            keys[key] = by_memory[same_memory(value)]
-        else:
-            kept[key] = value.detach()
-    room = BYTES_MAX - HEADER_ROOM_BYTES
-    for key in sorted(kept, key=lambda each: (kept[each].nbytes, each)):
-        room -= kept[key].nbytes
-        if room < 0:
-            absent[key] = f"all that does not travel has more than {BYTES_MAX >> 30} GiB"
-            del kept[key]
-    table = Table(stem=ADAPTER if adapter else MODEL, keys=keys, absent=absent)
-    return Described(table=table, kept=kept)
+def lend(models: Sequence[nn.Module], places: Sequence[Place], reader: Reader) -> None:
+    """Say what this rank has, while the head makes or writes its companion."""
+    describe(models, places, adapter_of(unwrapped(models[0])), reader)
 
 
-def _state(
-    model: nn.Module, places: Sequence[Place], adapter: str, reader: Reader
-) -> Mapping[str, object]:
-    """The state dict, or the adapter's part of it, with the tensors that travel."""
-
-    def read() -> Mapping[str, object]:
-        return adapter_state(unwrapped(model), adapter) if adapter else state_of(model)
-
-    if not reader.cuts:
-        state = read()
-        found = {same_memory(each) for each in state.values() if _has_memory(each)}
-        if all(place.spec.name in state or same_memory(place.tensor) in found for place in places):
-            return state
-    with without_hooks(model):
-        return read()
-
-
-def _has_memory(value: object) -> TypeGuard[Tensor]:
-    """Whether it is a tensor with values of its own in a piece of memory."""
-    if not isinstance(value, Tensor) or value.is_meta or value.layout is not torch.strided:
-        return False
-    return not is_traceable_wrapper_subclass(value)
-
-
-def _why_not(tensor: Tensor, reader: Reader) -> str:
-    """Why a tensor cannot be in a safetensors file; empty when it can."""
-    if tensor.is_meta:
-        return "has no values (meta device)"
-    if tensor.layout is not torch.strided:
-        return f"is {tensor.layout}"
-    if tensor.dtype not in SAFETENSORS:
-        return f"is {tensor.dtype}"
-    if is_distributed(tensor):
-        return "" if reader.knows(tensor) else "is a DTensor that is no parameter or buffer"
-    return "" if _bytes_of(tensor) is not None else f"is a {type(tensor).__name__}"
-
-
-class Checksums:
-    """Of tensors as they are now; each is read once, under whatever names it has."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._known: dict[tuple[object, ...], int] = {}
-
-    def of(self, tensor: Tensor) -> int:
-        """See `checksum`."""
-        if tensor.layout is not torch.strided:  # it has no memory of its own: its parts have
-            return checksum(tensor.to_dense())
-        if is_distributed(tensor):
-            return self._once(tensor)
-        if is_traceable_wrapper_subclass(tensor):  # likewise
-            digest = xxhash.xxh3_64()
-            for part in _parts_of(tensor):
-                digest.update(self.of(part).to_bytes(8))
-            return digest.intdigest()
-        return self._once(tensor)
-
-    def _once(self, tensor: Tensor) -> int:
-        place = same_memory(tensor.detach())
-        if place not in self._known:
-            self._known[place] = checksum(self._reader.whole(tensor))
-        return self._known[place]
-
-
-def frozen_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """All frozen parameters, by name."""
-    clean = cleaner(model)
-    named = model.named_parameters()
-    return {clean(name): each for name, each in named if not each.requires_grad}
-
-
-def frozen_digest(model: nn.Module, checksums: Checksums) -> str:
+def frozen_digest(frozen: Mapping[str, Tensor], checksums: Checksums) -> str:
     """The checksum of all frozen parameters, in the order of their names; hexadecimal."""
     digest = xxhash.xxh3_128()
-    for name, parameter in sorted(frozen_of(model).items()):
+    for name, parameter in sorted(frozen.items()):
         each = name, str(parameter.dtype), list(parameter.shape), checksums.of(parameter)
         digest.update(json.dumps(each).encode())
     return digest.hexdigest()
 
 
-def checksum(tensor: Tensor) -> int:
-    """Of the values' bytes."""
-    digest = xxhash.xxh3_64()
-    for chunk in host_chunks(tensor):
-        digest.update(chunk)
-    return digest.intdigest()
-
-
-def host_chunks(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor in order, in pieces of CHUNK_BYTES; none of one without plain bytes."""
-    if tensor.is_meta or not tensor.numel():
-        return
-    flat = _bytes_of(tensor)
-    if flat is None:
-        return
-    for start in range(0, flat.numel(), CHUNK_BYTES):
-        yield byte_view(flat[start : start + CHUNK_BYTES].cpu())
-
-
 def _chunks(tensor: Tensor, reader: Reader) -> Iterator[memoryview]:
     """`host_chunks` of a tensor that is put together only when its turn comes."""
     yield from host_chunks(reader.whole(tensor))
-
-
-def _bytes_of(tensor: Tensor) -> Tensor | None:
-    """A tensor's values as uint8 [n]; None for a subclass without plain bytes.
-
-    They are on its device if they lie there in order, else on the host.
-    """
-    if type(tensor) in PLAIN:
-        return _flat(tensor)
-    try:
-        return _flat(tensor)
-    except torch.OutOfMemoryError:  # a RuntimeError too, and no answer
-        raise
-    except NO_BYTES:
-        return None
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    in_order = plain if plain.is_contiguous() else plain.cpu().contiguous()
-    return in_order.reshape(-1).view(torch.uint8)
-
-
-def _parts_of(tensor: Tensor) -> list[Tensor]:
-    """The tensors of which a quantised one is made."""
-    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    return [getattr(tensor, name) for name in names]
-
-
-def _is_read(tensor: Tensor, reader: Reader) -> bool:
-    """Whether the values of a frozen parameter are in its checksum."""
-    if tensor.layout is not torch.strided:
-        return True
-    if is_distributed(tensor):
-        return reader.knows(tensor)
-    if is_traceable_wrapper_subclass(tensor):
-        return all(_is_read(part, reader) for part in _parts_of(tensor))
-    return _bytes_of(tensor) is not None
 
 
 def _header(

@@ -16,6 +16,8 @@ from atoll_protos.layout import Layout
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link import messages
 from atoll_worker.ranks.group import Group
+from atoll_worker.training.companion import lend
+from atoll_worker.training.naming import cleaner
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
 from atoll_worker.training.parameters import Place, is_one
 from atoll_worker.training.staging import DirectStaging, Done, Scalar, Staging, Ticket, assign
@@ -30,7 +32,8 @@ class Follower(Obeying):
 
     ranks: Group
     staging: Staging
-    read: Sequence[nn.Module] = ()  # of which the head reads whole tensors, for the export
+    models: Sequence[nn.Module]
+    places: Sequence[Place]
     unshared: Unshared | None = None  # where the head does not have the same modules
 
     def step_made(self) -> None:
@@ -72,8 +75,8 @@ class Follower(Obeying):
 
     def give(self, *, changed: bool) -> None:
         """The head gives the companion."""
-        if self.read:
-            self.ranks.serve(self.read)
+        with self.ranks.reading(self.models, cleaner) as reader:
+            lend(self.models, self.places, reader)
 
     def report(
         self, boundary: messages.Boundary, work: BoundaryWork, *, wait: bool = False
@@ -105,16 +108,16 @@ def open_follower(
     optimizers: Sequence[Optimizer] = (),
 ) -> Follower:
     """Give what this rank holds of the model's first values, as the head asks for it."""
-    read = ranks.everywhere(is_one(models, places, layout.tensors))
+    stages = not is_one(models, places, layout.tensors)
     follower = Follower(
         specs=layout.tensors,
         slices={(each.shard, each.fragment): each for each in layout.slices},
         ranks=ranks,
         staging=DirectStaging(),
-        read=models if read else (),
-        unshared=None if read else unshared_of(models, places, optimizers),
+        models=models,
+        places=places,
+        unshared=unshared_of(models, places, optimizers) if stages else None,
     )
-    if follower.read:
-        ranks.serve(follower.read)
+    follower.give(changed=False)
     follower.capture_seed()
     return follower

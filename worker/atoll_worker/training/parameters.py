@@ -57,14 +57,32 @@ class Place:
 def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Place, ...]:
     """Trainable parameters and floating-point buffers of the state dict, sorted by name.
 
+    Raises SpecError as `travelling_of` does.
+    """
+    return travelling_of([model], mean_patterns)
+
+
+def travelling_of(
+    models: Sequence[nn.Module], mean_patterns: Sequence[str] = ()
+) -> tuple[Place, ...]:
+    """Those of all the parts of a model that this process has, one part after another.
+
     Tied weights come once; frozen parameters and integer buffers do not travel at all
     (docs/protocol.md, rule 18). Merged by the plain mean are embeddings, heads tied to them, and
     names that match one of `mean_patterns` (shell globs); all else is merged as `spec.sync.merge`
     says. Buffers take the average itself, without the outer optimizer.
 
     Raises SpecError for tensors that cannot travel (of another dtype, sparse, without a shape yet),
-    and for a model without a trainable parameter.
+    for a model on several devices, and where no part has a trainable parameter.
     """
+    places = tuple(place for model in models for place in _of_part(model, mean_patterns))
+    if not places:
+        raise SpecError("model", "has no trainable parameter", "give the model that is trained")
+    device_of(places)
+    return places
+
+
+def _of_part(model: nn.Module, mean_patterns: Sequence[str]) -> tuple[Place, ...]:
     embeddings = {
         id(module.weight)
         for module in model.modules()
@@ -88,18 +106,7 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Pla
         name, problem, remedy = refused[0]
         others = f", and {len(refused) - 1} more cannot travel" if len(refused) > 1 else ""
         raise SpecError(f"model.{name}", problem + others, remedy)
-    if not places:
-        raise SpecError("model", "has no trainable parameter", "give the model that is trained")
     return tuple(sorted(places, key=lambda place: place.spec.name))
-
-
-def travelling_of(
-    models: Sequence[nn.Module], mean_patterns: Sequence[str] = ()
-) -> tuple[Place, ...]:
-    """`travelling` of all the parts of a model that this process has, on one device."""
-    places = tuple(place for model in models for place in travelling(model, mean_patterns))
-    device_of(places)
-    return places
 
 
 def _objection(tensor: Tensor, *, is_buffer: bool) -> tuple[str, str]:

@@ -61,20 +61,17 @@ from atoll_worker.ranks.group import Group
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.settings import Job
 from atoll_worker.training import process
-from atoll_worker.training.companion import PLAIN_READER, Companion, companion_of
+from atoll_worker.training.checksums import PLAIN_READER
+from atoll_worker.training.companion import Companion, companion_of
+from atoll_worker.training.naming import cleaner
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
-from atoll_worker.training.parameters import Place, device_of, is_one, pairs, travelling
+from atoll_worker.training.parameters import Place, pairs, travelling
 from atoll_worker.training.staging import Pairs, Scalar, Staging, Ticket, assign, staging_for
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
 
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
-
-STAGES = (
-    "the export will have what is trained and nothing else of the model: its frozen parameters, "
-    "other buffers and files such as config.json are not exported of a model in stages"
-)
 
 log = structlog.get_logger()
 
@@ -244,7 +241,7 @@ class Replica(Obeying):
         """What the companion's tensors are read by."""
         if self.ranks is None:
             return nullcontext(PLAIN_READER)
-        return self.ranks.reading([companion.model])
+        return self.ranks.reading(companion.models, cleaner)
 
     def _settle_what_ends(self) -> None:
         """Settle all, but for what a device that has failed does not end: it fails once more.
@@ -287,9 +284,8 @@ def open_replica(
     no process and no memory is left behind.
     """
     places = travelling(model, job.run_file.sync.mean_patterns)
-    device_of(places)
     specs = tuple(place.spec for place in places)
-    companion = None if observer else partial(companion_of, model, places, export_files)
+    companion = None if observer else partial(companion_of, [model], places, export_files)
     unshared = None if observer else unshared_of([model], places, optimizers)
     return _opened(
         job, instance, places, specs, companion=companion, unshared=unshared, observer=observer
@@ -308,24 +304,20 @@ def open_head(
     optimizers: Sequence[Optimizer] = (),
 ) -> Replica:
     """As `open_replica`, on the head of several ranks, whose tensors together are `specs`."""
-    read = ranks.everywhere(is_one(models, places, specs))
 
     def companion() -> Companion:
-        with ranks.reading(models) as reader:
-            return companion_of(models[0], places, export_files, reader)
+        with ranks.reading(models, cleaner) as reader:
+            return companion_of(models, places, export_files, reader)
 
-    replica = _opened(
+    return _opened(
         job,
         instance,
         places,
         specs,
-        companion=companion if read else None,
+        companion=companion,
         unshared=unshared_of(models, places, optimizers),
         ranks=ranks,
     )
-    if not read:
-        replica.warn(STAGES)
-    return replica
 
 
 def _opened(
