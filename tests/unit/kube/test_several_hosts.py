@@ -508,6 +508,23 @@ def test_a_lost_host_moves_from_its_node_alone_and_its_head_keeps_the_slot() -> 
     assert (second.owners, second.delete, second.restart) == ((), (), ())
 
 
+def test_what_is_left_on_a_lost_node_of_a_learner_that_is_not_asked_for_is_removed_at_once() -> (
+    None
+):
+    beyond = hosts("us-east-7", "n1", "n2", terminating=True)
+    down = {"n1": node("n1"), "n2": node("n2", silent=30.0)}
+    memory = answers(reply(), absent_seconds={"us-east-7": 60.0})
+    found = planned(seen(TWO_HOSTS, pods=tuple(beyond), nodes=down, remembered=memory))
+    (gone,) = found.replace
+    assert gone.pod == beyond[1]
+    assert gone.event.message.startswith("tiny-us-east-7-1 is removed: its node n2 is silent")
+    assert found.pause_seconds != pauses.AGAIN_SECONDS
+    wanted = hosts("us-east-1", "n1", "n2")  # its set is about to be made, with the node excluded
+    memory = answers(reply(), absent_seconds={"us-east-1": 60.0})
+    none = seen(TWO_HOSTS, pods=tuple(wanted), nodes=down, remembered=memory, children=[])
+    assert planned(none).replace == ()
+
+
 def test_a_lost_host_of_a_learner_that_trains_stays() -> None:
     found = of_two_hosts("Training", n2=30.0)
     assert (planned(found).apply, planned(found).replace) == ((), ())

@@ -113,9 +113,11 @@ def of_transition(
     )
 
 
-def of_replacement(job: Mapping[str, Any], pod: str, reason: str, now: str) -> Event:
-    """The Event for a pod that is deleted because its node is lost."""
-    message = f"{pod} is made again on another node: {reason}"
+def of_replacement(
+    job: Mapping[str, Any], pod: str, reason: str, now: str, *, again: bool = True
+) -> Event:
+    """The Event for a pod that is deleted because its node is lost; `again`: it comes back."""
+    message = f"{pod} is {'made again on another node' if again else 'removed'}: {reason}"
     return Event(
         job=job["metadata"], reason=NODE_LOST, message=message, at=now, subject=pod, warning=True
     )

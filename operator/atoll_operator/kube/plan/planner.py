@@ -139,14 +139,16 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
 
     Of each: a silent Lease must still be unchanged when the pod is deleted, but a Node that is
     NotReady or gone needs no last look; a learner's slot must have no owner, as far as the
-    registrar can be reached, but shards and evaluators have no slots.
+    registrar can be reached, but shards and evaluators have no slots. What is left of a learner
+    that the job no longer asks for is made nowhere again, so nothing has to exclude the node.
     """
     seen, job, placement = case.seen, case.job, case.placement
     found, waits = [], False
     for each in placement.replace:
         pod, state = each.pod, placement.lost.get(each.node)
         live = seen.workloads.get(workload_name(job.name, pod))
-        if not is_excluded(each, live, placement.lost):
+        left = live is None and pod.role == LEARNER_ROLE and pod.slot not in job.spec.slots
+        if not (left or is_excluded(each, live, placement.lost)):
             waits = True
             continue
         key = (place_of(job.name, pod), f"{each.node} is lost")
@@ -166,7 +168,9 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
                 retire_word=retire,
                 silent_seconds=seen.lease_ages.get(each.node, 0.0),
                 key=key,
-                event=events.of_replacement(seen.raw, pod.name, each.reason, rfc3339(case.now)),
+                event=events.of_replacement(
+                    seen.raw, pod.name, each.reason, rfc3339(case.now), again=not left
+                ),
             )
         )
     return tuple(found), waits
