@@ -10,9 +10,14 @@ when an old pod ends, a webhook may not know dry runs, of which the API server t
 one, and an operator of which the role was not renewed may try no pods. An answer that says nothing
 of the pod, such as that a webhook is away, blames no template, but is waited for: its controller
 could make no pod now either.
+
+A pod names a controller that is not there: no new workload is, and no ReplicaSet of this name ever
+is. Kueue looks for it and refuses the pod. Such a pod is tried once more without a controller, and
+what is then said of that alone blames no template.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Final
 
 from atoll_operator.kube.edges.api import TOO_MANY_REQUESTS, Api, ApiError, ConflictError, path
@@ -28,6 +33,7 @@ NO_MISTAKE: Final = (
     'cannot create resource "pods"',
 )
 NO_ACCOUNT: Final = "error looking up service account"
+OF_CONTROLLER: Final = ("controller", "ownerreference", "owner", "naked")
 OF_ACCOUNT: Final = ("serviceaccount", "service account")  # in a message in small letters
 NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload that is to be made
 
@@ -75,7 +81,7 @@ async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
             return wrong
     del pod["spec"]["serviceAccountName"]
     wrong = await _try(api, pod)
-    return None if wrong is None or _is_of_account(wrong) else wrong
+    return None if wrong is None or _says(wrong, OF_ACCOUNT) else wrong
 
 
 async def _try(api: Api, pod: Object) -> ApiError | None:
@@ -83,8 +89,19 @@ async def _try(api: Api, pod: Object) -> ApiError | None:
     try:
         await api.dry_run_pod(pod)
     except ApiError as error:
-        return None if _is_no_mistake(error) else error
-    return None
+        if not _lacks_controller(pod, error):
+            return None if _is_no_mistake(error) else error
+    else:
+        return None
+    free = {name: each for name, each in pod["metadata"].items() if name != "ownerReferences"}
+    wrong = await _try(api, {**pod, "metadata": free})
+    return None if wrong is None or _says(wrong, OF_CONTROLLER) else wrong
+
+
+def _lacks_controller(pod: Object, error: ApiError) -> bool:
+    """Whether a webhook has looked for the controller that the pod names."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(f'"{each["name"]}" not found' in error.message for each in owners)
 
 
 def _is_no_mistake(error: ApiError) -> bool:
@@ -93,8 +110,8 @@ def _is_no_mistake(error: ApiError) -> bool:
     return any(each in error.message for each in NO_MISTAKE)
 
 
-def _is_of_account(error: ApiError) -> bool:
-    return any(each in error.message.lower() for each in OF_ACCOUNT)
+def _says(error: ApiError, words: Sequence[str]) -> bool:
+    return any(each in error.message.lower() for each in words)
 
 
 def pod_of(workload: Object) -> Object:

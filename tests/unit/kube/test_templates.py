@@ -307,6 +307,36 @@ def test_the_pod_that_is_tried_has_a_controller() -> None:
         assert found["uid"]
 
 
+def seeks_controllers(found: World, then: str = "") -> World:
+    """A webhook looks for the controller of each pod, as Kueue's does; of others it says `then`."""
+
+    async def look(pod: Any) -> None:
+        for owner in pod["metadata"].get("ownerReferences", ()):
+            kind, name = owner["kind"], owner["name"]
+            problem = f'{kind}.apps "{name}" not found'
+            raise ApiError(403, f'webhook "mpod" denied the request: {problem}')
+        if then:
+            raise ApiError(403, then)
+
+    server: Any = found.server
+    server.dry_run_pod = look
+    return found
+
+
+def test_a_webhook_that_looks_for_the_controller_of_a_pod_stops_no_job() -> None:
+    assert "apply StatefulSet tiny-us-east" in seeks_controllers(World()).run()
+    policy = "policy: Pod must have an ownerReference"
+    assert "apply StatefulSet tiny-us-east" in seeks_controllers(World(), policy).run()
+
+
+def test_where_a_webhook_looks_for_controllers_mistakes_are_found_all_the_same() -> None:
+    wrong = seeks_controllers(World(), 'pods "x" is forbidden: violates PodSecurity "restricted"')
+    wrong.run()
+    wrong.run()
+    assert not wrong.server.children
+    assert "violates PodSecurity" in wrong.said("Accepted")["message"]
+
+
 def test_a_job_that_is_created_suspended_is_told_of_its_mistake_before_it_starts() -> None:
     waits = World(("suspend", True), ("learner", TYPO))
     waits.server.wrong = WRONG
