@@ -39,6 +39,7 @@ EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 
 HOSTNAME_FIELD: Final = "metadata.name"  # a node's hostname label may differ, its name cannot
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # Kueue admits the pods of what carries it
 OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 
 

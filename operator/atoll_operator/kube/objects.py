@@ -17,6 +17,7 @@ from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
     OUT_OF_SERVICE_TAINT,
     POD_INDEX_LABEL,
+    QUEUE_LABEL,
     Annotation,
 )
 from atoll_operator.kube.observation import (
@@ -212,6 +213,7 @@ def workload(raw: Raw, failed: FailedCreate | None = None, pods: Iterable[Pod] =
         job_uid=(template["metadata"].get("labels") or {}).get(Label.JOB_UID, ""),
         template=_template(template["metadata"]),
         excluded=excluded_nodes(template),
+        queued=QUEUE_LABEL in (metadata.get("labels") or {}),
         trouble=_pods_refused(status) or _failed(spec, status, failed, pods),
         replaced={int(key): _replaced(*each) for key, each in replaced.items()},
         suspects=_json(annotations.get(Annotation.SUSPECTS)),

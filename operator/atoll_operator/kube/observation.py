@@ -163,6 +163,7 @@ class Workload:
     job_uid: str = ""  # the label of its pods; empty: made by an earlier version
     template: str  # hash of the role's pod template, and when `kubectl rollout restart` came
     excluded: tuple[str, ...] = ()  # nodes that its template excludes
+    queued: bool = False  # Kueue admits its pods, and lets nobody change what places them
     trouble: str = ""  # why its controller cannot make pods
     replaced: Mapping[int, Replaced] = field(default_factory=dict)  # by the pod's index
     suspects: Mapping[str, int] = field(default_factory=dict)  # since, UNIX seconds, by node

@@ -6,9 +6,9 @@ from typing import Any
 
 from atoll_operator.api.parts import Failure
 from atoll_operator.kube import objects
-from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.names import QUEUE_LABEL, Annotation
 from atoll_operator.kube.observation import Node, Pod, Replaced, Replacement, Workload
-from atoll_operator.kube.plan.exclusions import exclusions, stranded
+from atoll_operator.kube.plan.exclusions import exclusions, is_excluded, stranded
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.replacements import (
     Placement,
@@ -230,3 +230,18 @@ def test_a_replaced_shard_works_again_when_its_own_pod_is_ready() -> None:
     assert not works_again(lost, [other], frozenset())
     assert not works_again(lost, [other, shard(0, "n3", ready=False)], frozenset())
     assert works_again(lost, [replace(other, ready=False), shard(0, "n3")], frozenset())
+
+
+def test_what_kueue_queues_excludes_no_node_and_waits_until_the_scheduler_keeps_off_it() -> None:
+    move = ToReplace(pod=POD, node="n1", reason="lost")
+    queued, free = live("StatefulSet", (), queued=True), live("StatefulSet", ())
+    moved = Placement(replace=(move,), lost={"n1": NodeState.SILENT})
+    assert exclusions("tiny", {queued.name: queued}, moved, [POD], now=1.0).nodes == {
+        queued.name: ()
+    }
+    assert not is_excluded(move, queued, {"n1": NodeState.SILENT})
+    assert is_excluded(move, queued, {"n1": NodeState.NOT_READY})
+    assert not is_excluded(move, free, {"n1": NodeState.NOT_READY})
+    raw = {"name": "s", "labels": {QUEUE_LABEL: "train"}}
+    spec: dict[str, Any] = {"template": {"metadata": {}}}
+    assert objects.workload({"kind": "StatefulSet", "metadata": raw, "spec": spec}).queued

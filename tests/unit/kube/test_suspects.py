@@ -199,3 +199,11 @@ def test_a_stall_is_timed_without_a_break() -> None:
     assert seconds(stalled, 160.0) == {"uid-us-east-0": 60.0}
     assert seconds(trains, 161.0) == {}
     assert seconds(stalled, 162.0) == {"uid-us-east-0": 0.0}
+
+
+def test_a_learner_that_kueue_queues_stays_where_it_crashes() -> None:
+    found = settled(crash_loop())
+    assert planned(found).delete
+    live = found.workloads["tiny-us-east"]
+    queued = {**found.workloads, live.name: replace(live, queued=True)}
+    assert planned(replace(found, workloads=queued)).delete == ()

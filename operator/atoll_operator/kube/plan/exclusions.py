@@ -5,6 +5,11 @@ and a node with a broken GPU is Ready. So before a pod is deleted, its StatefulS
 excludes the node, and the delete waits until the controller has seen that (`is_excluded`). A
 StatefulSet that excludes another node restarts no pod.
 
+Kueue lets nobody change the affinity of a workload that it has admitted. What it queues (`queued`)
+excludes no other node, and the delete waits until the Node is NotReady: then the scheduler keeps
+off it by itself. So a lost node costs such a learner some 45 s instead of 20, and a learner that
+crashes where it is stays there.
+
     lost       from the first replacement on, until the node is well again
     suspected  for SUSPECT_SECONDS; an annotation of the StatefulSet remembers since when
 """
@@ -60,7 +65,7 @@ def exclusions(
             kept &= lost
         if name in moved:
             kept |= lost
-        excluded[name] = tuple(sorted(kept | suspicion.keys()))
+        excluded[name] = live.excluded if live.queued else tuple(sorted(kept | suspicion.keys()))
         suspects[name] = suspects_text(suspicion)
         noted = dict(live.replaced)
         for pod in (*moved.get(name, []), *suspected.get(name, [])):
@@ -87,7 +92,8 @@ def _suspicion(
 
 def is_excluded(each: ToReplace, live: Workload | None, lost: Mapping[str, NodeState]) -> bool:
     """Whether the pod may be deleted: its controller would not use the lost node again."""
-    if lost.get(each.node) is NodeState.GONE:
+    state = lost.get(each.node)
+    if state is NodeState.GONE or (live and live.queued and state is NodeState.NOT_READY):
         return True
     return keeps_off(each.node, live)
 

@@ -99,6 +99,8 @@ def _crashes(pod: Pod, live: Workload, scene: Scene) -> bool:
     """Whether the kubelet alone will not help: the fault may be the node's."""
     if pod.role != LEARNER_ROLE or pod.terminating or not pod.node or pod.waiting != BACK_OFF:
         return False
+    if live.queued:  # it may not be told to keep off the node
+        return False
     if pod.template != live.template or not pod.crashed:
         return False
     return scene.crashes.get(pod.uid, pod.restarts) >= CRASHES
