@@ -88,8 +88,6 @@ def without_effect_here(job: Job) -> list[str]:
             lines.append(f"{where}: {', '.join(given)} is for clusters only")
         if "nodes" in region.model_fields_set:
             lines.append(f"spec.regions[{region.name}].nodes is for clusters only")
-    if spec.learner.hosts > 1:
-        lines.append("spec.learner.hosts: a learner is one process here")
     whole = {
         "spec.suspend": spec.suspend,
         "spec.managedBy": spec.managed_by is not None,

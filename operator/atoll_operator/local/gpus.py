@@ -16,14 +16,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api.pods import Container
 from atoll_operator.api.spec import Job
 from atoll_operator.local import processes
-from atoll_operator.local.plan import EVALUATOR, VISIBLE, shard_process
+from atoll_operator.local.plan import EVALUATOR, VISIBLE, hosts_of, shard_process
 from atoll_protos.errors import SpecError
 from atoll_protos.names import slot_name
 
@@ -101,7 +101,8 @@ def asked(job: Job) -> dict[str, int]:
             given = region.pod_overrides.resources
         count = _count(given, field)
         if count is not None:
-            found |= {slot_name(region.name, i): count for i in range(region.learners)}
+            slots = [slot_name(region.name, i) for i in range(region.learners)]
+            found |= dict.fromkeys(_processes(job, slots), count)
     if spec.evaluator is not None:
         count = _count(_given(spec.evaluator.template.container), "spec.evaluator.template")
         if count is not None:
@@ -130,7 +131,8 @@ def assign(job: Job, found: Found) -> dict[str, str]:
             "use fewer learners or GPUs; --gpus-per-learner 0 runs without",
         )
     left = iter(found.devices)
-    names = [*(shard_process(i) for i in range(job.spec.syncer.shards)), *job.spec.slots, EVALUATOR]
+    shards = [shard_process(i) for i in range(job.spec.syncer.shards)]
+    names = [*shards, *_processes(job, job.spec.slots), EVALUATOR]
     return {name: ",".join(next(left) for _ in range(wanted.get(name, 0))) for name in names}
 
 
@@ -138,9 +140,15 @@ def advice(job: Job, found: Found) -> str:
     """What to say of a job that asks for no GPU where each learner could have its own, or ""."""
     there, learners = len(found.devices), job.spec.learners
     each = processes.of(job.spec.learner.template.container)
+    learners *= job.spec.learner.hosts
     if asked(job) or not 1 < learners <= there // each:
         return ""
     return f"every learner sees all {there} GPUs; --gpus-per-learner {each} gives each its own"
+
+
+def _processes(job: Job, slots: Iterable[str]) -> list[str]:
+    """The names of the processes of these learners, one for each host."""
+    return [name for slot in slots for _, name in hosts_of(job, slot)]
 
 
 def _listing(environment: Mapping[str, str]) -> tuple[str, str]:

@@ -2,19 +2,21 @@
 
 `processes` is to local mode what `kube.plan.children` is to a cluster. A learner's process gets
 the command, arguments, variables and folder that its container would have, so a manifest that
-trains here trains in a cluster too.
+trains here trains in a cluster too. A learner of several hosts has a process for each, which is a
+launcher as in a cluster; its hosts meet on the loopback interface, on a port of their own.
 """
 
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from atoll_operator.api.launching import under_launcher
 from atoll_operator.api.pods import Container
 from atoll_operator.api.runfile import EVALUATE, TRAIN
 from atoll_operator.api.spec import Job
-from atoll_protos.environment import Env, of_learner, of_process
+from atoll_protos.environment import MEETING_PORT, Env, of_hosts, of_learner, of_process
 from atoll_protos.names import slot_name
 
 MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
@@ -26,22 +28,40 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One process. `name` is its slot, shard-N or evaluator; `folder` empty: the current one."""
+    """One process. `name` is its slot, shard-N or evaluator; `folder` empty: the current one.
+
+    That of a host is SLOT-HOST where a learner has several `hosts`.
+    """
 
     role: str
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str]
     folder: str = ""
+    slot: str = ""  # of a host of several
+    host: int = 0
+
+    @property
+    def whole(self) -> str:
+        """The slot of a learner, whichever host of it this is; else the name."""
+        return self.slot or self.name
 
 
 def processes(
-    job: Job, out: Path, ports: tuple[int, ...], gpus: Mapping[str, str], *, new: bool
+    job: Job,
+    out: Path,
+    ports: tuple[int, ...],
+    gpus: Mapping[str, str],
+    *,
+    new: bool,
+    meetings: tuple[int, ...] = (),
 ) -> list[Planned]:
     """Shards first, then learners, then the evaluator.
 
-    `ports` are by shard; `gpus` is CUDA_VISIBLE_DEVICES by process, without those that keep the
-    variable of `atoll run`. With `new`, no process of this run can have run before.
+    `ports` are by shard; `meetings` are those where the hosts of each learner meet, and may be left
+    out where a learner has but one, or nothing is started; `gpus` is CUDA_VISIBLE_DEVICES by
+    process, without those that keep the variable of `atoll run`. With `new`, no process of this run
+    can have run before.
     """
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {
@@ -70,8 +90,12 @@ def processes(
         )
         for ordinal in range(region.learners):
             slot = slot_name(region.name, ordinal)
-            env = {**own(slot), **of_learner(region=region.name, slot=slot)}
-            planned.append(_templated("learner", slot, learners, env, TRAIN))
+            for host, name in hosts_of(job, slot):
+                env = {**own(name), **of_learner(region=region.name, slot=slot)}
+                if job.spec.learner.hosts > 1:
+                    meeting = meetings[job.spec.slots.index(slot)] if meetings else MEETING_PORT
+                    env |= _among_hosts(job, slot, host, meeting, gpus.get(name, ""))
+                planned.append(_learner(job, name, slot, host, learners, env))
     if job.spec.evaluator is not None:
         container = job.spec.evaluator.template.container
         planned.append(_templated("evaluator", EVALUATOR, container, own(EVALUATOR), EVALUATE))
@@ -81,6 +105,37 @@ def processes(
 def shard_process(shard: int) -> str:
     """The name of a shard's process."""
     return f"shard-{shard}"
+
+
+def hosts_of(job: Job, slot: str) -> Iterator[tuple[int, str]]:
+    """The hosts of a learner, and the name of the process of each."""
+    hosts = job.spec.learner.hosts
+    for host in range(hosts):
+        yield host, f"{slot}-{host}" if hosts > 1 else slot
+
+
+def _among_hosts(job: Job, slot: str, host: int, meeting: int, gpus: str) -> dict[str, str]:
+    """The variables of one host of several; one process for each of its GPUs, else one."""
+    return of_hosts(
+        slot=slot,
+        hosts=job.spec.learner.hosts,
+        hosts_min=job.spec.learner.hosts_needed,
+        processes=max(1, len(gpus.split(","))),
+        first_host=f"127.0.0.1:{meeting}",
+        host=host,
+    )
+
+
+def _learner(
+    job: Job, name: str, slot: str, host: int, container: Container, env: Mapping[str, str]
+) -> Planned:
+    """One host of a learner: its command, under the launcher where there are several."""
+    if job.spec.learner.hosts == 1:
+        return _templated("learner", name, container, env, TRAIN)
+    command = container.command or [sys.executable, *TRAIN]
+    launched = container.model_copy(update={"command": under_launcher(command, container.args)})
+    planned = _templated("learner", name, launched, env, TRAIN)
+    return replace(planned, slot=slot, host=host)
 
 
 def _shard(shard: int, port: int, out: Path, shared: Mapping[str, str], *, new: bool) -> Planned:

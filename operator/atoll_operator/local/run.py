@@ -67,7 +67,7 @@ from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.commands import check_startable
-from atoll_operator.local.ends import alike, words_of
+from atoll_operator.local.ends import Record, alike, words_of
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.recorder import recording
 from atoll_operator.local.shards import Poller, utc_now
@@ -75,6 +75,7 @@ from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import (
     Child,
     Supervisor,
+    by_slot,
     free_ports,
     shown,
     write_json,
@@ -161,39 +162,44 @@ class Training:
 
     def _tell_absent(self) -> None:
         """Write the list of learners again when another one was given up."""
-        learners = self.supervisor.in_roles("learner")
-        gone = tuple(child.planned.name for child in learners if child.given_up)
+        hosts = by_slot(self.supervisor.in_roles("learner"))
+        gone = tuple(slot for slot, each in hosts.items() if any(host.given_up for host in each))
         if gone != self.slots.absent:
             self.slots = replace(self.slots, absent=gone)
             write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
 
     def _ends(self) -> progress.Ends:
         """What the status says of processes that have ended."""
-        told = {
-            child.planned.name: f"{child.planned.name} {child.ended}; log: {shown(child.log)}"
-            for child in self.supervisor.in_roles("learner", "evaluator")
-            if child.ended
-        }
-        gone = [c.planned.name for c in self.supervisor.children if c.given_up]
-        return progress.Ends(
-            given_up=[told[name] for name in gone if name in told],
-            started_again={name: text for name, text in told.items() if name not in gone},
-        )
+        given_up: list[str] = []
+        started_again: dict[str, str] = {}
+        for child in self.supervisor.in_roles("learner", "evaluator"):
+            text = f"{child.planned.name} {child.ended}; log: {shown(child.log)}"
+            if child.ended and child.given_up:
+                given_up.append(text)
+            elif child.ended:
+                started_again.setdefault(child.planned.whole, text)
+        return progress.Ends(given_up=given_up, started_again=started_again)
 
     def _check(self, seen: progress.Snapshot) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good."""
         for reply in seen.replies:
             if reply is not None and reply.state == pb.SHARD_FAILED:
                 raise JobFailedError(STORE_LOST, reply.reason)
-        learners = self.supervisor.in_roles("learner")
-        lost = [child for child in learners if child.given_up]
+        learners = by_slot(self.supervisor.in_roles("learner"))
+        lost = [
+            host
+            for hosts in learners.values()
+            for host in hosts
+            if host.given_up and not host.given_up_with
+        ]
         shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
         if shards or len(learners) - len(lost) < self.needed:
             first = (shards or lost)[0]
             assert first.record.last is not None
             end, why = first.record.last, first.given_up
-        elif common := alike([child.record for child in learners]):
-            first, end, why = learners[0], common, words_of(common)
+        elif common := alike([*map(record_of, learners.values())]):
+            first = first_failure(next(iter(learners.values())))
+            end, why = common, words_of(common)
             if len(learners) > 1:
                 why += f" (so did every learner: {len(learners)} of them)"
         else:
@@ -203,12 +209,29 @@ class Training:
         raise JobFailedError(reason, f"{first.planned.name}: {why}; log: {shown(first.log)}")
 
     def _kill_one(self) -> None:
-        """Kill any process that runs; all of them may be waiting for their next start."""
-        running = [child for child in self.supervisor.children if child.process]
+        """Kill any process or learner that runs; all may be waiting for their next start."""
+        running = {
+            child.planned.whole: child for child in self.supervisor.children if child.process
+        }
         if running:
-            child = random.choice(running)
-            self.view.say(f"chaos: kill -9 {child.planned.name}")
+            child = running[random.choice([*running])]
+            self.view.say(f"chaos: kill -9 {child.planned.whole}")
             self.supervisor.kill(child)
+
+
+def first_failure(hosts: Sequence[Child]) -> Child:
+    """The host of a learner that tells best how its first start ended.
+
+    What the others say of it is that they have lost a host, or they say nothing.
+    """
+    failed = [host for host in hosts if host.record.first and host.record.first.failed]
+    return (failed or hosts)[0]
+
+
+def record_of(hosts: Sequence[Child]) -> Record:
+    """What is known of the ends of a learner: those of its first host to fail."""
+    worked = any(host.record.worked for host in hosts)
+    return replace(first_failure(hosts).record, worked=worked)
 
 
 def train(
@@ -227,10 +250,12 @@ def train(
     Raises SpecError for what a user must fix first.
     """
     wanted = run_file(job)
-    ports = free_ports(job.spec.syncer.shards)
+    shards, several = job.spec.syncer.shards, job.spec.learner.hosts > 1
+    free = free_ports(shards + (job.spec.learners if several else 0))
+    ports, meetings = free[:shards], free[shards:]
     found = gpus.find(os.environ) if gpus.matter(job) else gpus.NONE
     assigned = gpus.assign(job, found)
-    check_startable(plan.processes(job, out, ports, assigned, new=True))
+    check_startable(plan.processes(job, out, ports, assigned, new=True, meetings=meetings))
     view = view or view_for(output, terminal=sys.stdout.isatty())
     with folder.running(out):
         new = prepare(wanted, expected(job), out, resume=resume)
@@ -239,7 +264,7 @@ def train(
         for line in (where if new else "", *without_effect_here(job), gpus.advice(job, found)):
             if line:
                 view.say(line)
-        planned = plan.processes(job, out, ports, assigned, new=new)
+        planned = plan.processes(job, out, ports, assigned, new=new, meetings=meetings)
         began = 0.0 if new else time.time()
         with recording(out, view.say, began):
             return _train(job, out, ports, planned, view, chaos=chaos)
@@ -321,7 +346,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
 def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> None:
     """Write summary.json and the pictures, and show the last line of the run."""
     out, reached = training.out, training.status.progress
-    slots = frozenset(child.planned.name for child in training.supervisor.in_roles("learner"))
+    slots = frozenset(by_slot(training.supervisor.in_roles("learner")))
     step = reached.step if reached else None
     found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)

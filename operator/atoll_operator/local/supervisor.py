@@ -19,10 +19,14 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
 * Every end but a silent, expected one is told at once: how it ended, the last words of its log
   (`api.words`), what is done about it, and where the log is. `ends.py` says which of them counts
   towards giving up.
-* Giving up stops no other process. The run decides whether the job can go on without it
-  (run.Training).
+* Giving up stops no other process, but those of the same learner. The run decides whether the job
+  can go on without it (run.Training).
 * Until the job is final, exit code 0 of a learner says only that it has stopped: its slot
   still has work, so it is started again, and its user is told that the script returned too early.
+
+A learner of several hosts has a child for each, as it has a pod for each in a cluster. They start
+again each by itself: the launchers of the others start their processes in place, and meet it. The
+one whose process failed ends with its exit code, so a failure counts once.
 
 Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the
 random name of each start. Here a learner gets a new UID at every start, as a pod that was made
@@ -92,11 +96,20 @@ class Child:
     record: Record = field(default_factory=Record)
     ended: str = ""  # how its last start ended, in words; empty if that is no trouble
     given_up: str = ""  # why it is not started again
+    given_up_with: str = ""  # the host of its learner that was given up, if it was another one
 
     @property
     def done(self) -> bool:
         """It ended with exit code 0, or was given up."""
         return self.process is None and (bool(self.given_up) or self.exit_code == ExitCode.FINAL)
+
+
+def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
+    """The hosts of each learner."""
+    found: dict[str, list[Child]] = {}
+    for child in children:
+        found.setdefault(child.planned.whole, []).append(child)
+    return found
 
 
 class Supervisor:
@@ -155,9 +168,10 @@ class Supervisor:
         return [child for child in self.children if child.planned.role in roles]
 
     def kill(self, child: Child) -> None:
-        """kill -9, as `--chaos` does."""
-        if child.process is not None:
-            child.process.kill()
+        """kill -9, as `--chaos` does; a learner with all its hosts."""
+        for each in [child, *self._other_hosts(child)]:
+            if each.process is not None:
+                each.process.kill()
 
     def stop(self) -> None:
         """Stop all: SIGTERM to learners first and shards last, SIGKILL to what does not end."""
@@ -200,7 +214,12 @@ class Supervisor:
         child.started_at, child.exit_code = now, None
 
     def _ended(self, child: Child, code: int, now: float, *, tick: int, final: bool) -> None:
-        child.process, child.exit_code = None, code
+        child.process = None
+        if final and any(each.exit_code == ExitCode.FINAL for each in self._other_hosts(child)):
+            code = ExitCode.FINAL  # the learner has done its part, however its last host ends
+        child.exit_code = code
+        if child.given_up:
+            return
         end = _end_of(child, code, now - child.started_at)
         role, name = child.planned.role, child.planned.name
         early = "" if final else returned(end, role, tick, self.steps)
@@ -213,6 +232,7 @@ class Supervisor:
         if child.given_up:
             child.ended = f"is given up ({how}): {child.given_up}"
             self.report(f"{name} {child.ended}; {log}")
+            self._give_up_others(child)
         elif early:
             self.report(f"{name} {early}; it is started again; {log}")
         elif end.failed:
@@ -222,11 +242,26 @@ class Supervisor:
             words = f": {end.words}; {log}" if code > 0 and end.words.text else ""
             self.report(f"{name} ended ({how}) and is started again{words}")
 
+    def _other_hosts(self, child: Child) -> list[Child]:
+        """The children of the same learner."""
+        if not child.planned.slot:
+            return []
+        same = [each for each in self.children if each.planned.slot == child.planned.slot]
+        return [each for each in same if each is not child]
+
+    def _give_up_others(self, child: Child) -> None:
+        """A learner that has lost a host for good would wait for it for ever."""
+        for each in self._other_hosts(child):
+            if not each.given_up:
+                each.given_up, each.given_up_with = child.given_up, child.planned.name
+                if each.process is not None:
+                    each.process.terminate()
+
     def _write(self) -> None:
         rows = [
             {
                 "role": child.planned.role,
-                ("shard" if child.planned.role == "shard" else "slot"): _name(child.planned),
+                **_name(child.planned),
                 "pid": child.process.pid if child.process else None,
                 "instance": child.instance,
                 "restarts": child.restarts,
@@ -241,7 +276,7 @@ def _endpoint(planned: Planned) -> dict[str, str]:
     """Where a shard listens; of a process that is none, nothing."""
     if planned.role != "shard":
         return {}
-    return {"endpoint": planned.env[Env.ENDPOINTS].split(",")[int(_name(planned))]}
+    return {"endpoint": planned.env[Env.ENDPOINTS].split(",")[_shard(planned)]}
 
 
 def backoff_seconds(attempt: int) -> float:
@@ -260,10 +295,15 @@ def _ends_with_parent() -> list[str]:
     return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
 
 
-def _name(planned: Planned) -> str | int:
+def _name(planned: Planned) -> dict[str, str | int]:
+    """Which process it is, in processes.json."""
     if planned.role == "shard":
-        return int(planned.name.removeprefix("shard-"))
-    return planned.name
+        return {"shard": _shard(planned)}
+    return {"slot": planned.whole} | ({"host": planned.host} if planned.slot else {})
+
+
+def _shard(planned: Planned) -> int:
+    return int(planned.name.removeprefix("shard-"))
 
 
 def free_ports(count: int) -> tuple[int, ...]:
@@ -294,7 +334,7 @@ def _end_of(child: Child, code: int, seconds: float) -> End:
 def telemetry_of(planned: Planned, out: Path) -> Path | None:
     """The file that grows with a process's work; None for a shard."""
     if planned.role == "learner":
-        return out / "learners" / f"{planned.name}.jsonl"
+        return out / "learners" / f"{planned.whole}.jsonl"
     return out / "evaluations.jsonl" if planned.role == "evaluator" else None
 
 

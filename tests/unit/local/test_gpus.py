@@ -182,3 +182,14 @@ def test_learners_of_several_processes_are_told_to_have_a_gpu_for_each() -> None
     six = Found(devices=tuple("012345"), source="")
     assert "--gpus-per-learner 2 gives" in gpus.advice(launched, six)
     assert gpus.advice(launched, FOUR) == ""
+
+
+def test_each_host_of_a_learner_has_gpus_of_its_own() -> None:
+    asking = job(1)
+    several = asking.spec.learner.model_copy(update={"hosts": 2})
+    asking = asking.model_copy(update={"spec": asking.spec.model_copy(update={"learner": several})})
+    names = [name for slot in asking.spec.slots for _, name in plan.hosts_of(asking, slot)]
+    six = Found(devices=tuple(map(str, range(6))), source="")
+    found = gpus.assign(asking, six)
+    assert [found[name] for name in names] == [str(number) for number in range(len(names))]
+    assert asking.spec.slots[0] not in found

@@ -1,5 +1,6 @@
 """The logs of a run folder: of one process or all, from their end or their beginning, and on."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +114,18 @@ def test_a_shell_is_offered_the_processes_of_the_folder(out: Path) -> None:
     asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"}
     offered = CliRunner().invoke(cli.app, env=asked, prog_name="atoll")
     assert offered.output.split() == ["us-0"]
+
+
+def test_a_slot_stands_for_all_hosts_of_its_learner(out: Path) -> None:
+    rows = [
+        {"role": "learner", "slot": slot, "host": host}
+        for slot in ("a-0", "a-0-1")
+        for host in (0, 1)
+    ]
+    (out / "processes.json").write_text(json.dumps(rows))
+    for slot in ("a-0", "a-0-1"):
+        for host in (0, 1):
+            write(out, f"{slot}-{host}", f"{slot} {host}\n")
+    found = [*lines(out, "a-0", tail=None, follow=False)]
+    assert found == [("a-0-0", "a-0 0"), ("a-0-1", "a-0 1")]
+    assert [*lines(out, "a-0-1-1", tail=None, follow=False)] == [("a-0-1-1", "a-0-1 1")]

@@ -8,7 +8,7 @@ from atoll_operator.api.runfile import TRAIN, run_file
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan
 from atoll_protos.codecs import Wire
-from atoll_protos.environment import Env
+from atoll_protos.environment import Env, Torchrun, of_hosts
 from atoll_protos.run import Fragments, Merge, Quorum, Sync
 
 MANIFEST = """
@@ -108,3 +108,42 @@ def test_presets_are_the_published_systems() -> None:
     assert not decoupled.lockstep
     assert (decoupled.merge, decoupled.fragments) == (Merge.RADIAL_DIRECTIONAL, Fragments.AUTO)
     assert sync("  sync: {preset: DiLoCo, period: 20, quorum: 2}\n").quorum == 2
+
+
+def test_a_learner_of_several_hosts_is_a_launcher_for_each_as_in_a_cluster() -> None:
+    text = MANIFEST.replace("  learner:\n", "  learner:\n    hosts: 2\n")
+    job = parse(text)
+    found = plan.processes(job, OUT, (7000, 7001), {}, new=True, meetings=(1, 2, 3))
+    learners = {each.name: each for each in found if each.role == "learner"}
+    names = ["us-east-0", "us-east-1", "eu-west-0"]
+    assert [*learners] == [f"{slot}-{host}" for slot in names for host in (0, 1)]
+    second = learners["us-east-1-1"]
+    assert (second.whole, second.slot, second.host) == ("us-east-1", "us-east-1", 1)
+    launch = ("python", "-m", "atoll_worker", "launch", "--")
+    words = ("python", "train.py", "--slot", "us-east-1", "--size", "big")
+    assert second.command == (*launch, *words)
+    assert second.env[Env.SLOT] == "us-east-1"
+    wanted = of_hosts(
+        slot="us-east-1",
+        hosts=2,
+        hosts_min=2,
+        processes=1,
+        first_host="127.0.0.1:2",
+        host=1,
+    )
+    assert wanted.items() <= second.env.items()
+    assert learners["eu-west-0-0"].env[Torchrun.ENDPOINT] == "127.0.0.1:3"
+    assert not [line for line in without_effect_here(job) if "hosts" in line]
+
+
+def test_a_host_has_a_process_for_each_of_its_gpus_unless_the_template_says_how_many() -> None:
+    text = MANIFEST.replace("  learner:\n", "  learner:\n    hosts: 2\n")
+    gpus = {"us-east-0-1": "4,5,6"}
+
+    def number(text: str) -> str:
+        found = plan.processes(parse(text), OUT, (1, 2), gpus, new=True, meetings=(1, 2, 3))
+        return next(each for each in found if each.name == "us-east-0-1").env[Torchrun.PROCESSES]
+
+    assert number(text) == "3"
+    own = 'env: [{name: PET_NPROC_PER_NODE, value: "2"}, {name: SIZE'
+    assert number(text.replace("env: [{name: SIZE", own, 1)) == "2"

@@ -265,3 +265,79 @@ def test_a_wait_ends_when_a_process_ends_when_one_is_due_and_after_its_limit(
         sleeping.end()
     assert sleeping.child.process is None
     sleeping.supervisor.wait(sleeping.child.start_at - 0.05, FOREVER)
+
+
+def hosts(*scripts: str) -> list[Planned]:
+    """The hosts of one learner, each a Python script."""
+    return [
+        Planned(
+            role="learner",
+            name=f"here-0-{host}",
+            command=(sys.executable, "-c", script),
+            env={},
+            slot="here-0",
+            host=host,
+        )
+        for host, script in enumerate(scripts)
+    ]
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def test_a_host_that_is_given_up_takes_the_others_along_and_is_told_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = Supervisor(hosts(SLEEP, "import sys; sys.exit(64)"), tmp_path, said.append)
+    run.supervise(0.0, final=False)
+    first, second = run.children
+    rows = json.loads((tmp_path / "processes.json").read_text())
+    assert [(row["slot"], row["host"]) for row in rows] == [("here-0", 0), ("here-0", 1)]
+    assert first.telemetry == second.telemetry == tmp_path / "learners" / "here-0.jsonl"
+    try:
+        assert second.process is not None
+        second.process.wait(60)
+        run.supervise(1.0, final=False)
+        assert first.process is not None
+        first.process.wait(60)
+        run.supervise(2.0, final=False)
+    finally:
+        run.stop()
+    assert (first.given_up_with, second.given_up_with) == ("here-0-1", "")
+    assert first.given_up == second.given_up == "its log is empty"
+    assert first.done
+    assert second.done
+    assert not first.ended
+    assert len(said) == 1
+
+
+def test_a_host_that_ends_alone_is_started_again_alone_and_chaos_kills_all(tmp_path: Path) -> None:
+    run = Supervisor(hosts(SLEEP, "import sys; sys.exit(75)"), tmp_path, lambda text: None)
+    run.supervise(0.0, final=False)
+    first, second = run.children
+    try:
+        assert second.process is not None
+        second.process.wait(60)
+        run.supervise(1.0, final=False)
+        assert (first.restarts, second.restarts) == (0, 1)
+        assert second.process is not None
+        assert first.process is not None
+        run.kill(second)
+        assert first.process.wait(60) == -9
+    finally:
+        run.stop()
+
+
+def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(tmp_path: Path) -> None:
+    run = Supervisor(
+        hosts("import sys; sys.exit(0)", "import sys; sys.exit(75)"), tmp_path, lambda text: None
+    )
+    run.supervise(0.0, final=True)
+    try:
+        for child in run.children:
+            assert child.process is not None
+            child.process.wait(60)
+        run.supervise(1.0, final=True)
+        assert all(child.done for child in run.children)
+        assert [child.restarts for child in run.children] == [0, 0]
+    finally:
+        run.stop()

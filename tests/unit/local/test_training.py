@@ -9,9 +9,11 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import expected
+from atoll_operator.api.words import LastWords
 from atoll_operator.local import plots, progress, run
+from atoll_operator.local.ends import End, Record
 from atoll_operator.local.plan import SLOTS_FILE, Planned
-from atoll_operator.local.run import Training
+from atoll_operator.local.run import Training, first_failure, record_of
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Child
 from atoll_protos.expected import Expected
@@ -112,4 +114,43 @@ def test_a_learner_that_is_given_up_is_told_to_the_shards_once(tmp_path: Path) -
 def learner(name: str) -> Child:
     """One that runs."""
     planned = Planned(role="learner", name=name, command=(), env={})
+    return Child(planned=planned, log=Path(f"{name}.log"))
+
+
+def test_the_hosts_of_a_learner_are_one_in_what_the_shards_and_people_are_told(
+    tmp_path: Path,
+) -> None:
+    hosts = [host(0), host(1)]
+    failed = End(code=1, words=LastWords(text="ValueError: boom"))
+    lost = End(code=75)
+    hosts[0].record = Record().after(lost, returned=False)
+    hosts[1].record = Record().after(failed, returned=False)
+    assert first_failure(hosts) is hosts[1]
+    assert record_of(hosts).first == failed
+    training = Training(
+        needed=0,
+        slots=expected(job()),
+        out=tmp_path,
+        supervisor=Processes(*hosts, learner("b-0")),  # type: ignore[arg-type]
+        poller=Shards(),  # type: ignore[arg-type]
+        view=SimpleNamespace(show=lambda seen, now: None),
+        status=progress.status(job(), [None, None], NOW),
+    )
+    for each in hosts:
+        each.ended = "ended (exit code 1) and is started again"
+    ends = training._ends()
+    assert [*ends.started_again] == ["a-1"]
+    hosts[1].given_up, hosts[1].ended = "ValueError: boom", "is given up"
+    hosts[0].given_up, hosts[0].ended = "ValueError: boom", ""
+    hosts[0].given_up_with = "a-1-1"
+    assert training._ends().given_up == ["a-1-1 is given up; log: a-1-1.log"]
+    training.advance(1.0)
+    said = Expected.from_json((tmp_path / SLOTS_FILE).read_text())
+    assert said.slots == {"a-0", "b-0"}
+
+
+def host(number: int) -> Child:
+    """A host of a learner of two."""
+    name = f"a-1-{number}"
+    planned = Planned(role="learner", name=name, command=(), env={}, slot="a-1", host=number)
     return Child(planned=planned, log=Path(f"{name}.log"))
