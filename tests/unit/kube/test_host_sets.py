@@ -17,6 +17,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import Label, slot_name
 from unit.kube.cluster_values import MANIFEST, job
 from unit.kube.cluster_values import children as builder
+from unit.kube.test_planner import applied, planned, seen
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 TWO = "spec.learner.hosts=2"
@@ -91,6 +92,26 @@ def test_another_number_of_learners_makes_and_takes_whole_sets_and_restarts_none
             pod(each, name)["metadata"]["annotations"][Annotation.TEMPLATE] for each in (few, many)
         ]
         assert marks[0] == marks[1]
+
+
+MANY = "spec.regions=[{name: us-east, learners: 4}, {name: eu-west, learners: 3}]"
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_the_sets_of_a_region_are_tried_once_before_a_job_begins(suspended: bool) -> None:
+    found = planned(seen(TWO, MANY, f"spec.suspend={str(suspended).lower()}", children=[]))
+    tried = [each["metadata"]["name"] for each in found.check if each["kind"] == "StatefulSet"]
+    assert tried == ["tiny-us-east-0", "tiny-eu-west-0"]
+
+
+def test_the_sets_of_learners_that_are_no_longer_asked_for_are_deleted() -> None:
+    found = planned(seen(TWO, children=applied(TWO, MANY)))
+    gone = {(each.kind, each.name) for each in found.prune if each.kind != "ConfigMap"}
+    assert gone == {
+        (kind, f"tiny-{slot}")
+        for kind in ("StatefulSet", "Service")
+        for slot in ("us-east-2", "us-east-3", "eu-west-1", "eu-west-2")
+    }
 
 
 def test_no_host_runs_while_the_job_is_suspended() -> None:

@@ -109,7 +109,7 @@ def _of_suspended(case: Situation) -> Changes:
     """
     seen = case.seen
     objects = _objects(case, _own(case))
-    workloads = [each for each in objects if each["kind"] in WORKLOADS]
+    workloads = _to_try([each for each in objects if each["kind"] in WORKLOADS])
     refused = _refused(seen, workloads)
     edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
     forgotten = not refused and any(
@@ -132,10 +132,24 @@ def _of_new(case: Situation, changed: Sequence[Object], refused: tuple[Refusal, 
         return Changes(refused=refused)
     work = case.certificates
     if work.missing:
-        check = workloads if work.acts else ()
+        check = _to_try(workloads) if work.acts else ()
         return Changes(certificates=work, check=check, partly=False, refused=refused)
     apply = tuple(each for each in changed if key_of(each) not in waiting)
-    return Changes(certificates=work, check=workloads, partly=False, apply=apply, refused=refused)
+    check = _to_try(workloads)
+    return Changes(certificates=work, check=check, partly=False, apply=apply, refused=refused)
+
+
+def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
+    """One workload of those that the API server takes or refuses alike.
+
+    The sets of a region's learners, where each has its own, differ in their slot alone.
+    """
+    found: dict[tuple[str, str], Object] = {}
+    for each in workloads:
+        labels = each["metadata"]["labels"]
+        alike = ("learners of", labels[Label.REGION]) if Label.SLOT in labels else key_of(each)
+        found.setdefault(alike, each)
+    return tuple(found.values())
 
 
 def _has_new_template(child: Object, seen: Observation) -> bool:
