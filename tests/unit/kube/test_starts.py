@@ -108,6 +108,13 @@ def test_a_learner_starts_as_it_was_told(found: Starts) -> None:
     "found",
     [
         pytest.param(scene("Lost"), id="its node or its process was lost"),
+        *(
+            pytest.param(
+                scene(state, (replace(YOUNG, uid=OLD.uid),), deleted_seconds=ROLLED),
+                id=f"the new pod has trained, and is {state}",
+            )
+            for state in ("Lost", "Stalled", "Recovering", "Left")
+        ),
         pytest.param(
             scene("Lost", deleted_seconds={("tiny-us-east-0", OLD_TEMPLATE): 5.0}),
             id="the pod of another was deleted for a new template",

@@ -10,9 +10,10 @@ most STARTING_SECONDS_MAX, as long as nothing is wrong with its pod, in these ca
     was terminated  its learner said so (Leave), because its pod was deleted in an orderly way: by a
                     suspension, the operator of another cluster, a drain, a person
 
-What was lost, crashed, hangs or is stuck is none of these. The time counts from the making of the
-present pod. Where there is none, as in another cluster, it counts from the moment at which the job
-began to ask for the slot, or at which its learner left; never from before the job's last start.
+What was lost, crashed, hangs or is stuck is none of these, nor is a pod that has trained already.
+The time counts from the making of the present pod. Where there is none, as in another cluster, it
+counts from the moment at which the job began to ask for the slot, or at which its learner left;
+never from before the job's last start.
 
 Two of the cases are known from memory alone, so an operator that has just started may call a
 learner missing that restarts for a new template and has said nothing.
@@ -60,6 +61,9 @@ def _starts(scene: Starts, slot: str, pods: Sequence[Pod]) -> bool:
     if any(_is_troubled(pod, scene.lost) for pod in present):
         return False
     shown = scene.shown.get(slot)
+    joining = shown is None or shown.state == pb.SLOT_JOINING
+    if not joining and shown is not None and shown.uid in {pod.uid for pod in present}:
+        return False  # this very pod has trained
     fresh = shown is None or (shown.state == pb.SLOT_JOINING and not shown.tokens)
     left_seconds = scene.remembered.left_seconds.get(slot)
     name = hosts_set(scene.job, slot)  # of its pod, or of the set of its hosts' pods
