@@ -1,0 +1,43 @@
+"""What people put around a training step does not keep ranks from the job's values."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from local.command import RUN_SECONDS_MAX, TESTS, python_path
+from local.one_shard import one_shard
+from local.ranks_ways_script import RANKS, Model, questions
+
+STEPS = 24
+
+
+def test_compiled_checkpointed_accumulated_scaled_and_evaluated_steps_end_with_the_exported_values(
+    tmp_path: Path,
+) -> None:
+    with one_shard(tmp_path, steps=STEPS) as shard:
+        done = subprocess.run(
+            [sys.executable, TESTS / "local" / "ranks_ways_script.py", tmp_path],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        exported = load_file(shard.exported())
+        assert shard.commits
+    model = Model()
+    first = dict(model.state_dict())
+    assert exported.keys() == first.keys()
+    assert not torch.equal(exported["head.weight"], first["head.weight"])
+    model.load_state_dict(exported, strict=True)
+    expected = model.to(torch.bfloat16)(questions().to(torch.bfloat16))
+    ends = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
+    for end in ends:
+        assert torch.equal(end["logits"], expected)
+        assert end["skipped"] > 0
+    assert ends[0]["made"] == ends[1]["made"] >= STEPS
