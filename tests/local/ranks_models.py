@@ -223,8 +223,13 @@ def expert_parallel(dim: int) -> Case:
     return Case(ranks=ranks, model=model)
 
 
-def misplaced(over: DeviceMesh) -> DTensor:
-    """Of four elements over four ranks, every rank has two."""
+def misplaced(over: DeviceMesh, element_count: int = 4) -> DTensor:
+    """Every rank has two of its elements, whatever its placement says."""
     return DTensor.from_local(
-        torch.ones(2), over, [Shard(0)], run_check=False, shape=torch.Size([4]), stride=(1,)
+        torch.ones(2),
+        over,
+        [Shard(0)],
+        run_check=False,
+        shape=torch.Size([element_count]),
+        stride=(1,),
     )

@@ -359,9 +359,13 @@ class Learner:
         if self._replica is not None:
             raise RuntimeError("a Learner is opened once: make a new one, also for the same model")
         refusals.check_ranks()
-        models = refusals.modules_of(self.model)
-        ranks = self._ranks = open_group(self._group, cut=refusals.is_cut(models))
+
+        def modules() -> tuple[nn.Module, ...]:
+            return refusals.modules_of(self.model)
+
+        ranks = self._ranks = open_group(self._group, cut=lambda: refusals.is_cut(modules()))
         try:
+            models = ranks.agree(modules) if ranks else modules()
             boxes.reshard(boxes.sharded_modules(models))
             steps = optimizers.listed(self.optimizer)
             told = bool(self._on_adopt)

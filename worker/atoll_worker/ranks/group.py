@@ -79,11 +79,14 @@ class Group:
             together(self.words, lambda: made.append(make()))
         return made[0]
 
+    def told(self, value: Made) -> list[Made]:
+        """What every rank says, by rank."""
+        with self.guarded():
+            return together(self.words, lambda: value)
+
     def same(self, what: str, value: object) -> None:
         """Refuse ranks that were started for different things. Raises SpecError on every rank."""
-        with self.guarded():
-            said = together(self.words, lambda: value)
-        for rank, each in enumerate(said):
+        for rank, each in enumerate(said := self.told(value)):
             if each != said[HEAD]:
                 raise SpecError(
                     "Learner",
@@ -206,7 +209,9 @@ class Group:
         return self.exchange
 
 
-def open_group(group: dist.ProcessGroup | None = None, *, cut: bool = False) -> Group | None:
+def open_group(
+    group: dist.ProcessGroup | None = None, *, cut: Callable[[], bool] = lambda: False
+) -> Group | None:
     """The ranks of this learner, once all of them are here; None of a learner of one process.
 
     `group` are its processes, by default all of torch.distributed. A model that is `cut` (of
@@ -222,7 +227,7 @@ def open_group(group: dist.ProcessGroup | None = None, *, cut: bool = False) -> 
             f"has no rank for this process, rank {dist.get_rank()} of all",
             "give each process the group of its own learner",
         )
-    if size == 1 and not cut:
+    if size == 1 and not cut():
         return None
     ranks = list(range(size)) if group is None else dist.get_process_group_ranks(group)
     hint = threading.Timer(ENTRY_HINT_SECONDS, _say_who_is_waited_for, (rank, size))

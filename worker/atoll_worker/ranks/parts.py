@@ -228,7 +228,8 @@ def _no_tiling(spec: TensorSpec, shares: Sequence[Share]) -> SpecError:
     return SpecError(
         f"model.{spec.name}",
         f"the shards of the ranks do not make up the tensor {spec.shape} ({shown or 'none'})",
-        "shard it by DTensor placements that divide it, or freeze it",
+        "shard it by DTensor placements that divide it, and give the Learner all modules that a"
+        " rank has; or freeze it",
     )
 
 

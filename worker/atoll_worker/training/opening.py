@@ -75,6 +75,7 @@ def open_side(
         patterns = job.run_file.sync.mean_patterns
         places = ranks.agree(lambda: travelling_of(models, patterns))
         specs = ranks.open(models, places)
+        optimizers.check_alike(ranks.told(optimizers.settings(steps, places)))
     if job.alone:
         return open_alone(models, job.run_file.steps or 1)
     if ranks is None:

@@ -1,14 +1,21 @@
 """What a Learner does with optimizers: look through wrappers, check them, follow their steps."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
+from atoll_worker.ranks.boxes import Placed
+
+Settings: TypeAlias = Mapping[str, Mapping[str, object]]  # by the names of tensors
+COMPARED: Final = (
+    *("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize"),
+    *("amsgrad", "alpha", "centered", "rho", "lr_decay", "decoupled_weight_decay"),
+)
 
 
 def unwrapped(optimizer: Any) -> Optimizer:
@@ -54,6 +61,50 @@ def check(optimizers: Iterable[Optimizer], models: Sequence[nn.Module], *, told:
                 "copies of them, register learner.on_adopt(fn) before entering, where fn copies "
                 "the model's values into them",
             )
+
+
+def settings(optimizers: Iterable[Optimizer], places: Sequence[Placed]) -> Settings:
+    """With which settings each tensor that travels is stepped here, by its name.
+
+    Those that are known to matter; what else an optimizer of the user's keeps in its groups may
+    differ between ranks by right.
+    """
+    names = {id(getattr(each.module, each.attribute)): each.spec.name for each in places}
+    found: dict[str, dict[str, object]] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            kept: dict[str, object] = {"class": type(optimizer).__name__}
+            kept |= {key: _plain(group[key]) for key in COMPARED if key in group}
+            found |= {names[id(each)]: kept for each in group["params"] if id(each) in names}
+    return found
+
+
+def check_alike(said: Sequence[Settings]) -> None:
+    """Refuse ranks that step shards or replicas of one tensor differently, by what each has said.
+
+    Replicas would drift apart, of which only one is offered. Raises SpecError.
+    """
+    first: dict[str, int] = {}
+    for rank, theirs in enumerate(said):
+        for name, kept in theirs.items():
+            other = first.setdefault(name, rank)
+            known = said[other][name]
+            for key in (*known, *kept):
+                one, two = known.get(key, "nothing"), kept.get(key, "nothing")
+                if one != two:
+                    raise SpecError(
+                        "optimizer",
+                        f"the ranks step {name} with another {key}: {one} on rank {other}, {two}"
+                        f" on {rank}",
+                        "build the optimizer with the same settings on every rank",
+                    )
+
+
+def _plain(value: object) -> object:
+    """A setting as a value that can be compared: some are tensors of one element."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def after_each_step(optimizer: Optimizer, count: Callable[[], object]) -> RemovableHandle:
