@@ -4,7 +4,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from local.titan_environment import titan_python
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * RUN_SECONDS_MAX)]
 LIBRARIES = TESTS.parent / "examples" / "libraries"
 RANKS, BATCH, LENGTH, STEPS = 2, 2, 64, 24
+PERIOD = ("--set", "spec.sync.period=8")
 SHORT = ("--training.seq_len", str(LENGTH))
 KILL_STEP = 9
 
@@ -48,22 +49,16 @@ def done(*words: object) -> str:
     return ended.stdout + ended.stderr
 
 
-def train(python: Path, folder: Path, *flags: str) -> Path:
+def train(
+    python: Path, folder: Path, *flags: object, ranks: int = RANKS, titan: Sequence[str] = ()
+) -> Path:
     """A job of titan_llama.py with its checkpoints in `folder`/saved; the folder of the run."""
     out = folder / "out"
     done(
-        *(
-            python.with_name("atoll"),
-            "run",
-            LIBRARIES / "titan_llama.py",
-            "--out",
-            out,
-            "--steps",
-            STEPS,
-        ),
-        *("--processes-per-learner", RANKS, "--set", "spec.sync.period=8", *flags, "--"),
-        *(*SHORT, "--dump_folder", folder / "saved"),
+        *(python.with_name("atoll"), "run", LIBRARIES / "titan_llama.py", "--out", out),
+        *("--processes-per-learner", ranks, "--steps", STEPS, *flags, "--"),
         *("--checkpoint.enable", "--checkpoint.interval", 10),
+        *("--dump_folder", folder / "saved", *SHORT, *titan),
     )
     return out
 
@@ -85,15 +80,17 @@ def logged(log: Path) -> list[float]:
     ]
 
 
-def last_checkpoint(saved: Path, slot: str) -> Path:
-    found = (saved / slot / "checkpoint").glob("step-*")
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")))
+def check_saved(python: Path, export: Path, saved: Path) -> None:
+    """What torchtitan has saved last is what was exported, and that is torchtitan's model."""
+    found = (saved / "checkpoint").glob("step-*")
+    last = max(found, key=lambda path: int(path.name.removeprefix("step-")))
+    done(python, TESTS / "local" / "titan_load_script.py", export, last)
 
 
 def test_learners_of_two_ranks_train_together_and_save_and_export_the_same(
     python: Path, tmp_path: Path
 ) -> None:
-    out, saved = train(python, tmp_path, "--learners", "2"), tmp_path / "saved"
+    out, saved = train(python, tmp_path, "--learners", 2, *PERIOD), tmp_path / "saved"
     slots = {"local-0", "local-1"}
     assert participants(out) == slots
     for slot in slots:
@@ -105,8 +102,7 @@ def test_learners_of_two_ranks_train_together_and_save_and_export_the_same(
         assert sum(losses[-4:]) / 4 < losses[0] - 1
     done(python.with_name("atoll"), "export", out, "--out", tmp_path / "export")
     for slot in slots:
-        compare = TESTS / "local" / "titan_load_script.py"
-        done(python, compare, tmp_path / "export", last_checkpoint(saved, slot))
+        check_saved(python, tmp_path / "export", saved / slot)
 
 
 def test_a_learner_with_tensor_parallelism_trains_with_one_with_fsdp(
@@ -115,9 +111,34 @@ def test_a_learner_with_tensor_parallelism_trains_with_one_with_fsdp(
     tensor = [*SHORT, "--dump_folder", str(tmp_path / "saved")]
     tensor += ["--parallelism.tensor_parallel_degree", str(RANKS)]
     regions = f"[{{name: fsdp}}, {{name: tensor, podOverrides: {{args: {tensor}}}}}]"
-    out = train(python, tmp_path, "--set", f"spec.regions={regions}")
+    out = train(python, tmp_path, "--set", f"spec.regions={regions}", *PERIOD)
     assert participants(out) == {"fsdp-0", "tensor-0"}
     assert {line["tokens"] for line in steps_of(out, "tensor-0")} == {BATCH * LENGTH}
+
+
+SHAPES = {
+    "replicas of shards": (
+        *("--parallelism.data_parallel_replicate_degree", "2"),
+        *("--parallelism.data_parallel_shard_degree", "2"),
+    ),
+    "context": ("--parallelism.context_parallel_degree", "2", "--training.seq_len", "256"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_other_shapes_train_and_save_and_export_the_same(
+    shape: str, python: Path, tmp_path: Path
+) -> None:
+    ranks = 4 if shape == "replicas of shards" else RANKS
+    job = ("--learners", 1, "--set", "spec.steps=8", "--set", "spec.sync.period=4")
+    out = train(python, tmp_path, *job, ranks=ranks, titan=SHAPES[shape])
+    assert commits(out)
+    steps = steps_of(out, "local-0")
+    tokens = {"replicas of shards": 4 * BATCH * LENGTH, "context": BATCH * 256}
+    assert {line["tokens"] for line in steps} == {tokens[shape]}
+    assert all(1 < line["loss"] < 9 for line in steps)
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    check_saved(python, out / "export", tmp_path / "saved" / "local-0")
 
 
 @pytest.fixture
