@@ -57,11 +57,11 @@ class Hosts:
         path = self.folder / "starts"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
-    def until_met(self, times: int, hosts: int = HOSTS) -> None:
+    def until_met(self, times: int) -> None:
         """All have met so often; the last time every rank was on the host of its number."""
         until(lambda: len(self.starts()) >= times * HOSTS, "a meeting")
-        wanted = [[str(host), str(host), str(hosts)] for host in range(hosts)]
-        assert sorted(self.starts()[-hosts:]) == wanted
+        wanted = [[str(host), str(host), str(HOSTS)] for host in range(HOSTS)]
+        assert sorted(self.starts()[-HOSTS:]) == wanted
 
     def tell(self, host: int, code: int) -> None:
         """The rank of this host ends with a code."""

@@ -18,12 +18,14 @@ from local.lockstep_model import Model
 from local.test_kills import check_law, learners_lines
 
 PERIOD, ROUNDS = 20, 6
+DECOUPLED_PERIOD = 16
 MOVED_MIN = 0.1  # else there is nothing to compare
+LATE_TICKS_MAX = DECOUPLED_PERIOD // 2  # a grace is some ticks; a lost rank is away for hundreds
 RANKS = 2
 MIXED = {"one-0": "one", "ddp-0": "ddp", "fsdp2-0": "fsdp2"}
 SINGLE = dict.fromkeys(MIXED, "one")
 LOCK_STEP = {"preset": "DiLoCo", "period": PERIOD, "outer": {"learningRate": "0.7"}}
-DECOUPLED = {"period": 16, "overlap": 2, "quorum": 1, "fragments": 4}
+DECOUPLED = {"period": DECOUPLED_PERIOD, "overlap": 2, "quorum": 1, "fragments": 4}
 
 
 def manifest(
@@ -90,6 +92,15 @@ def test_rounds_of_diloco_with_ddp_and_fsdp2_equal_those_of_single_processes_bit
     assert max((mixed[name] - first[name]).abs().max().item() for name in first) > MOVED_MIN
 
 
+def check_nobody_waited(out: Path) -> None:
+    """Every round has closed soon after it was due, by the clock of the learners that were there.
+
+    It is counted in ticks, since a machine that starts seven learners makes slow ones.
+    """
+    for commit in commits(out):
+        assert commit["tick"] - commit["due"] <= LATE_TICKS_MAX, commit
+
+
 def incarnations(out: Path, slot: str) -> set[int]:
     lines = learners_lines(out)
     return {line["incarnation"] for line in lines if line["slot"] == slot and "t_m" in line}  # type: ignore[misc]
@@ -116,6 +127,7 @@ def test_ranks_that_are_killed_or_stopped_are_one_new_incarnation_and_the_law_ho
         code, stderr = run.finish(signal.SIGINT)
     assert code == 130, stderr
     check_law(out)
+    check_nobody_waited(out)
     for slot in ("ddp-0", "fsdp2-0"):
         assert incarnations(out, slot) >= {1, 2}
     assert incarnations(out, "one-0") == {1}

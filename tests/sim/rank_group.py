@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atoll_worker.ranks.control import HEAD
-from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, END_SECONDS, LEFT, lost_error
+from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, lost_error
 
 if TYPE_CHECKING:
     from sim.rank import Rank
@@ -215,7 +215,7 @@ class RankGroup:
         if rank.peers.lost and not rank.judged:
             rank.judged = True
             error = lost_error(rank.peers.lost)
-            rank.process.after(END_SECONDS, partial(rank.end, error))
+            rank.process.after(rank.peers.end_seconds, partial(rank.end, error))
 
     # ------------------------------------------------------------ questions
 

@@ -84,6 +84,27 @@ def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_a
     hosts[0].leave()
 
 
+def test_where_one_host_is_enough_it_is_not_another_one_than_host_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1")
+    hosts = [host(0, *few), host(1, *few)]
+    alone = threading.Event()
+    monkeypatch.setattr(meeting, "pause", alone.set)
+    found: list[RendezvousInfo] = []
+    second = threading.Thread(target=lambda: found.append(hosts[1].next_rendezvous()))
+    second.start()
+    assert alone.wait(SECONDS_MAX)
+    assert not found
+    found += met(hosts[:1])
+    second.join(SECONDS_MAX)
+    first = [each for each in found if each.rank == 0]
+    assert len(first) == 1
+    assert {each.world_size for each in found} == {HOSTS}
+    for each in hosts:
+        each.leave()
+
+
 def test_hosts_sort_by_their_numbers_alone() -> None:
     assert sorted([Host(10, "a", 1, 0), Host(2, "b", 2, 0)]) == [
         Host(2, "b", 2, 0),
@@ -103,7 +124,7 @@ def test_a_host_waits_for_host_0_in_place_and_says_so(
             said.append(text)
 
     monkeypatch.setattr(meeting, "log", Said())
-    monkeypatch.setattr("time.sleep", lambda seconds: first.append(host(0)))
+    monkeypatch.setattr(meeting, "pause", lambda: first.append(host(0)))
     assert host(1).get_run_id() == "us-0"
     endpoint = os.environ["PET_RDZV_ENDPOINT"]
     assert said == [f"waiting for host 0 of this learner at {endpoint}"]

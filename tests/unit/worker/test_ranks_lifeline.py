@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from atoll_protos.errors import SpecError
+from atoll_worker.ranks import peers
 from atoll_worker.ranks.group import silence_seconds
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
 from atoll_worker.ranks.peers import BEAT, LEFT
@@ -67,6 +68,16 @@ def test_a_rank_that_says_nothing_is_lost_though_its_stream_is_open(
     line.start()
     assert line.words(SECONDS_MAX).startswith("rank 1 has said nothing for 0 s: it is stopped")
     assert other.recv(1) == BEAT
+
+
+def test_a_process_whose_peer_stands_still_is_ended_at_once(
+    pair: tuple[Lifeline, socket.socket, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "END_SECONDS", LONG)
+    line, _, ended = pair
+    line.silence_seconds_max, line.end_seconds = 0.0, None
+    line.start()
+    assert ended.wait(SECONDS_MAX)
 
 
 def test_a_rank_that_has_left_in_order_may_end(

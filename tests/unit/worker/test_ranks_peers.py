@@ -1,7 +1,7 @@
 """Which other rank is lost, from what its stream has brought and when (rule 30)."""
 
 from atoll_protos.exits import ExitCode
-from atoll_worker.ranks.peers import BEAT, LEFT, Peers, lost_error
+from atoll_worker.ranks.peers import BEAT, END_SECONDS, LEFT, Peers, lost_error
 
 
 def of_three() -> Peers:
@@ -21,6 +21,7 @@ def test_a_stream_that_ends_is_a_rank_that_has_ended() -> None:
     peers = of_three()
     peers.hear(2, b"", 1.0)
     assert peers.lost == "rank 2 has ended"
+    assert peers.end_seconds == END_SECONDS
 
 
 def test_who_is_silent_for_too_long_is_lost_though_others_speak() -> None:
@@ -30,6 +31,14 @@ def test_who_is_silent_for_too_long_is_lost_though_others_speak() -> None:
     assert peers.lost == ""
     peers.look(5.1)
     assert peers.lost.startswith("rank 2 has said nothing for 5 s")
+    assert peers.end_seconds == 0.0, "no collective with it ends"
+
+
+def test_a_rank_that_is_silent_after_another_one_has_ended_changes_nothing() -> None:
+    peers = of_three()
+    peers.hear(2, b"", 1.0)
+    peers.look(100.0)
+    assert (peers.lost, peers.end_seconds) == ("rank 2 has ended", END_SECONDS)
 
 
 def test_who_has_left_in_order_is_not_lost_by_its_end_nor_by_its_silence() -> None:

@@ -34,6 +34,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousHandler,
+    RendezvousInfo,
     RendezvousParameters,
 )
 from torch.distributed.elastic.rendezvous import registry as rendezvous
@@ -67,6 +68,19 @@ class Host:
 
 class Meeting(DynamicRendezvousHandler):
     """The rendezvous of the hosts of one learner."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """As torch has it; a round without host 0 is none, and the next one is waited for.
+
+        Where fewer hosts are enough, the others could begin before host 0 has come, or while its
+        agent has said nothing for a moment.
+        """
+        while True:
+            found = super().next_rendezvous()
+            hosts: Any = self._state_holder.state.participants
+            if min(host.number for host in hosts) == 0:
+                return found
+            pause()
 
     @property
     def present(self) -> int:
@@ -120,6 +134,11 @@ def open_meeting(config: LaunchConfig, environment: Mapping[str, str]) -> Rendez
     )
 
 
+def pause() -> None:
+    """A moment until the next try."""
+    time.sleep(AGAIN_SECONDS)
+
+
 def leave(handler: RendezvousHandler | None) -> None:
     """Tell the others that this host is gone, who would wait for its next sign of life."""
     if isinstance(handler, Meeting):
@@ -161,4 +180,4 @@ def _reached(parameters: RendezvousParameters, number: int) -> RendezvousHandler
         if not told:
             told = True
             log.warning(f"waiting for host 0 of this learner at {parameters.endpoint}", host=number)
-        time.sleep(AGAIN_SECONDS)
+        pause()

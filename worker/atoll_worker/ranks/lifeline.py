@@ -12,7 +12,8 @@ for those of the others:
 
 Who has lost the head, and a head that has lost anybody, must end (rule 30). Mostly the training
 thread gets an error from the collective that it waits in, and leaves by itself. If it has not begun
-to within END_SECONDS, the thread ends the process with exit code 75, and says why.
+to within END_SECONDS, the thread ends the process with exit code 75, and says why. It does so at
+once after a silence: a collective with a process that is only stopped gives no error.
 
 The streams carry nothing of the job. Ranks of one host use its loopback.
 """
@@ -33,7 +34,7 @@ from typing import Final
 import structlog
 
 from atoll_protos.exits import ExitCode
-from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, END_SECONDS, LEFT, Peers
+from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, Peers
 
 CONNECT_SECONDS_MAX: Final = 20.0
 HEAD: Final = 0
@@ -48,7 +49,7 @@ class Lifeline:
     streams: dict[int, socket.socket]
     silence_seconds_max: float
     end: Callable[[], None]
-    end_seconds: float = END_SECONDS
+    end_seconds: float | None = None  # as Peers has it
     lost: str = ""  # who, and how that was seen
     found: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
@@ -73,14 +74,17 @@ class Lifeline:
         self.closing.set()
 
     def _run(self) -> None:
-        self._watch()
-        if self.lost and not self.closing.wait(self.end_seconds):
+        patience = self._watch()
+        if self.lost and not self.closing.wait(patience):
             self.end()
         for stream in self.streams.values():
             stream.close()
 
-    def _watch(self) -> None:
-        """Return when somebody is lost, or when there is nobody left to look for."""
+    def _watch(self) -> float:
+        """Return when somebody is lost, or when there is nobody left to look for.
+
+        The result is how many seconds the training thread has to end by itself.
+        """
         now = time.monotonic()
         peers = Peers(
             silence_seconds_max=self.silence_seconds_max, heard=dict.fromkeys(self.streams, now)
@@ -98,7 +102,8 @@ class Lifeline:
             if peers.lost:
                 self.lost = peers.lost
                 self.found.set()
-                return
+                break
+        return peers.end_seconds if self.end_seconds is None else self.end_seconds
 
     def _beat(self, ranks: Iterable[int]) -> None:
         """What cannot be sent is seen when the stream is read."""

@@ -25,6 +25,15 @@ class Peers:
     silence_seconds_max: float
     heard: dict[int, float] = field(default_factory=dict)  # by rank: when it said something last
     lost: str = ""
+    silent: bool = False  # who is lost may stand still with open connections
+
+    @property
+    def end_seconds(self) -> float:
+        """How long to wait for the training thread to see the loss by itself.
+
+        A collective with a process that only stands still never ends, so it is not waited for.
+        """
+        return 0.0 if self.silent else END_SECONDS
 
     def hear(self, rank: int, said: bytes, now: float) -> None:
         """What has come from a rank; nothing is the end of its stream."""
@@ -41,6 +50,7 @@ class Peers:
         """Call it when all has been read that had come: who has said nothing for too long?"""
         for rank, last in self.heard.items():
             if now - last > self.silence_seconds_max:
+                self.silent = self.silent or not self.lost
                 self._lose(
                     f"rank {rank} has said nothing for {self.silence_seconds_max:g} s: it is "
                     "stopped, or its host is gone"
