@@ -45,6 +45,7 @@ class Env:
     TELEMETRY_DIR: Final = "ATOLL_TELEMETRY_DIR"
     TLS_DIR: Final = "ATOLL_TLS_DIR"
     STEPS: Final = "ATOLL_STEPS"
+    LANES: Final = "ATOLL_LANES"
     RANKS_SILENCE_SECONDS: Final = "ATOLL_RANKS_SILENCE_SECONDS"
     SHARD: Final = "ATOLL_SHARD"
     LISTEN: Final = "ATOLL_LISTEN"
@@ -198,6 +199,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         roles=(Role.LEARNER,),
         set_by="the user",
         default="100",
+    ),
+    Variable(
+        name=Env.LANES,
+        meaning="connections from the learner to each shard, over which each slice is divided",
+        roles=(Role.LEARNER,),
+        set_by="the user",
+        default="1",
     ),
     Variable(
         name=Env.RANKS_SILENCE_SECONDS,

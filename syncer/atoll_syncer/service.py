@@ -103,7 +103,7 @@ class SyncerService(rpc.SyncerServicer):
         lanes = min(max(1, join.lanes), LANES_MAX)  # the rules refuse a Join that says more
         port = SessionPort(driver.machine.new_secret(), peer, lanes)
         driver.ports[number] = port
-        log.info("join", session=number, slot=join.slot, instance=join.instance)
+        log.info("join", session=number, slot=join.slot, instance=join.instance, lanes=lanes)
         with bugs_end(driver):
             driver.feed(driver.shard.session_opened(number, join, driver.now()))
         ends = [

@@ -2,6 +2,7 @@
 
 The model has a norm with running statistics and a constant: both travel in f32 on these wires. So
 does the last version of every slice, so that the model that people get is not rounded by the wire.
+One learner has several connections to each shard, and its slices come in parts.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from local.integer_wires_script import FRAGMENTS, PERIOD, Model
 
 SHARDS, STEPS = 2, 80
 SLOTS = ("one-0", "two-0")
+LANES = {"name": "ATOLL_LANES", "value": "3"}  # of one of the two learners
 
 
 def manifest() -> str:
@@ -36,7 +38,7 @@ def manifest() -> str:
     spec = {
         "steps": STEPS,
         "learner": {"template": {"spec": {"containers": [container]}}},
-        "regions": [{"name": "one"}, {"name": "two"}],
+        "regions": [{"name": "one"}, {"name": "two", "podOverrides": {"env": [LANES]}}],
         "syncer": {"shards": SHARDS},
         "sync": {
             **{"fragments": FRAGMENTS, "period": PERIOD, "overlap": 2, "quorum": 2},
@@ -74,6 +76,9 @@ def test_learners_on_integer_wires_end_with_the_f32_values_that_the_shards_have_
     job, out = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(manifest())
     run_atoll(job, out)
+
+    for log in (out / "logs").glob("shard-*.log"):
+        assert '"lanes": 3' in log.read_text()
 
     specs = [place.spec for place in travelling(Model(seed=0))]
     layout = build_layout(specs, FRAGMENTS, SHARDS)

@@ -143,6 +143,9 @@ class Heard:
         del shard, head
         return None
 
+    def form(self, shard: int, head: pb.Transfer) -> None:
+        del shard, head
+
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None: ...
 
     def disconnected(self, shard: int, reason: str) -> None:

@@ -23,6 +23,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.identity import Role
 from atoll_protos.names import split_slot
+from atoll_protos.parts import LANES_MAX
 from atoll_protos.run import Region, RunFile
 from atoll_worker.errors import LearnerError, install_excepthook
 
@@ -44,6 +45,7 @@ class Job:
     instance: str = ""  # this start of the process; no two starts share it
     telemetry_folder: str = ""  # where learners/SLOT.jsonl is written; empty: it is not written
     tls_folder: str = ""  # with this process's credentials; empty: plain text
+    lanes: int = 1  # connections to each shard on which values go
 
     @property
     def seed(self) -> int:
@@ -104,8 +106,8 @@ def read_job(
 
     Every argument that is not given is taken from `environment` (by default that of the process):
     ATOLL_RUN_FILE, ATOLL_ENDPOINTS, ATOLL_SLOT (not needed by an observer), and optionally
-    ATOLL_UID, ATOLL_INSTANCE, ATOLL_TELEMETRY_DIR and ATOLL_TLS_DIR. With nothing of all that a
-    learner is alone, for ATOLL_STEPS steps.
+    ATOLL_UID, ATOLL_INSTANCE, ATOLL_TELEMETRY_DIR, ATOLL_TLS_DIR and ATOLL_LANES. With nothing of
+    all that a learner is alone, for ATOLL_STEPS steps.
 
     Raises SpecError, which names the variable or file that is missing or wrong and says what to
     do, and LearnerError (75) for credentials that are not in date and may be renewed.
@@ -144,7 +146,15 @@ def read_job(
         instance=variables.get(Env.INSTANCE) or f"{uid}-{secrets.token_hex(4)}",
         telemetry_folder=variables.get(Env.TELEMETRY_DIR, ""),
         tls_folder=tls_folder,
+        lanes=_lanes(variables),
     )
+
+
+def _lanes(variables: Mapping[str, str]) -> int:
+    text = variables.get(Env.LANES) or variables_of_a_job.default(Env.LANES)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LANES_MAX):
+        raise SpecError(Env.LANES, f"is {text!r}", f"give a number from 1 to {LANES_MAX}")
+    return int(text)
 
 
 def needed_of(slot: str) -> Needed:

@@ -16,8 +16,9 @@ from atoll_protos.credentials import Fault, FaultKind, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Identity, Owner, Role
-from atoll_worker.transport import client, transport
-from atoll_worker.transport.client import Dialler, Outgoing, ShardClient
+from atoll_worker.transport import lanes, transport
+from atoll_worker.transport.client import Dialler, ShardClient
+from atoll_worker.transport.lanes import Outgoing
 from unit.worker.test_transport import Rig
 
 SECONDS_MAX = 5.0  # for what takes a moment
@@ -48,6 +49,10 @@ class Listener:
     def connected(self, shard: int) -> None: ...
 
     def message(self, shard: int, message: pb.ToLearner) -> None: ...
+
+    def form(self, shard: int, head: pb.Transfer) -> None: ...
+
+    def publish_started(self, shard: int, head: pb.Transfer) -> None: ...
 
     def disconnected(self, shard: int, reason: str) -> None:
         del shard
@@ -100,7 +105,7 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
         heads, last = [], None
         for each in states:
             head = pb.Transfer(offer=pb.Offer(data_state=each))
-            last = client.once(head, last)
+            last = lanes.once(head, last)
             offer = head.offer
             heads.append((offer.HasField("data_state"), offer.data_state, offer.same_data_state))
         return heads
@@ -110,7 +115,7 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
     assert sent([b"1", b"2", b"1"]) == [said, (True, b"2", False), said]
     assert sent([b"", b""]) == [(True, b"", False), same]
     seed = pb.Transfer(seed=pb.Seed(slice=1))
-    assert client.once(seed, b"1") == b"1"
+    assert lanes.once(seed, b"1") == b"1"
     assert seed == pb.Transfer(seed=pb.Seed(slice=1))
 
 

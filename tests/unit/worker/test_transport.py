@@ -22,7 +22,7 @@ from atoll_worker.link import memory
 from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.socket import memory_plan
 from atoll_worker.rules.effects import Place, SendOffer, SendSeed
-from atoll_worker.transport.client import Outgoing, Payload
+from atoll_worker.transport.lanes import Outgoing, Payload
 from atoll_worker.transport.numbers import ArrayNumbers
 from atoll_worker.transport.transport import Outside, Transport
 

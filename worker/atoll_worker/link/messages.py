@@ -31,6 +31,7 @@ class Configure:
     observer: bool
     frozen_digest: str = ""  # of the frozen parameters (rule 3); empty: not known
     has_companion: bool = False  # it answers GiveCompanion
+    lanes: int = 1  # Bulk streams to each shard (rule 34)
     training_pid: int  # so that the transport sees the death of this process
 
 

@@ -376,6 +376,7 @@ def _opened(
                 observer=observer,
                 frozen_digest=made.frozen_digest if made else "",
                 has_companion=made is not None,
+                lanes=1 if observer else job.lanes,
                 training_pid=os.getpid(),
             )
         )

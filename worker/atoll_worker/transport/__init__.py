@@ -7,7 +7,8 @@ the memory that it shares with the training process. It may import `atoll_worker
 
 - __main__.py    the program: `python -m atoll_worker.transport`
 - transport.py   performs the effects of the rules, and feeds them what happens
-- client.py      both gRPC streams to one shard
+- client.py      the gRPC streams to one shard
+- lanes.py       transfers on their way out, divided over the lanes of a session
 - numbers.py     the values of slices: differences, encodings and the shared memory, on numpy arrays
 - telemetry.py   a JSON line for each step and event, in the run folder
 """

@@ -1,10 +1,14 @@
-"""The gRPC edge of a learner or observer: both streams of one shard, dialled out."""
+"""The gRPC edge of a learner or observer: the streams of one shard, dialled out.
+
+There is one control stream and one Bulk stream, or as many as the session has lanes.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -15,6 +19,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import channels, diagnosis
 from atoll_protos.channels import (
     BULK_METHOD,
+    LANE_METADATA,
     SECRET_METADATA,
     SESSION_METADATA,
     Folder,
@@ -22,11 +27,14 @@ from atoll_protos.channels import (
     bulk_options,
     control_options,
 )
+from atoll_protos.codecs import Form
 from atoll_protos.credentials import CredentialsError, Fault, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
-from atoll_protos.frames import Assembler, Buffer, FrameError, transfer_frames
+from atoll_protos.frames import FrameError
+from atoll_protos.gathering import Gathering
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from atoll_worker.transport.lanes import Dividing, Payload
 
 CONNECT_SECONDS_MAX = 10.0
 CONNECTED, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -35,8 +43,6 @@ log = structlog.get_logger()
 
 OpenChannel = Callable[[str, Options], grpc.aio.Channel]
 Ready = Callable[[str, grpc.aio.Channel], Awaitable[None]]
-Outgoing = tuple[pb.Transfer, Buffer]
-Payload = Callable[[], Awaitable[Outgoing | None]]  # None: there is nothing to send after all
 
 
 class Listener(Protocol):
@@ -53,6 +59,9 @@ class Listener(Protocol):
 
     def publish_started(self, shard: int, head: pb.Transfer) -> int | None:
         """The byte count that the coming transfer may have, or None to drop the session."""
+
+    def form(self, shard: int, head: pb.Transfer) -> Form | None:
+        """Of the slice that a transfer is of, either way; None where it is of none."""
 
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
         """A transfer is whole and its checksum is right."""
@@ -143,7 +152,7 @@ class Outbox:
 
 
 class ShardClient:
-    """Both streams to one shard. `dial` once per connection; `hang_up` ends it."""
+    """All streams to one shard. `dial` once per connection; `hang_up` ends it."""
 
     def __init__(
         self,
@@ -225,7 +234,9 @@ class ShardClient:
         self.listener.connected(self.shard)
         session = asyncio.get_running_loop().create_future()
         await first_to_end(
-            self._read_control(call, session), self._write_control(call), self._bulk_stream(session)
+            self._read_control(call, session),
+            self._write_control(call),
+            self._bulk_streams(session),
         )
 
     async def _read_control(self, call: Any, session: "asyncio.Future[pb.Welcome]") -> None:
@@ -239,53 +250,45 @@ class ShardClient:
             while True:
                 await call.write(await self._outbox.take())
 
-    async def _bulk_stream(self, session: "asyncio.Future[pb.Welcome]") -> None:
-        """Opened once the shard has said the session's number and secret in its Welcome."""
+    async def _bulk_streams(self, session: "asyncio.Future[pb.Welcome]") -> None:
+        """All lanes, opened once the shard has said the session's number and secret."""
         welcome = await session
-        metadata = (
+        lanes = max(1, welcome.lanes)
+        form = partial(self.listener.form, self.shard)
+        gathering = Gathering(lanes, partial(self.listener.publish_started, self.shard), form)
+        dividing = Dividing(lanes, self._bulk, form)
+        opened = (self._lane(welcome, lane, gathering, dividing) for lane in range(lanes))
+        await first_to_end(*opened)
+
+    async def _lane(
+        self, welcome: pb.Welcome, lane: int, gathering: Gathering, dividing: Dividing
+    ) -> None:
+        metadata = [
             (SESSION_METADATA, str(welcome.session)),
             (SECRET_METADATA, welcome.secret),
-        )
+        ]
+        if gathering.lanes > 1:
+            metadata.append((LANE_METADATA, str(lane)))
         async with self._open_channel(self.endpoint, bulk_options()) as channel:
             method: Any = channel.stream_stream(BULK_METHOD)
-            call = method(metadata=metadata)
-            await first_to_end(self._read_bulk(call), self._write_bulk(call))
+            call = method(metadata=tuple(metadata))
+            await first_to_end(
+                self._read_bulk(call, lane, gathering), self._write_bulk(call, lane, dividing)
+            )
 
-    async def _read_bulk(self, call: Any) -> None:
-        assembler = Assembler(lambda head: self.listener.publish_started(self.shard, head))
+    async def _read_bulk(self, call: Any, lane: int, gathering: Gathering) -> None:
         while (frame := await call.read()) is not grpc.aio.EOF:
             self.bytes_received += len(frame)
-            done = assembler.feed(frame)
+            done = gathering.feed(lane, frame)
             if done is not None:
                 await self.listener.published(self.shard, done.head, done.payload)
 
-    async def _write_bulk(self, call: Any) -> None:
-        number, data_state = 0, None
+    async def _write_bulk(self, call: Any, lane: int, dividing: Dividing) -> None:
         with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
             while True:
-                outgoing = await (await self._bulk.get())()
-                if outgoing is None:
-                    continue
-                head, data = outgoing
-                data_state = once(head, data_state)
-                number += 1
-                for frame in transfer_frames(number, head, data):
+                for frame in (await dividing.next(lane)).frames(lane):
                     await call.write(frame)
                     self.bytes_sent += len(frame)
-
-
-def once(head: pb.Transfer, sent: bytes | None) -> bytes | None:
-    """A session carries a data state once: not in an offer that has the same one as the last.
-
-    `sent` is the last one so far; returns the last one with this offer.
-    """
-    if not head.offer.HasField("data_state"):
-        return sent
-    if head.offer.data_state != sent:
-        return head.offer.data_state
-    head.offer.ClearField("data_state")
-    head.offer.same_data_state = True
-    return sent
 
 
 async def first_to_end(*works: Coroutine[Any, Any, None]) -> None:

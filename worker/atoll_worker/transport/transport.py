@@ -39,10 +39,11 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import base_encoding, encoding_of
+from atoll_protos.codecs import Form, base_encoding, encoding_of
 from atoll_protos.companion import part_count
 from atoll_protos.deadline import Deadline
 from atoll_protos.frames import Buffer
+from atoll_protos.gathering import key_of
 from atoll_protos.layout import Layout
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
@@ -62,13 +63,8 @@ from atoll_worker.rules.effects import (
     SendSeed,
 )
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.client import (
-    OpenChannel,
-    Outgoing,
-    Ready,
-    ShardClient,
-    channel_ready,
-)
+from atoll_worker.transport.client import OpenChannel, Ready, ShardClient, channel_ready
+from atoll_worker.transport.lanes import Outgoing
 from atoll_worker.transport.numbers import Base, Encoded, Numbers
 
 LEAVE_SECONDS_MAX = 3.0
@@ -230,6 +226,11 @@ class Transport:
         known = (encoding_of(wire_down),) if head.publish.difference else whole
         return part.form.byte_count(head.encoding) if head.encoding in known else None
 
+    def form(self, shard: int, head: pb.Transfer) -> Form | None:
+        """See client.Listener."""
+        kind, fragment = key_of(head)
+        return None if kind == "companion" else self.layout.slice(shard, fragment).form
+
     async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
         """See client.Listener."""
         publish = head.publish
@@ -264,6 +265,8 @@ class Transport:
             case Command(command):
                 self.end.send(command)
             case SendMessage(shard, message):
+                if message.HasField("join") and self.end.configure.lanes > 1:
+                    message.join.lanes = self.end.configure.lanes  # the rules know of none
                 self.clients[shard].send(message)
             case SendOffer(shard, offer):
                 self._send_offer(shard, offer)
