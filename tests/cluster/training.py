@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,6 +150,31 @@ class Job:
     def commits(self) -> list[float]:
         """The times of shard 0's commits."""
         return [each["time"] for each in self.tape() if each.get("event") == "commit"]
+
+    def nothing_counts_twice(self) -> set[str]:
+        """Slots with merged work; no offer is merged twice, and no more than was trained.
+
+        A shard that was started again knows only what was trained since, so then that is left out.
+        """
+        reply = self.status()
+        assert reply is not None
+        trained = {each.slot: each.tokens for each in reply.slots}
+        names: set[tuple[Any, ...]] = set()
+        merged: dict[tuple[int, str], int] = defaultdict(int)
+        commits = [each for each in self.tape() if each.get("event") == "commit"]
+        for line in commits:
+            slots = [part["slot"] for part in line["participants"]]
+            assert len(slots) == len(set(slots)), line
+            for part in line["participants"]:
+                fields = ("slot", "incarnation", "base", "capture")
+                name = (line["slice"], *(part[each] for each in fields))
+                assert name not in names, f"{name} is merged twice"
+                names.add(name)
+                merged[line["slice"], part["slot"]] += part["tokens"]
+        if {each["epoch"] for each in commits} == {reply.epoch}:
+            found = (merged, trained)
+            assert all(tokens <= trained[slot] for (_, slot), tokens in merged.items()), found
+        return {slot for _, slot in merged}
 
 
 def pass_seconds(seconds: float) -> None:
