@@ -20,7 +20,7 @@ from local.test_kills import check_law, learners_lines
 PERIOD, ROUNDS = 20, 6
 DECOUPLED_PERIOD = 16
 MOVED_MIN = 0.1  # else there is nothing to compare
-LATE_TICKS_MAX = DECOUPLED_PERIOD // 2  # a grace is some ticks; a lost rank is away for hundreds
+LATE_TICKS_MAX = 2 * DECOUPLED_PERIOD  # a grace is some ticks, 11 on a busy machine; a silence 80
 RANKS = 2
 MIXED = {"one-0": "one", "ddp-0": "ddp", "fsdp2-0": "fsdp2"}
 SINGLE = dict.fromkeys(MIXED, "one")
