@@ -48,7 +48,7 @@ def manifest(
         "steps": steps,
         "learner": {"template": {"spec": {"containers": [container]}}},
         "regions": [{"name": slot.removesuffix("-0")} for slot in shapes],
-        "syncer": {"shards": 2},
+        "syncer": {"shards": 2, "startSeconds": 600},  # ranks start slowly on a busy machine
         "sync": sync,
     }
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
