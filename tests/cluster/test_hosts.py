@@ -18,8 +18,10 @@ TOKENS = 4 * 64  # of a process in each step
 
 
 def example(**spec: object) -> Object:
-    """Return the example with other fields of its spec."""
+    """Return the example with other fields of its spec, and time to look at it."""
     document = yaml.safe_load(EXAMPLE.read_text())
+    (container,) = document["spec"]["learner"]["template"]["spec"]["containers"]
+    container["args"].append("--step-milliseconds-min=150")
     return {**document, "spec": {**document["spec"], **spec}}
 
 
