@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from sim.world import World
 
 
+LANES_SHARE = 0.15  # of process starts, whose sessions have several lanes
+
+
 class LearnerProcess(TrainingProcess):
     """One process start of a slot; both its processes live and die together here."""
 
@@ -36,6 +39,9 @@ class LearnerProcess(TrainingProcess):
         ]
         super().__init__(world, slot, instance, keys)
         self.uid, self.instance, self.observer = uid, instance, observer
+        drawn = world.sim.random(f"lanes {instance}")
+        divides = not observer and drawn.random() < LANES_SHARE
+        self.lanes = drawn.choice((2, 3)) if divides else 1
         self.end = TrainingEnd(self)
         self.transport = Transport(
             Outside(
@@ -190,6 +196,7 @@ class TrainingEnd:
             telemetry_folder="",
             observer=learner.observer,
             has_companion=not learner.observer,
+            lanes=learner.lanes,
             training_pid=0,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sim.bugs import ending, joining, lineage, ranks, rounds, storage
+from sim.bugs import ending, joining, lanes, lineage, ranks, rounds, storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,4 +86,5 @@ PLANTS = (
     Plant(rule="31", plant=ranks.captures_that_mix_two_boundaries, seed=0),
     Plant(rule="35 (head)", plant=ranks.tokens_of_all_ranks_that_are_added_up, seed=0),
     Plant(rule="35 (head)", plant=ranks.ranks_that_go_on_with_their_own_counts, seed=4),
+    Plant(rule="33", plant=lanes.transfers_that_lack_a_part),
 )

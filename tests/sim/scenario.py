@@ -120,7 +120,7 @@ def draw(seed: int) -> Scenario:
         sync=sync,
     )
     tensors = [
-        TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge="average" if n % 3 else "rda")
+        TensorSpec(name=f"t{n}", shape=(600,), dtype="float32", merge="average" if n % 3 else "rda")
         for n in range(fragments * shards)
     ]
     pace = rng.uniform(0.3, 1.0)

@@ -190,6 +190,13 @@ class WatchedShard:
         self._did(effects)
         return effects
 
+    def lane_opened(self, session: int, now: float) -> list[Effect]:
+        """See Shard."""
+        self._tell("lane_opened", self._process, session)
+        effects = self._shard.lane_opened(session, now)
+        self._did(effects)
+        return effects
+
     def session_closed(self, session: int, now: float) -> list[Effect]:
         """See Shard."""
         self._process.peers.pop(session, None)

@@ -57,6 +57,9 @@ class Watcher:
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
         """A Join arrives."""
 
+    def lane_opened(self, shard: "ShardProcess", session: int) -> None:
+        """One of the lanes of a session that has several."""
+
     def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
         """A control message arrives."""
 
@@ -73,6 +76,9 @@ class Watcher:
         self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
     ) -> None:
         """A merge begins with these payloads; None: that offer is not staged."""
+
+    def arrived(self, whole: bool) -> None:
+        """A payload has come to a shard or learner; whether all its bytes stand for one symbol."""
 
     def exported(self, shard: int, values: Mapping[int, Value]) -> None:
         """A shard writes its part of the export: its final slices."""

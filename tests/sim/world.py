@@ -24,6 +24,11 @@ SET_OWNER = "/atoll_protos.v1.Registrar/SetOwner"
 SYMBOL_BYTES = 4
 
 
+def _repeated(number: int, byte_count: int) -> bytes:
+    one = number.to_bytes(SYMBOL_BYTES, "little")
+    return (one * -(-byte_count // SYMBOL_BYTES))[:byte_count]
+
+
 class World:
     """See the module. Checkers hear what happens through `watchers`."""
 
@@ -131,13 +136,15 @@ class World:
             self.learners[slot] = self.start_learner(slot, process.uid, after=1.0)
 
     def payload(self, symbol: Symbol, byte_count: int) -> bytes:
-        """Bytes that stand for a symbol on the wire."""
+        """Bytes that stand for a symbol on the wire: its number, from 1, over and over."""
         self.symbols.append(symbol)
-        return (len(self.symbols) - 1).to_bytes(SYMBOL_BYTES, "little").ljust(byte_count, b"\0")
+        return _repeated(len(self.symbols), byte_count)
 
     def symbol(self, payload: bytes | bytearray) -> Symbol:
-        """What a payload stands for."""
-        return self.symbols[int.from_bytes(payload[:SYMBOL_BYTES], "little")]
+        """What a payload stands for: every part of it has to say the same."""
+        number = int.from_bytes(payload[:SYMBOL_BYTES], "little")
+        self.watchers.tell("arrived", payload == _repeated(number, len(payload)))
+        return self.symbols[number - 1]
 
     def seed_name(self, learner: LearnerProcess) -> str:
         """What the first values are a function of."""

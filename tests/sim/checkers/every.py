@@ -9,6 +9,7 @@ from sim.checkers.kept import (
     SeenChecker,
     WordChecker,
 )
+from sim.checkers.lanes import PartsChecker
 from sim.checkers.progress import (
     CallChecker,
     ClockChecker,
@@ -62,4 +63,5 @@ ALL: tuple[type[Watcher], ...] = (
     LostRankChecker,
     OneOrderChecker,
     HeadCountsChecker,
+    PartsChecker,
 )

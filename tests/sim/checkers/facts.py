@@ -33,6 +33,8 @@ class Told:
     stepped_at: float = 0.0
     called: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: base, due
     sending: dict[int, int] = field(default_factory=dict)  # slice: base
+    lanes: int = 1
+    lanes_missing: int = 0  # that are not open, where it has several
 
     def owes(self, fragment: int, base: int) -> bool:
         """Whether an offer on this base was called for and may still come."""
@@ -43,7 +45,7 @@ class Told:
         """Rule 6."""
         allowed = max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
         moves = self.report.waiting or now - self.stepped_at <= allowed
-        return self.welcomed and self.report.training and moves
+        return self.welcomed and self.report.training and moves and not self.lanes_missing
 
 
 @dataclass(slots=True)
@@ -78,7 +80,14 @@ class RoundWatcher(Watcher):
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
         if not join.observer:
             learner = self.world.instances[join.instance]
-            self.facts[shard.name].sessions[session] = Told(join.slot, learner)
+            lanes = max(1, join.lanes)
+            told = Told(join.slot, learner, lanes=lanes, lanes_missing=lanes if lanes > 1 else 0)
+            self.facts[shard.name].sessions[session] = told
+
+    def lane_opened(self, shard: "ShardProcess", session: int) -> None:
+        told = self.facts[shard.name].sessions.get(session)
+        if told is not None:
+            told.lanes_missing -= 1
 
     def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
         told = self.facts[shard.name].sessions.get(session)
@@ -92,7 +101,9 @@ class RoundWatcher(Watcher):
         told = self.facts[shard.name].sessions.get(session)
         if told is not None:
             told.called.pop(transfer.offer.slice, None)
-            told.sending = {transfer.offer.slice: transfer.offer.base}
+            if told.lanes == 1:
+                told.sending.clear()  # one comes after the other
+            told.sending[transfer.offer.slice] = transfer.offer.base
 
     def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
         facts, now = self.facts[shard.name], self.world.sim.now
