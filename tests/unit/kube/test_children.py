@@ -354,3 +354,10 @@ def test_the_user_of_every_pod_is_a_setting_and_may_be_left_out(user: int | None
         for name in ("runAsUser", "runAsGroup", "fsGroup"):
             assert security.get(name) == user
             assert (name in security) is (user is not None)
+
+
+def test_a_shard_that_reads_its_store_for_long_is_not_ended_for_its_silence() -> None:
+    (container,) = template(children(), "Deployment", "tiny-syncer-0")["spec"]["containers"]
+    start = container["startupProbe"]
+    assert start["grpc"] == container["livenessProbe"]["grpc"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 3600

@@ -67,6 +67,7 @@ from atoll_protos.environment import Env, of_learner, of_process, of_shard, of_t
 
 GROUP_READS = 0o440
 GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
+START_PROBE_SECONDS, START_PROBES_MAX = 2, 1800  # a shard may read its store for an hour
 RUN_VOLUME = "atoll-run"
 POD_INDEX = f"metadata.labels['{POD_INDEX_LABEL}']"  # the number of a pod in its StatefulSet
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -148,6 +149,8 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
         "ports", [{"name": name, "containerPort": port} for name, port in ports.items()]
     )
     probe = {"grpc": {"port": health}, "timeoutSeconds": 5}
+    start = {"periodSeconds": START_PROBE_SECONDS, "failureThreshold": START_PROBES_MAX}
+    container.setdefault("startupProbe", {**probe, **start})
     container.setdefault("readinessProbe", {**probe, "periodSeconds": 3})
     container.setdefault("livenessProbe", {**probe, "periodSeconds": 10, "failureThreshold": 9})
     return pod
