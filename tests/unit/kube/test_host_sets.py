@@ -195,6 +195,7 @@ def test_a_host_knows_its_slot_its_number_and_where_the_hosts_meet() -> None:
         ("{image: mine}", "1"),
         ("{resources: {limits: {nvidia.com/gpu: 8}}}", "8"),
         ("{resources: {limits: {nvidia.com/gpu: '4'}}}", "4"),
+        ("{resources: {limits: {amd.com/gpu: 2, memory: 9Gi}}}", "2"),
         ("{resources: {limits: {nvidia.com/gpu: many}}}", "1"),  # the API server refuses it
         ("{resources: {limits: {cpu: 2}}, env: [{name: PET_NPROC_PER_NODE, value: '3'}]}", "3"),
     ],

@@ -20,7 +20,7 @@ from atoll_operator.kube.plan.overrides import overridden
 from atoll_protos.environment import MEETING_PORT, Env, of_hosts, of_learner
 from atoll_protos.names import Label
 
-GPU: Final = "nvidia.com/gpu"
+GPUS: Final = "/gpu"  # the end of a resource's name: nvidia.com/gpu, amd.com/gpu
 TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of one learner
 
 
@@ -66,8 +66,8 @@ def of_user(template: Mapping[str, Any]) -> dict[str, str]:
 def gpus(container: dict[str, Any]) -> int:
     """The processes of a host: one for each GPU of its container, else one."""
     limits = (container.get("resources") or {}).get("limits") or {}
-    text = str(limits.get(GPU, ""))
-    return max(1, int(text)) if text.isascii() and text.isdigit() else 1
+    found = [str(count) for name, count in limits.items() if name.endswith(GPUS)]
+    return max(1, sum(int(text) for text in found if text.isascii() and text.isdigit()))
 
 
 def _together(pod: dict[str, Any], topology_key: str) -> None:
