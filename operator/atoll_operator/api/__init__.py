@@ -10,7 +10,9 @@ and PyYAML, but no clock, network, disk or process, and neither executor.
     launching.py    commands that start the processes of a learner
     sync.py         the models of `spec.sync`
     pods.py         the models of pod templates and of `podOverrides`
-    parts.py        the models of all other parts of `spec`: learner, regions, syncer, ...
+    learners.py     the models of `spec.learner` and `spec.regions`
+    syncer.py       the model of `spec.syncer`
+    parts.py        the models of the smaller parts of `spec`: evaluator, failure, export, ...
     spec.py         `spec` as a whole and the job; how a manifest becomes a job
     rules.py        conditions over several fields, in Python and in CEL
     manifest.py     YAML, --set changes, preset, models, rules -> Job

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 LEARNERS_MAX: Final = 1000  # of a region
+NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
 REGIONS_MAX: Final = 64
 COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
 SECONDS_MAX: Final = 10 * 365 * 24 * 3600

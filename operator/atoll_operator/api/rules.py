@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api import presets
-from atoll_operator.api.parts import (
-    HOSTS_NAME_CHARACTERS_MAX,
-    NAME_CHARACTERS_MAX,
-    RegionSpec,
-    StorageType,
-    TlsMode,
-)
+from atoll_operator.api.learners import HOSTS_NAME_CHARACTERS_MAX, RegionSpec
+from atoll_operator.api.model import NAME_CHARACTERS_MAX
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import SyncSpec
+from atoll_operator.api.syncer import StorageType, TlsMode
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
 from atoll_protos.run import Fragments

@@ -3,9 +3,9 @@
 Theory of operation: how a manifest becomes a job
 -------------------------------------------------
 Each field is defined once, by pydantic's `Field`: its type, default, range and description. The
-fields of `spec.sync` stand in `sync.py`, those of pods in `pods.py`, those of all other parts of
-`spec` in `parts.py`, and its own here. Everything else that knows about a field derives from this
-definition:
+fields of `spec.sync` stand in `sync.py`, those of learners and regions in `learners.py`, those of
+the syncer in `syncer.py`, those of pods in `pods.py`, those of the smaller parts of `spec` in
+`parts.py`, and its own here. Everything else that knows about a field derives from this definition:
 
     crd.py       the OpenAPI schema with which the API server fills defaults and checks ranges
     rules.py     what no single field can show (CEL for the API server, a function for Python)
@@ -52,18 +52,11 @@ from typing import Final
 
 from pydantic import Field
 
+from atoll_operator.api.learners import Learner, RegionSpec
 from atoll_operator.api.model import COUNT_MAX, REGIONS_MAX, SECONDS_MAX, Model
-from atoll_operator.api.parts import (
-    Checkpoint,
-    Evaluator,
-    Export,
-    Failure,
-    Learner,
-    RegionSpec,
-    Restore,
-    Syncer,
-)
+from atoll_operator.api.parts import Checkpoint, Evaluator, Export, Failure, Restore
 from atoll_operator.api.sync import SyncSpec
+from atoll_operator.api.syncer import Syncer
 from atoll_protos.names import slot_name
 
 API_VERSION: Final = "atoll.dev/v1alpha1"

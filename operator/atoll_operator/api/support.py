@@ -4,8 +4,8 @@ A field without an effect must not pass in silence. The fields stay in the CRD, 
 keep their shape once they work, and their descriptions say "not supported yet".
 """
 
-from atoll_operator.api.parts import StorageType
 from atoll_operator.api.spec import Job
+from atoll_operator.api.syncer import StorageType
 from atoll_protos.errors import SpecError
 
 OF_EVERY_POD = {"name", "image", "imagePullPolicy", "resources", "ports", "volumeMounts"}

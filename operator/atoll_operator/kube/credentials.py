@@ -12,8 +12,8 @@ import yaml
 from kubernetes import client
 
 from atoll_operator.api.manifest import from_object
-from atoll_operator.api.parts import TlsMode
 from atoll_operator.api.spec import Job
+from atoll_operator.api.syncer import TlsMode
 from atoll_operator.certificates import Authorities
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION, authority_name, credentials_name
 from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, reach, refused

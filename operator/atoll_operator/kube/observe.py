@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.parts import TlsMode
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
+from atoll_operator.api.syncer import TlsMode
 from atoll_operator.kube import objects, observation
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.edges.polls import Polls

@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator.api.parts import TlsMode
 from atoll_operator.api.spec import Job
+from atoll_operator.api.syncer import TlsMode
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     LEARNER_ROLE,

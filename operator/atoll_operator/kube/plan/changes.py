@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll_operator.api.facts import Kind
-from atoll_operator.api.parts import StorageType
+from atoll_operator.api.syncer import StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.objects import controller, is_of, key_of, rfc3339
 from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refusal, workload_name

@@ -33,9 +33,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from atoll_operator.api.parts import Reclaim, RegionNodes, RegionSpec, StorageType, TlsMode
+from atoll_operator.api.learners import RegionNodes, RegionSpec
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
+from atoll_operator.api.syncer import Reclaim, StorageType, TlsMode
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     LEARNER_ROLE,

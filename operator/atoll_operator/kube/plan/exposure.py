@@ -12,8 +12,8 @@ stays right. A node is chosen from the syncer's region where the cluster spans s
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from atoll_operator.api.parts import ServiceType
 from atoll_operator.api.spec import Job
+from atoll_operator.api.syncer import ServiceType
 from atoll_operator.kube.names import SHARD_PORT, shard_name
 from atoll_operator.kube.observation import Node, Object, Raw
 

@@ -31,11 +31,11 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import support
 from atoll_operator.api.facts import Kind, Phase, some_of
-from atoll_operator.api.parts import StorageType
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Failure, Status, without_step
+from atoll_operator.api.syncer import StorageType
 from atoll_operator.api.words import last_words as words_in
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,

@@ -34,10 +34,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_operator.api.parts import StorageType
 from atoll_operator.api.pods import PodOverrides, Template
 from atoll_operator.api.runfile import EVALUATE, TRAIN
 from atoll_operator.api.spec import Job
+from atoll_operator.api.syncer import StorageType
 from atoll_operator.kube.names import (
     DATA_FOLDER,
     EVALUATOR_ROLE,

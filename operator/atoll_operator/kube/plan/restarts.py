@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status as statuses
 from atoll_operator.api.facts import Kind
-from atoll_operator.api.parts import StorageType
+from atoll_operator.api.syncer import StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (

@@ -29,10 +29,11 @@ from typing import Any
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
 from atoll_operator.api.facts import ENDED, Facts, Kind, refused_offers, troubles
-from atoll_operator.api.parts import RegionNodes, StorageType, TlsMode
+from atoll_operator.api.learners import RegionNodes
 from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
+from atoll_operator.api.syncer import StorageType, TlsMode
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, learner_sets, shard_name
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (
