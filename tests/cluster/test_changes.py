@@ -37,7 +37,7 @@ def test_the_api_server_says_what_validate_says(
         place = document
         *parents, last = path.split(".")
         for key in parents:
-            place = place[key]
+            place = place.setdefault(key, {})
         place[last] = yaml.safe_load(value)
     words = ("-n", namespace, "apply", "--server-side", "-f", "-")
     done = kube.attempt(*words, stdin=json.dumps(document))
