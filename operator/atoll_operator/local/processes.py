@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from atoll_operator.api.launching import DASHES, LAUNCHER, has_launcher, is_launched, within
 from atoll_operator.api.pods import Container
+from atoll_operator.api.runfile import TRAIN
 from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
 
 NUMBER: Final = Torchrun.PROCESSES
 FLAG: Final = "--processes-per-learner"
+BUILT_IN: Final = ("python3", *TRAIN)  # what a template without a command runs
 SHORT: Final = "[atoll-worker, launch, --, train.py]"
 
 
@@ -40,13 +42,10 @@ def launched(command: Sequence[str], count: int, field: str) -> list[str]:
         return words
     if count == 1:
         return words
-    if not words:
-        problem = f"{field} names no command, and the built-in model trains in one process"
-        raise SpecError(FLAG, problem, f"give it one, as in command: {SHORT}")
     if has_launcher(words):
         problem = f"the command of {field} has a launcher of its own, {words[0]}"
         raise SpecError(FLAG, problem, f"put this in its place: command: {SHORT}")
-    return [*LAUNCHER, DASHES, *words]
+    return [*LAUNCHER, DASHES, *(words or BUILT_IN)]
 
 
 def without_number(env: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -128,9 +128,10 @@ def test_a_region_with_a_command_of_its_own_has_processes_too() -> None:
     assert found["eu-0"].env["A"] == "b"
 
 
-def test_the_built_in_model_is_not_started_as_several_processes() -> None:
-    with pytest.raises(SpecError, match=r"spec\.learner\.template names no command"):
-        manifests.with_processes(document_in(JOB), 2)
+def test_the_built_in_model_is_started_as_several_processes() -> None:
+    two = from_object(manifests.with_processes(document_in(JOB), 2)).spec.learner.template
+    assert two.container.command[:3] == ["atoll-worker", "launch", "--"]
+    assert two.container.command[3:] == ["python3", "-m", "atoll_worker", "bytegpt.train:main"]
     one = manifests.with_processes(document_in(JOB), 1)
     assert from_object(one).spec.learner.template.container.command == []
 

@@ -23,7 +23,6 @@ def test_one_process_needs_no_launcher() -> None:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        ([], "names no command, and the built-in model"),
         (["torchrun", "train.py"], "has a launcher of its own, torchrun"),
         (["python", "-m", "torch.distributed.run", "a.py"], "has a launcher of its own, python"),
         ([*LAUNCHED[:2], "--nproc_per_node=8", *LAUNCHED[2:]], "has --nproc-per-node itself"),
