@@ -40,6 +40,7 @@ EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 HOSTNAME_FIELD: Final = "metadata.name"  # a node's hostname label may differ, its name cannot
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # Kueue admits the pods of what carries it
+KUEUE_MAY_END: Final = "kueue.x-k8s.io/safe-to-forcefully-terminate"  # on a node that is lost
 OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 
 
@@ -54,6 +55,7 @@ class Annotation:
     RUN_HASH: Final = f"{GROUP}/run-hash"
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
     STATE: Final = f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.restore`)
+    ENDED: Final = f"{GROUP}/ended"  # UIDs of pods that Kueue is to let go of (`plan.exclusions`)
     SUSPECTS: Final = f"{GROUP}/suspects"  # {node: since when, UNIX seconds}
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld

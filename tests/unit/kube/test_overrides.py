@@ -181,3 +181,16 @@ def test_what_atoll_adds_comes_after_what_the_region_says() -> None:
     hashes = {each["metadata"]["annotations"][Annotation.TEMPLATE] for each in (own, other)}
     assert len(hashes) == 2
     assert "queue" not in other["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"), [("kueue.x-k8s.io/queue-name: team", "true"), ("queue: team", None)]
+)
+def test_kueue_hears_that_a_learner_on_a_lost_node_may_be_ended(
+    labels: str, says: str | None
+) -> None:
+    made = children(f"spec.learner.template.metadata.labels={{{labels}}}").objects()
+    sets = [each for each in made if each["kind"] == "StatefulSet"]
+    for each in sets:
+        annotations = each["spec"]["template"]["metadata"]["annotations"]
+        assert annotations.get("kueue.x-k8s.io/safe-to-forcefully-terminate") == says

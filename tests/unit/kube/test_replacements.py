@@ -239,6 +239,14 @@ def test_what_kueue_queues_excludes_no_node_and_waits_until_the_scheduler_keeps_
     assert exclusions("tiny", {queued.name: queued}, moved, [POD], now=1.0).nodes == {
         queued.name: ()
     }
+    assert exclusions("tiny", {queued.name: queued}, moved, [POD], now=1.0).ended == {
+        queued.name: ""
+    }
+    gone = replace(move, pod=replace(POD, phase="Failed", terminating=True))
+    for live_set, text in ((queued, POD.uid), (free, "")):
+        ended = replace(moved, replace=(gone,))
+        found = exclusions("tiny", {live_set.name: live_set}, ended, [gone.pod], now=1.0)
+        assert found.ended == {live_set.name: text}
     assert not is_excluded(move, queued, {"n1": NodeState.SILENT})
     assert is_excluded(move, queued, {"n1": NodeState.NOT_READY})
     assert not is_excluded(move, free, {"n1": NodeState.NOT_READY})

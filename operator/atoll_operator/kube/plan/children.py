@@ -231,6 +231,8 @@ class JobChildren:
         suspects = self.exclusions.suspects.get(name)
         if suspects:
             annotations[Annotation.SUSPECTS] = suspects
+        if ended := self.exclusions.ended.get(name):
+            annotations[Annotation.ENDED] = ended
         service = self.owner.child(
             "Service", "v1", name, labels,
             spec={"clusterIP": "None", "selector": match, "publishNotReadyAddresses": True},

@@ -7,8 +7,10 @@ StatefulSet that excludes another node restarts no pod.
 
 Kueue lets nobody change the affinity of a workload that it has admitted. What it queues (`queued`)
 excludes no other node, and the delete waits until the Node is NotReady: then the scheduler keeps
-off it by itself. So a lost node costs such a learner some 45 s instead of 20, and a learner that
-crashes where it is stays there.
+off it by itself. A learner that crashes where it is stays there. Kueue also holds the pod with a
+finalizer until it has ended, which nobody says of one on a lost node, but that it may be ended
+(`pods`, KUEUE_MAY_END): it does so a minute later. It looks at the finalizer when the StatefulSet
+changes, and so the set then gets the pod's UID as an annotation (`ended`).
 
     lost       from the first replacement on, until the node is well again
     suspected  for SUSPECT_SECONDS; an annotation of the StatefulSet remembers since when
@@ -32,6 +34,7 @@ class Exclusions:
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     replaced: Mapping[str, str] = field(default_factory=dict)  # text of Annotation.REPLACED
     suspects: Mapping[str, str] = field(default_factory=dict)  # text of Annotation.SUSPECTS
+    ended: Mapping[str, str] = field(default_factory=dict)  # text of Annotation.ENDED
 
 
 def exclusions(
@@ -58,6 +61,7 @@ def exclusions(
     excluded: dict[str, tuple[str, ...]] = {}
     replaced: dict[str, str] = {}
     suspects: dict[str, str] = {}
+    ended: dict[str, str] = {}
     for name, live in workloads.items():
         suspicion = _suspicion(live, suspected.get(name, []), placement, now)
         kept = set(live.excluded)
@@ -73,7 +77,9 @@ def exclusions(
             if before.uid != pod.uid:
                 noted[pod.index] = before.once_more(pod.uid, now)
         replaced[name] = replaced_text(noted)
-    return Exclusions(nodes=excluded, replaced=replaced, suspects=suspects)
+        held = [p.uid for p in moved.get(name, ()) if live.queued and p.ended and p.terminating]
+        ended[name] = ",".join(sorted(held))
+    return Exclusions(nodes=excluded, replaced=replaced, suspects=suspects, ended=ended)
 
 
 def _suspicion(

@@ -44,10 +44,12 @@ from atoll_operator.kube.names import (
     EXPORT_FOLDER,
     HEALTH_PORT,
     HOSTNAME_FIELD,
+    KUEUE_MAY_END,
     LEARNER_ROLE,
     LENGTH_FILE,
     METRICS_PORT,
     POD_INDEX_LABEL,
+    QUEUE_LABEL,
     RUN_FILE,
     RUN_FOLDER,
     SHARD_PORT,
@@ -186,6 +188,8 @@ def _pod(
         **metadata.get("annotations", {}),
         Annotation.RUN_HASH: context.run_hash,
     }
+    if context.role == LEARNER_ROLE and QUEUE_LABEL in metadata["labels"]:
+        metadata["annotations"].setdefault(KUEUE_MAY_END, "true")  # its slot is fenced
     spec = pod.setdefault("spec", {})
     spec.setdefault("serviceAccountName", account_name(job.name, context.role))
     spec["automountServiceAccountToken"] = False
