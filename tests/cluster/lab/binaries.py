@@ -139,6 +139,30 @@ def _build(folder: Path) -> None:
     )
 
 
+def tool(module: str, name: str, package: str) -> Path:
+    """A program of one test alone, built by a Go module of its own where it is not cached."""
+    given, sources = os.environ.get(BIN_VARIABLE), TOOLS / module
+    content = b"".join((sources / file).read_bytes() for file in ("go.mod", "go.sum"))
+    key = hashlib.sha256(content).hexdigest()[:12]
+    found = Path(given) if given else cache_folder() / "bin" / f"{module}-{key}"
+    if not (found / name).exists():
+        if given or shutil.which("go") is None:
+            raise LabError(f"{found} has no {name}, which Go 1.26 builds without {BIN_VARIABLE}")
+        found.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=found.parent) as scratch:
+            subprocess.run(
+                ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", f"{scratch}/bin/{name}",
+                 package],
+                cwd=sources,
+                env={**os.environ, "CGO_ENABLED": "0"},
+                stdout=sys.stderr,
+                check=True,
+            )  # fmt: skip
+            shutil.rmtree(found, ignore_errors=True)
+            (Path(scratch) / "bin").rename(found)
+    return found / name
+
+
 def _unpack_clients(folder: Path) -> None:
     _say("fetching helm and kubectl")
     with tempfile.TemporaryDirectory() as scratch:

@@ -5,25 +5,17 @@ It listens on the bridge of the lab, so that what goes through it can be cut off
 a cluster's pods leave their node (`network.cut_off`, `network.counted_bytes`).
 """
 
-import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.lab.binaries import BIN_VARIABLE, TOOLS
-from cluster.lab.layout import LabError, cache_folder
+from cluster.lab.binaries import tool
 from cluster.lab.processes import kill, start, wait_for
 
 PROGRAM = "toxiproxy"
 PACKAGE = "github.com/Shopify/toxiproxy/v2/cmd/server"
-MODULE = TOOLS / "links"
 HOST, PORT = "127.0.0.1", 22900  # of its API; no cluster has the ports from here on
 
 
@@ -40,25 +32,7 @@ class Link:
 
 def program() -> Path:
     """The proxy's program, which is built where it is not cached."""
-    given = os.environ.get(BIN_VARIABLE)
-    sources = b"".join((MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
-    key = hashlib.sha256(sources).hexdigest()[:12]
-    found = Path(given) if given else cache_folder() / "bin" / f"links-{key}"
-    if not (found / PROGRAM).exists():
-        if given or shutil.which("go") is None:
-            raise LabError(f"{found} has no {PROGRAM}, which Go 1.26 builds without {BIN_VARIABLE}")
-        found.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=found.parent) as scratch:
-            subprocess.run(
-                ["go", "build", "-trimpath", "-o", f"{scratch}/bin/{PROGRAM}", PACKAGE],
-                cwd=MODULE,
-                env={**os.environ, "CGO_ENABLED": "0"},
-                stdout=sys.stderr,
-                check=True,
-            )
-            shutil.rmtree(found, ignore_errors=True)
-            (Path(scratch) / "bin").rename(found)
-    return found / PROGRAM
+    return tool("links", PROGRAM, PACKAGE)
 
 
 def serve(folder: Path) -> int:
