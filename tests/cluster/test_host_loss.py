@@ -1,7 +1,9 @@
 """Hosts of a learner are lost in mid-training: it comes back as one, and the others go on."""
 
 import contextlib
+import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.kubectl import Kubectl, Object, until
+from cluster.lab.processes import of_lab
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
 
 SCRIPT = Path(__file__).with_name("hosts_script.py")
@@ -129,6 +132,8 @@ def _merges(job: Job, incarnation: int) -> int:
     ("hosts", "how"),
     [
         pytest.param((1,), "power", id="follower"),
+        pytest.param((0,), "power", id="head", marks=pytest.mark.long),
+        pytest.param((0, 1), "power", id="both", marks=pytest.mark.long),
         pytest.param((1,), "network", id="freeze", marks=pytest.mark.long),
     ],
 )
@@ -145,3 +150,42 @@ def test_a_learner_whose_hosts_are_lost_comes_back_as_one_and_the_others_go_on(
     assert all(pair.uids()[host] == before[host] for host in kept)
     events = pair.job.kubectl("get", "events", "--field-selector", "reason=NodeLost", "-o", "name")
     assert len(events.split()) == len(hosts)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("host", [1, 0])
+def test_a_process_that_crashes_while_the_api_server_is_away_is_met_again_in_place(
+    host: int, pair: Pair
+) -> None:
+    before = pair.uids()
+    assert pair.job.status() is not None  # its channel stays open without the API server
+    with went_on(pair, f"API server away, rank of host {host} killed") as watch, _no_api_server():
+        os.kill(_rank_of(before[host]), signal.SIGKILL)
+        watch.until("away", lambda: LOST not in pair.job.training(), 30)
+        watch.until("met", lambda: pair.job.training().get(LOST) == before[0], BACK_SECONDS_MAX)
+    assert pair.uids() == before
+
+
+@contextlib.contextmanager
+def _no_api_server() -> Iterator[None]:
+    """Freeze the API server of the main cluster."""
+    (pid,) = (p.pid for p in of_lab() if (p.name, p.cluster) == ("kube-apiserver", "c1"))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _rank_of(uid: str) -> int:
+    """The process of torch's rank in the container of a pod."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+            ranks = any(word.startswith("RANK=") for word in words)
+            own = f"ATOLL_UID={uid}" in words and entry.parent.joinpath("cmdline").read_bytes()
+            if ranks and own and b"train.py" in own:
+                found.append(int(entry.parent.name))
+    return min(found)
