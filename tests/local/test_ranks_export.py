@@ -1,16 +1,13 @@
 """The export of a model that is cut over ranks is that of the whole model."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from local import ranks_shapes
-from local.command import RUN_SECONDS_MAX, TESTS, python_path
+from local.command import run_script
 from local.one_shard import SLOT, one_shard
 from local.ranks_export_script import Model
 
@@ -20,15 +17,7 @@ FUSED = "fused.both.weight"  # its own name: a hook saves two others in its plac
 
 def test_it_has_frozen_and_tied_tensors_and_counters_and_loads_strictly(tmp_path: Path) -> None:
     with one_shard(tmp_path, steps=STEPS) as shard:
-        done = subprocess.run(
-            [sys.executable, TESTS / "local" / "ranks_export_script.py", tmp_path],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        said = run_script("ranks_export_script.py", tmp_path)
         exported = load_file(shard.exported())
         assert shard.commits
     model, first = Model(), Model().state_dict()
@@ -41,21 +30,13 @@ def test_it_has_frozen_and_tied_tensors_and_counters_and_loads_strictly(tmp_path
     assert torch.equal(exported["base.weight"], first["base.weight"])
     assert not torch.equal(exported["words.weight"], first["words.weight"])
     assert exported["norm.num_batches_tracked"] > 0
-    assert "the export will" not in done.stderr
+    assert "the export will" not in said
 
 
 def test_of_a_pipeline_it_has_what_any_stage_has_and_loads_strictly(tmp_path: Path) -> None:
     with one_shard(tmp_path, steps=STEPS) as shard:
         more = {"SHAPES": json.dumps({SLOT: "pipeline"}), "STEP_SECONDS": "0.03"}
-        done = subprocess.run(
-            [sys.executable, TESTS / "local" / "ranks_shapes_script.py"],
-            env={**os.environ, **more, "PYTHONPATH": python_path(TESTS)},
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        said = run_script("ranks_shapes_script.py", **more)
         exported = load_file(shard.exported())
     ends: dict[str, torch.Tensor] = {}
     for rank in range(ranks_shapes.RANKS["pipeline"]):
@@ -68,4 +49,4 @@ def test_of_a_pipeline_it_has_what_any_stage_has_and_loads_strictly(tmp_path: Pa
     for key in ("base.linear.weight", "base.kind"):  # of a stage that the head does not have
         assert torch.equal(exported[key], first[key])
     assert not torch.equal(exported["head.weight"], first["head.weight"])
-    assert "the export will" not in done.stdout + done.stderr
+    assert "the export will" not in said

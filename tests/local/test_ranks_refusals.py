@@ -1,12 +1,9 @@
 """A mistake of any rank is refused on every rank, in one sentence, and none of them hangs."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from local.command import RUN_SECONDS_MAX, TESTS, python_path
+from local.command import run_script
 
 WANTED = {
     "flat_parameters": ("model: ", "FSDP1", "fully_shard"),
@@ -24,15 +21,7 @@ WANTED = {
 
 
 def test_every_rank_says_the_same_with_field_and_remedy(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, TESTS / "local" / "ranks_refusals_script.py", tmp_path],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_script("ranks_refusals_script.py", tmp_path)
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert one == other
     assert one.keys() == WANTED.keys()

@@ -1,11 +1,8 @@
 """Every rank of a learner goes on in its own data, and knows where it cannot (rule 35)."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from local.command import RUN_SECONDS_MAX, TESTS, json_lines, python_path
+from local.command import json_lines, run_script
 from local.one_shard import one_shard
 
 
@@ -13,19 +10,11 @@ def test_each_rank_gets_its_own_state_of_the_very_cursor_and_another_number_of_r
     tmp_path: Path,
 ) -> None:
     with one_shard(tmp_path, steps=100_000):
-        done = subprocess.run(
-            [sys.executable, TESTS / "local" / "ranks_state_script.py", tmp_path],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        said = run_script("ranks_state_script.py", tmp_path)
     head, other = (json_lines(tmp_path / f"{rank}.jsonl") for rank in range(2))
     cursors = [line["cursor"] for line in head]
     assert 0 == cursors[0] < cursors[1] < cursors[2]
     assert [line["cursor"] for line in other] == cursors[:2]
     assert [line["state"] for line in head] == [None, f"{cursors[1]} of 0", None]
     assert [line["state"] for line in other] == [None, f"{cursors[1]} of 1"]
-    assert "the slot's data state was given by 2 ranks and this learner has 1" in done.stdout
+    assert "the slot's data state was given by 2 ranks and this learner has 1" in said

@@ -1,14 +1,11 @@
 """What people put around a training step does not keep ranks from the job's values."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
-from local.command import RUN_SECONDS_MAX, TESTS, python_path
+from local.command import run_script
 from local.one_shard import one_shard
 from local.ranks_ways_script import RANKS, Model, questions
 
@@ -19,15 +16,7 @@ def test_compiled_checkpointed_accumulated_scaled_and_evaluated_steps_end_with_t
     tmp_path: Path,
 ) -> None:
     with one_shard(tmp_path, steps=STEPS) as shard:
-        done = subprocess.run(
-            [sys.executable, TESTS / "local" / "ranks_ways_script.py", tmp_path],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        run_script("ranks_ways_script.py", tmp_path)
         exported = load_file(shard.exported())
         assert shard.commits
     model = Model()

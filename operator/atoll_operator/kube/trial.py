@@ -33,7 +33,7 @@ NO_MISTAKE: Final = (
     'cannot create resource "pods"',
 )
 NO_ACCOUNT: Final = "error looking up service account"
-OF_CONTROLLER: Final = ("controller", "ownerreference", "owner", "naked")
+OF_CONTROLLER: Final = ("controller", "owner", "naked")  # in a message in small letters
 OF_ACCOUNT: Final = ("serviceaccount", "service account")  # in a message in small letters
 NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload that is to be made
 

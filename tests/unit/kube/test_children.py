@@ -78,6 +78,15 @@ def test_a_lost_node_is_excluded_and_restarts_no_pod() -> None:
     assert excluded_nodes(template(found, "StatefulSet", "tiny-eu-west")) == ()
 
 
+def test_a_set_is_changed_for_a_pod_that_kueue_is_to_let_go_of() -> None:
+    found = children(exclusions=Exclusions(ended={"tiny-us-east": "uid-1", "tiny-eu-west": ""}))
+    marks = [
+        found["StatefulSet", name]["metadata"]["annotations"]
+        for name in ("tiny-us-east", "tiny-eu-west")
+    ]
+    assert [each.get(Annotation.ENDED) for each in marks] == ["uid-1", None]
+
+
 def test_the_log_s_end_is_the_last_word_of_a_container_that_wrote_no_other() -> None:
     for kind, name in (("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-syncer-0")):
         container = template(children(), kind, name)["spec"]["containers"][0]
