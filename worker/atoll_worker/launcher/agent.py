@@ -29,7 +29,7 @@ from atoll_worker.launcher.meeting import Meeting, leave, open_meeting
 STOP_SECONDS: Final = 30.0  # for processes to leave the job after a signal; as torchrun's
 AGAIN_STOP_SECONDS: Final = 5.0  # the same of a learner that has lost one: it starts again anyhow
 LAST_HOST_SECONDS: Final = 30.0  # for the others to finish as well
-LOOK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.5  # c10d counts the hosts that are there, and tells nobody of a change
 FIRST_TO_FAIL: Final = "atoll/first-to-fail"  # in the store of a round: the number of a host
 AGAIN: Final = "atoll/again"  # the same: how many hosts have left it to meet again
 
