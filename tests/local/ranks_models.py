@@ -20,6 +20,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+RANKS = 4
+
 M = TypeVar("M", bound=nn.Module)
 
 

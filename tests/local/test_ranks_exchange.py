@@ -1,7 +1,7 @@
 """The values of a learner of several processes: what is captured and adopted equals full_tensor.
 
-Real processes and real collectives (gloo), once for all checks of ranks_script.py, each of which
-compares every bit on every rank.
+Real processes and real collectives (gloo), once for all checks of ranks_exchange_script.py, which
+compare every bit on every rank.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 
 from local.command import RUN_SECONDS_MAX, TESTS, python_path
 
-SCRIPT = TESTS / "local" / "ranks_script.py"
+SCRIPT = TESTS / "local" / "ranks_exchange_script.py"
 RANKS = 4
 
 
