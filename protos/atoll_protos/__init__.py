@@ -12,6 +12,7 @@ imports numpy; the operator's image has neither.
 - identity.py      who a process is, as its certificate says it
 - credentials.py   certificate, key and authorities of a process, and what is wrong with them
 - environment.py   the table of environment variables
+- torchrun.py      torchrun's variables, with which the hosts of a learner meet
 - exits.py         the table of exit codes, and of the codes of refusals
 - reading.py       files of a job as dataclasses, read strictly from JSON
 - run.py           the run file: one job as its processes see it
@@ -24,7 +25,7 @@ imports numpy; the operator's image has neither.
 - arrays.py        the same arithmetic with the same bits on numpy, for the transport process
 - layout.py        which part of which tensor belongs to which slice
 - parts.py         how a slice is divided, and which bytes a part has
-- companion.py    what an export needs beside the values that travel, as it is sent
+- companion.py     what an export needs beside the values that travel, as it is sent
 - frames.py        raw frames of the bulk stream
 - gathering.py     transfers that come in parts over several lanes, put together
 - channels.py      gRPC channels and servers as both ends make them

@@ -6,8 +6,8 @@ or shard it is, where the syncer listens. `VARIABLES` lists them with their mean
 and the one who sets them, for learners, evaluators, shards and the operator.
 
 Both executors, the local planner and the planner of pods, build a process's variables with the
-functions below (`of_process`, `of_learner`, `of_hosts`, `of_shard`), so that a variable cannot be
-set by one of them only.
+functions below (`of_process`, `of_learner`, `of_shard`) and with `torchrun.of_hosts`, so that a
+variable cannot be set by one of them only.
 
 To add a variable of a learner: its name, row and place in `of_learner` here; the module that
 knows its value; the module that reads it (`read_job` of the worker).
@@ -68,33 +68,6 @@ class Env:
     OPERATOR_LEASE: Final = "ATOLL_OPERATOR_LEASE"
     OPERATOR_POD_USER: Final = "ATOLL_OPERATOR_POD_USER"
     OPERATOR_CERTIFICATE_SECONDS: Final = "ATOLL_OPERATOR_CERTIFICATE_SECONDS"
-
-
-class Torchrun:
-    """Variables that torchrun, and with it `atoll-worker launch`, reads; torch describes them."""
-
-    NODES: Final = "PET_NNODES"
-    PROCESSES: Final = "PET_NPROC_PER_NODE"
-    BACKEND: Final = "PET_RDZV_BACKEND"
-    ENDPOINT: Final = "PET_RDZV_ENDPOINT"
-    ID: Final = "PET_RDZV_ID"
-    CONF: Final = "PET_RDZV_CONF"
-    RESTARTS: Final = "PET_MAX_RESTARTS"
-    OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-
-
-MEETING_PORT: Final = 29400  # of a learner's first host, where its hosts meet; torchrun's default
-MEETING: Final = ",".join(  # in seconds
-    (
-        "join_timeout=86400",  # waiting in place is free; a container that ends again and again
-        # is started again only every five minutes when the last host has found its node
-        "last_call_timeout=10",  # beyond the least number of hosts: a container starts in less
-        "keep_alive_interval=3",  # a host that says nothing three times is gone: sooner than a new
-        "keep_alive_max_attempt=3",  # one comes; its clock may differ by as much from the others'
-        "read_timeout=30",  # of host 0's store: all who wait there end when its node has lost power
-    )
-)
-RESTARTS_MAX: Final = 1000  # of processes in place: the supervisor's patience ends long before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,35 +362,6 @@ def of_process(*, run_file: str, endpoints: str) -> dict[str, str]:
 def of_learner(*, region: str, slot: str) -> dict[str, str]:
     """What a learner gets besides `of_process`."""
     return {Env.REGION: region, Env.SLOT: slot}
-
-
-def of_hosts(
-    *, slot: str, hosts: int, hosts_min: int, processes: int, first_host: str, host: int | None
-) -> dict[str, str]:
-    """What every host of a learner of several hosts gets besides `of_process` and `of_learner`.
-
-    `processes` are those of each host. `first_host` is host:port of host 0, where the others find
-    it before any of them is ready. `host`: None where somebody else sets it, as Kubernetes does.
-    The learner trains with `hosts_min` hosts where no more can be had.
-
-    The hosts meet by c10d: torchrun's static rendezvous cannot bring them together a second time.
-    Where the store in which they meet is also that of torch.distributed, a host that joins later
-    waits for an address that never comes.
-    """
-    nodes = f"{hosts_min}:{hosts}" if hosts_min < hosts else str(hosts)
-    own = {} if host is None else {Env.HOST: str(host)}
-    return {
-        **own,
-        Env.HOSTS: str(hosts),
-        Torchrun.NODES: nodes,
-        Torchrun.PROCESSES: str(processes),
-        Torchrun.BACKEND: "c10d",
-        Torchrun.ENDPOINT: first_host,
-        Torchrun.ID: slot,
-        Torchrun.RESTARTS: str(RESTARTS_MAX),
-        Torchrun.CONF: MEETING,
-        Torchrun.OWN_STORE: "1",
-    }
 
 
 def of_shard(

@@ -19,6 +19,8 @@ registrar as well. Imports go downwards in this list only; pyproject.toml checks
     driver             performs the effects of the rules, in order
     tidying            snapshots of the log, and the removal of what nobody needs
     keeping            what is stored beside versions: data states, companion, export
+    recording          the event tape, and the bytes that its lines tell of
+    beating            the heartbeat, and whether another process has followed
     outside            the interfaces that the driver is given: clock, store, values, tape, ...
     background         its tasks and threads, and retries of the store
     metrics            what Prometheus reads

@@ -135,7 +135,7 @@ class BulkStreams:
         driver, gathering = self.driver, port.incoming
         assert gathering is not None, "frames before a lane"
         while (frame := await self._frame(gathering, lane, context)) is not grpc.aio.EOF:
-            driver.received(len(frame))
+            driver.recording.received(len(frame))
             whole = gathering.feed(lane, frame)
             if whole is not None:
                 with bugs_end(driver):
@@ -216,7 +216,7 @@ class BulkStreams:
     async def _send(self, context: Any, frames: Iterator[bytes]) -> None:
         for frame in frames:
             await context.write(frame)
-            self.driver.sent(len(frame))
+            self.driver.recording.sent(len(frame))
 
     def _composed(
         self, number: int, lanes: int, publish: pb.Publish

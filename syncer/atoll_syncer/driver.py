@@ -41,7 +41,6 @@ registrar. tests/sim runs this same class in virtual time with symbols in place 
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -51,6 +50,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.deadline import Deadline
 from atoll_protos.exits import ExitCode
 from atoll_protos.layout import Layout, from_model
+from atoll_syncer import beating
 from atoll_syncer.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.keeping import Keeping
 from atoll_syncer.model.effects import (
@@ -78,11 +78,10 @@ from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome
 from atoll_syncer.outside import Machine, Making, Port, Values
+from atoll_syncer.recording import Recording
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import Part
-from atoll_syncer.storage.journal import DeposedError, Heartbeat
-from atoll_syncer.storage.store import StoreError
-from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
+from atoll_syncer.storage.journal import DeposedError
 from atoll_syncer.tidying import Tidying
 
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -95,15 +94,12 @@ class Driver:
 
     def __init__(self, shard: Shard, machine: Machine) -> None:
         self.shard, self.machine, self.now = shard, machine, machine.clock
-        self.journal, self.store, self.tape = machine.journal, machine.store, machine.tape
-        self.metrics = machine.metrics
+        self.journal, self.store, self.metrics = machine.journal, machine.store, machine.metrics
         self.values: Values | None = None
         self.ports: dict[int, Port] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
         self.replies: dict[int, asyncio.Future[Any]] = {}  # by token
-        self.bytes_received = 0  # of bulk frames, in this process
-        self.bytes_sent = 0
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self.background = Background(machine.executors, machine.metrics, self._failed)
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
@@ -111,6 +107,7 @@ class Driver:
         self._token = 0
         self._tidying = Tidying(machine, self.background)
         self._keeping = Keeping(machine, self.background)
+        self.recording = Recording(shard, machine, self.background)
 
     async def start(self) -> None:
         """Restore the values, begin the term, and go on until `stop`."""
@@ -145,18 +142,7 @@ class Driver:
         except TimeoutError:
             log.warning("stopped with unwritten entries", count=self._entries.qsize())
         self.background.stop()
-        self._write_tape({"event": "end", "epoch": self.shard.state.term.epoch})
-        self.tape.close()
-
-    def received(self, byte_count: int) -> None:
-        """Count bulk bytes from a learner."""
-        self.bytes_received += byte_count
-        self.metrics.received_bytes.inc(byte_count)
-
-    def sent(self, byte_count: int) -> None:
-        """Count bulk bytes to a learner or observer."""
-        self.bytes_sent += byte_count
-        self.metrics.sent_bytes.inc(byte_count)
+        self.recording.close()
 
     def feed(self, effects: list[Effect]) -> None:
         """Perform effects in order."""
@@ -240,7 +226,7 @@ class Driver:
             case Reply():
                 self._entries.put_nowait(effect)
             case Tape(record):
-                self._write_tape(record)
+                self.recording.write(record)
             case Ask(request):
                 self.background.spawn(self._ask(request))
             case Exit() if not self.exit.done():
@@ -253,13 +239,6 @@ class Driver:
                 self.background.spawn(self._export_whole(parts))
             case Stage() | Drop() | Merge() | StoreSeed() | StoreHeld():
                 self._perform_on_values(effect)
-
-    def _write_tape(self, record: dict[str, Any]) -> None:
-        """Every line also says what this process has received and sent so far."""
-        bytes_moved = {"bytes_up": self.bytes_received, "bytes_down": self.bytes_sent}
-        trouble = self.tape.write(self.shard.history.run, {**record, **bytes_moved})
-        if trouble is not None:
-            log.warning("the tape waits", trouble=str(trouble))
 
     def _perform_on_values(self, effect: Stage | Drop | Merge | StoreSeed | StoreHeld) -> None:
         values, history = self.values, self.shard.history
@@ -359,28 +338,9 @@ class Driver:
                 case Committed():
                     self.values.committed(entry.slice)
         if isinstance(entry, TermBegun) and not self.shard.state.term.durable:
-            await self._fill_tape()
+            await self.recording.fill()
         self.feed(self.shard.appended(entry, self.now()))
         self._tidying.appended(entry, self.shard.history)
-
-    async def _fill_tape(self) -> None:
-        """Write the lines of commits whose process was killed before it wrote them (rule 29).
-
-        The record of this term is durable, so no other process can add a commit any more.
-        """
-        lowest: dict[int, int] = {}
-        commits = [(each.time, each.entry) for each in self.journal.commits]
-        for _, entry in commits:
-            lowest[entry.slice] = min(entry.number, lowest.get(entry.slice, entry.number))
-        try:
-            known = await self.background.run(Thread.TIDY, lambda: self.tape.commits(lowest))
-        except StoreError as error:
-            log.warning("the tape cannot be read", trouble=str(error))
-            return
-        for time, entry in commits:
-            if (entry.slice, entry.number, entry.epoch) not in known:
-                self._write_tape({"time": time, **self.shard.commit_again(entry)})
-        self.journal.commits.clear()
 
     async def _export_part(self) -> None:
         values, history = self.values, self.shard.history
@@ -412,33 +372,13 @@ class Driver:
             self.feed(self.shard.tick_time(self.now()))
             staged_bytes = self.values.staged_bytes if self.values else 0
             self.metrics.refresh(
-                self.shard.state, staged_bytes, self.tape.dropped_lines, self.now()
+                self.shard.state, staged_bytes, self.machine.tape.dropped_lines, self.now()
             )
 
     async def _keep_beating(self) -> None:
-        """Rule 20: renew the heartbeat, and look each time whether another process has followed."""
-        count = 0
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            count += 1
-            beat = Heartbeat(
-                pod=self.shard.pod,
-                instance=self.shard.instance,
-                epoch=self.shard.history.epoch,
-                count=count,
-            )
-            try:
-                if await self.background.run(Thread.LOG, partial(self._beat, beat)):
-                    self.feed(self.shard.deposed(self.now()))
-                    return
-            except StoreError as error:
-                log.warning("no heartbeat", trouble=str(error))
-
-    def _beat(self, beat: Heartbeat) -> bool:
-        if self.journal.is_deposed():
-            return True
-        self.journal.beat(beat)
-        return False
+        """Rule 20; another process that has followed ends this one."""
+        await beating.until_deposed(self.shard, self.journal, self.background)
+        self.feed(self.shard.deposed(self.now()))
 
     def _failed(self, error: BaseException) -> None:
         if not self.exit.done():

@@ -147,8 +147,8 @@ class SyncerService(rpc.SyncerServicer):
         reply = status(self.driver.shard.state, self.driver.now())
         reply.intent, reply.why = self.said.intent, self.said.why
         reply.must_equal = self.driver.shard.state.run_file.must_equal
-        reply.bytes_received = self.driver.bytes_received
-        reply.bytes_sent = self.driver.bytes_sent
+        reply.bytes_received = self.driver.recording.bytes_received
+        reply.bytes_sent = self.driver.recording.bytes_sent
         reply.reason = reply.reason or "; ".join(sorted(set(self.driver.background.troubles)))
         return reply
 

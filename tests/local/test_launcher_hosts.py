@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.local.supervisor import free_ports
-from atoll_protos.environment import Torchrun, of_hosts
+from atoll_protos.torchrun import Torchrun, of_hosts
 from local.background import LOOK_SECONDS, SECONDS_MAX
 
 HOSTS = 2

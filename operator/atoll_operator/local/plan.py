@@ -16,8 +16,9 @@ from atoll_operator.api.launching import under_launcher
 from atoll_operator.api.pods import Container
 from atoll_operator.api.runfile import EVALUATE, TRAIN
 from atoll_operator.api.spec import Job
-from atoll_protos.environment import MEETING_PORT, Env, of_hosts, of_learner, of_process
+from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.names import slot_name
+from atoll_protos.torchrun import MEETING_PORT, of_hosts
 
 MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
 RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length

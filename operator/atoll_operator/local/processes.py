@@ -11,8 +11,8 @@ from typing import Any, Final
 from atoll_operator.api.launching import DASHES, LAUNCHER, has_launcher, is_launched, within
 from atoll_operator.api.pods import Container
 from atoll_operator.api.runfile import TRAIN
-from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import Torchrun
 
 NUMBER: Final = Torchrun.PROCESSES
 FLAG: Final = "--processes-per-learner"

@@ -13,6 +13,7 @@ from atoll_syncer.model.effects import Effect
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Entry, TermBegun
 from atoll_syncer.model.state import State
+from atoll_syncer.recording import Recording
 from atoll_syncer.rules import recovery as recovery_rules
 from atoll_syncer.rules import (
     runs,
@@ -139,7 +140,7 @@ def numbers_that_begin_again_after_a_loss(patch: Patch) -> None:
 def a_tape_that_is_not_filled(patch: Patch) -> None:
     """Rule 29."""
 
-    async def nothing(self: Driver) -> None:
+    async def nothing(self: Recording) -> None:
         return
 
-    patch.setattr(Driver, "_fill_tape", nothing)
+    patch.setattr(Recording, "fill", nothing)

@@ -8,8 +8,9 @@ from atoll_operator.api.runfile import TRAIN, run_file
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import plan
 from atoll_protos.codecs import Wire
-from atoll_protos.environment import Env, Torchrun, of_hosts
+from atoll_protos.environment import Env
 from atoll_protos.run import Fragments, Merge, Quorum, Sync
+from atoll_protos.torchrun import Torchrun, of_hosts
 
 MANIFEST = """
 apiVersion: atoll.dev/v1alpha1

@@ -117,7 +117,8 @@ def serving(**shard: Any) -> tuple[SyncerService, Any]:
     driver: Any = SimpleNamespace(
         ports={7: port}, shard=rules, now=lambda: 0.0, feed=lambda effects: None, accepted={}
     )
-    driver.received = driver.failed = lambda _: None
+    driver.failed = lambda _: None
+    driver.recording = SimpleNamespace(received=lambda _: None, sent=lambda _: None)
     return SyncerService(driver), port
 
 
@@ -347,8 +348,6 @@ def test_a_difference_names_the_base_that_it_is_to_rule_17(
             if decode_frame(message).kind is Kind.TRAILER:
                 whole.set()
 
-    driver.sent = lambda _: None
-
     async def scenario() -> None:
         bulk = asyncio.create_task(service.bulk(None, Receiver("7", "secret of 7")))
         port.publish(2)
@@ -394,8 +393,7 @@ def test_the_operators_last_word_on_the_job_is_told_to_whoever_asks_next() -> No
     driver: Any = SimpleNamespace(
         shard=one.shard,
         now=lambda: one.now,
-        bytes_received=0,
-        bytes_sent=0,
+        recording=SimpleNamespace(bytes_received=0, bytes_sent=0),
         background=background,
     )
     service = SyncerService(driver)
@@ -413,7 +411,8 @@ def test_the_operators_last_word_on_the_job_is_told_to_whoever_asks_next() -> No
 def test_a_status_tells_what_of_the_run_file_must_be_equal() -> None:
     one, _ = begun("a-0")
     driver: Any = SimpleNamespace(
-        shard=one.shard, now=lambda: one.now, bytes_received=0, bytes_sent=0,
+        shard=one.shard, now=lambda: one.now,
+        recording=SimpleNamespace(bytes_received=0, bytes_sent=0),
         background=SimpleNamespace(troubles=[]),
     )  # fmt: skip
     reply = asyncio.run(SyncerService(driver).Status(pb.StatusRequest(), None))

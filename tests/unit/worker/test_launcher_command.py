@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import Torchrun
 from atoll_worker.launcher import command
 from atoll_worker.launcher.command import configuration, split, words_of
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
 
-from atoll_protos.environment import Env, of_hosts
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import of_hosts
 from atoll_worker.launcher import meeting
 from atoll_worker.launcher.command import configuration
 from atoll_worker.launcher.meeting import Host, Meeting, number_of, open_meeting

@@ -19,8 +19,8 @@ from typing import Final
 from torch.distributed import run as torchrun
 from torch.distributed.launcher.api import LaunchConfig
 
-from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import Torchrun
 from atoll_worker.launcher import agent
 from atoll_worker.launcher.ending import end_as
 

@@ -17,7 +17,7 @@ meet again. Three things are different here:
 - **Who comes before host 0 waits for it** in place. A container that ends again and again until a
   node is free for host 0 would be started again only every five minutes in the end.
 
-How long things take is in `environment.MEETING`.
+How long things take is in `torchrun.MEETING`.
 """
 
 import contextlib
@@ -45,8 +45,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig
 
-from atoll_protos.environment import MEETING_PORT, Env
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import MEETING_PORT
 
 AGAIN_SECONDS: Final = 1.0  # from one try to reach host 0 to the next
 CONNECT_SECONDS_MAX: Final = 5.0

@@ -17,8 +17,9 @@ from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import GROUP, hosts_set
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.overrides import overridden
-from atoll_protos.environment import MEETING_PORT, Env, of_hosts, of_learner
+from atoll_protos.environment import Env, of_learner
 from atoll_protos.names import Label
+from atoll_protos.torchrun import MEETING_PORT, of_hosts
 
 GPUS: Final = "/gpu"  # the end of a resource's name: nvidia.com/gpu, amd.com/gpu
 TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of one learner
