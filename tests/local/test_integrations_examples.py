@@ -1,7 +1,13 @@
-"""The scripts with other libraries train in three regions, and export what can be loaded."""
+"""The scripts with other libraries train in three regions, and export what can be loaded.
+
+No verdict here may depend on how fast the machine or one of the learners is. So every round waits
+for all three learners (`quorum: 3`), nobody begins before all are there (`startSeconds`), and what
+a model has learned is measured after many rounds, where it is far from what it was at the start.
+"""
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +35,14 @@ from local.command import TESTS, commits, json_lines, run_atoll
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
 SCRIPTS = TESTS.parent / "examples" / "libraries"
-STEPS = 60
+STEPS = 200
 # The whole job takes a few seconds: merge often, and let the outer optimizer remember little.
-SHORT = (
-    *("--set", "spec.steps=200"),
-    *("--set", "spec.sync.period=8"),
-    *("--set", "spec.sync.outer.momentum='0.5'"),
-)
+SETTINGS = {
+    "spec.sync.quorum": "3",
+    "spec.sync.period": "8",
+    "spec.sync.outer.momentum": "'0.5'",
+    "spec.syncer.startSeconds": "200",
+}
 EVALUATOR = {
     "everySteps": 20,
     "template": {
@@ -58,27 +65,21 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(script: str, folder: Path, *arguments: str) -> Path:
     """A job of three regions; its folder. Every learner had its part."""
     out = folder / "out"
-    flags = ["--learners", "3", "--regions", "us,eu,ap", "--steps", str(STEPS)]
+    settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+    flags = ["--learners", "3", "--regions", "us,eu,ap", "--steps", str(STEPS), *settings]
     run_atoll(SCRIPTS / f"{script}.py", out, *flags, *arguments)
     part = {each["slot"] for line in commits(out) for each in line["participants"]}
     assert part == {"us-0", "eu-0", "ap-0"}
     return out
 
 
-def losses(out: Path) -> list[list[float]]:
-    """Of every learner, step by step."""
-    files = [json_lines(path) for path in sorted((out / "learners").glob("*.jsonl"))]
-    found = [[line["loss"] for line in lines if line.get("loss") is not None] for lines in files]
-    assert all(found)
-    return found
-
-
 def last_loss(out: Path) -> float:
-    """The mean of the last tenth of all learners, which is less than that of their first steps."""
-    first = sum(each[0] for each in losses(out)) / 3
-    last = [sum(each[-STEPS // 10 :]) / len(each[-STEPS // 10 :]) for each in losses(out)]
-    assert sum(last) / 3 < first
-    return sum(last) / 3
+    """The mean of the last tenth of the losses of all learners."""
+    files = [json_lines(path) for path in sorted((out / "learners").glob("*.jsonl"))]
+    losses = [[line["loss"] for line in lines if line.get("loss") is not None] for lines in files]
+    assert all(len(each) >= STEPS / 2 for each in losses)  # a round waits for every learner
+    last = [each[-STEPS // 10 :] for each in losses]
+    return statistics.fmean(map(statistics.fmean, last))
 
 
 def loaded(out: Path) -> dict[str, torch.Tensor]:
@@ -110,21 +111,36 @@ def test_a_trainer_of_transformers(tmp_path: Path) -> None:
 def test_an_adapter_of_peft(tmp_path: Path) -> None:
     out = run("lora", tmp_path, "--", "--output-dir", str(tmp_path / "output"))
     model = PeftModel.from_pretrained(lora.base_model(), out / "export").eval()
-    rows = torch.tensor([each["input_ids"] for each in lora.pieces()[:256]])
+    own = load_file(tmp_path / "output" / "adapter_model.safetensors")  # as each learner ended
+    exported = load_file(out / "export" / "adapter_model.safetensors")
+    assert own.keys() == exported.keys()
+    assert all(torch.equal(tensor, exported[name]) for name, tensor in own.items())
+    rows = torch.tensor([each["input_ids"] for each in lora.pieces()[::20]])
     with torch.no_grad():
         loss = float(model(input_ids=rows, labels=rows).loss)
-    assert loss == pytest.approx(last_loss(out), abs=0.25)
+        with model.disable_adapter():
+            untrained = float(model(input_ids=rows, labels=rows).loss)
+    assert loss < untrained - 0.05  # an adapter of a random model learns 0.14
+    # The Trainer divides by all 32 labels of a row, of which 31 are predicted.
+    assert loss * 31 / 32 == pytest.approx(last_loss(out), abs=0.06)
 
 
 @pytest.mark.usefixtures("offline")
 def test_a_module_of_lightning(tmp_path: Path) -> None:
     out = run("lightning_autoencoder", tmp_path)
-    module = LitAutoEncoder()
-    module.load_state_dict(loaded(out), strict=True)
     images = digits(1000, seed=9)[0].flatten(1)
-    with torch.no_grad():
-        loss = float(functional.mse_loss(module.decoder(module.encoder(images)), images))
-    assert loss == pytest.approx(last_loss(out), rel=0.2)
+
+    def held_out(module: LitAutoEncoder) -> float:
+        with torch.no_grad():
+            return float(functional.mse_loss(module.decoder(module.encoder(images)), images))
+
+    torch.manual_seed(0)
+    module = LitAutoEncoder()
+    untrained = held_out(module)
+    module.load_state_dict(loaded(out), strict=True)
+    loss = held_out(module)
+    assert loss < 0.8 * untrained
+    assert loss == pytest.approx(last_loss(out), rel=0.1)
 
 
 @pytest.mark.usefixtures("offline")
@@ -134,12 +150,14 @@ def test_a_loop_like_that_of_nanogpt(tmp_path: Path) -> None:
     model.load_state_dict(loaded(out), strict=True)  # the tied head among them
     torch.manual_seed(0)
     _, held_out = nanogpt.read_data()
-    assert nanogpt.estimate_loss(model, held_out) == pytest.approx(last_loss(out), abs=0.4)
+    loss = sum(nanogpt.estimate_loss(model, held_out) for _ in range(10)) / 10
+    assert loss < 0.8 * math.log(256)  # a guess has log 256
+    assert loss == pytest.approx(last_loss(out), abs=0.4)
 
 
 @pytest.mark.usefixtures("offline")
 def test_a_network_with_batch_normalisation_and_an_evaluator_of_ones_own(tmp_path: Path) -> None:
-    out = run("vision", tmp_path, *SHORT, "--set", f"spec.evaluator={json.dumps(EVALUATOR)}")
+    out = run("vision", tmp_path, "--set", f"spec.evaluator={json.dumps(EVALUATOR)}")
     model = vision.Net()
     model.load_state_dict(loaded(out), strict=True)  # num_batches_tracked among them
     variances = [each for name, each in model.named_buffers() if name.endswith("running_var")]
@@ -157,7 +175,7 @@ def test_a_network_with_batch_normalisation_and_an_evaluator_of_ones_own(tmp_pat
 @pytest.mark.usefixtures("offline")
 def test_a_loop_with_accelerate(tmp_path: Path) -> None:
     out = run("accelerate_loop", tmp_path)
-    assert last_loss(out) < 2.3  # less than a guess has: log 10
+    assert last_loss(out) < 0.8 * math.log(10)  # a guess has log 10
     assert loaded(out).keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
     tokens = {
         line["tokens"]
