@@ -243,9 +243,9 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     Variable(
         name=Env.HEALTH_PORT,
-        meaning="port of the health service alone, in plain text, 0 for none; default of"
-        " --health-port",
-        roles=(Role.SHARD,),
+        meaning="port where probes are answered in plain text, 0 for none: a shard's health service"
+        " (default of --health-port); over HTTP `atoll-worker launch`, while it is not stopped",
+        roles=(Role.SHARD, Role.LEARNER),
         set_by=OPERATOR,
         default="0",
     ),

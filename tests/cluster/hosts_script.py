@@ -1,6 +1,6 @@
 """A small model with DistributedDataParallel; every rank of a learner of several hosts runs it.
 
-Rank 0 prints the time of each of its steps.
+Rank 0 prints the time of each of its steps, and how many ranks there are.
 """
 
 import sys
@@ -35,7 +35,7 @@ def main() -> None:
             optimizer.step()
             learner.step(tokens=SAMPLES * ranks, loss=loss)
             if rank == 0:
-                sys.stdout.write(f"step {time.time()}\n")
+                sys.stdout.write(f"step {time.time()} of {ranks}\n")
     distributed.destroy_process_group()
 
 

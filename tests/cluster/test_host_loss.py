@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
+from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, Object, until
 from cluster.lab.processes import of_lab
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
@@ -22,7 +24,7 @@ REGIONS = {"us-east": 1, "eu-west": 1}
 LOST, OTHER = "eu-west-0", "us-east-0"
 BEFORE_SECONDS = 15.0
 BACK_SECONDS_MAX = 240.0
-STEP = re.compile(r"step ([\d.]+)")
+STEP = re.compile(r"step ([\d.]+) of (\d+)")
 
 Cut = Callable[..., None]
 
@@ -32,7 +34,7 @@ class Pair:
     """A job with two learners of two hosts, each host on a node of its own."""
 
     job: Job
-    incarnation: int = 0  # of the lost learner, before the loss
+    incarnation: int = 0  # of the lost learner, before the present event
 
     def pod(self, host: int, slot: str = LOST) -> str:
         return f"{self.job.name}-{slot}-{host}"
@@ -46,28 +48,53 @@ class Pair:
         return tuple(found.get(self.pod(host), "") for host in (0, 1))
 
     def is_back(self) -> bool:
-        """Whether the lost learner trains, by the pod of its present head."""
-        return self.job.training().get(LOST) == self.uids()[0]
+        """Whether the lost learner trains anew, by the pod of its present head."""
+        reply = self.job.status()
+        slots = reply.slots if reply is not None else []
+        return any(
+            each.state == pb.SLOT_TRAINING and each.incarnation > self.incarnation
+            for each in slots
+            if (each.slot, each.uid) == (LOST, self.uids()[0])
+        )
+
+    def restarts(self, host: int) -> int:
+        """How often the kubelet has started the container of a host again."""
+        (container,) = self.job.pods("learner")[self.pod(host)]["status"]["containerStatuses"]
+        return int(container["restartCount"])
 
     def incarnations(self) -> list[int]:
         """Those of the lost learner that shard 0 has taken, in their order."""
         taken = [line for line in self.job.tape() if line["event"] == "taken"]
         return [line["incarnation"] for line in taken if line["slot"] == LOST]
 
-    def steps_of_other(self) -> list[float]:
-        """The times of the other learner's steps."""
-        log = self.job.kubectl("logs", self.pod(0, OTHER), "-c", "learner", "--tail=2000")
-        return [float(found) for found in STEP.findall(log)]
+    def steps_of(self, slot: str) -> list[tuple[float, int]]:
+        """The times of a learner's steps, and how many ranks made each."""
+        log = self.job.kubectl("logs", self.pod(0, slot), "-c", "learner", "--tail=2000")
+        return [(float(at), int(ranks)) for at, ranks in STEP.findall(log)]
+
+    def ranks(self) -> int:
+        """Those that made the newest step of the lost learner."""
+        return max(self.steps_of(LOST), default=(0.0, 0))[1]
 
 
 @pytest.fixture
 def pair(train: Callable[..., Job], kube: Kubectl, namespace: str) -> Pair:
     """Start the job and let it train a while."""
+    return _started(train, kube, namespace)
+
+
+@pytest.fixture
+def elastic(train: Callable[..., Job], kube: Kubectl, namespace: str) -> Pair:
+    """The same, with learners that go on with one host."""
+    return _started(train, kube, namespace, hostsMin=1)
+
+
+def _started(train: Callable[..., Job], kube: Kubectl, namespace: str, **more: int) -> Pair:
     kube.apply(namespace, _script())
-    found = Pair(
-        job=train("pair", REGIONS, learner={"hosts": 2, "template": {"spec": _pod("pair")}})
-    )
+    learner = {"hosts": 2, "template": {"spec": _pod("pair")}, **more}
+    found = Pair(job=train("pair", REGIONS, learner=learner))
     assert len({found.node(0), found.node(1)}) == 2
+    until("both hosts train", lambda: found.ranks() == 2, BACK_SECONDS_MAX)
     pass_seconds(BEFORE_SECONDS)
     found.incarnation = found.incarnations()[-1]
     return found
@@ -107,7 +134,7 @@ def went_on(pair: Pair, what: str) -> Iterator[Stopwatch]:
     yield watch
     watch.until("trains", pair.is_back, BACK_SECONDS_MAX)
     back = time.time()
-    steps = pair.steps_of_other()
+    steps = [at for at, _ in pair.steps_of(OTHER)]
     before = largest_gap(steps, watch.began - BEFORE_SECONDS / 2, watch.began)
     during = largest_gap(steps, watch.began, back)
     figures = f"{what}: {watch.laps}, gap before {before:.2f} s, during {during:.2f} s"
@@ -117,6 +144,7 @@ def went_on(pair: Pair, what: str) -> Iterator[Stopwatch]:
     next_one = pair.incarnation + 1
     until("its work is merged again", lambda: _merges(pair.job, next_one) > 0, 60)
     assert pair.incarnations()[-2:] == [pair.incarnation, next_one], figures
+    pair.incarnation = next_one
     assert pair.job.nothing_counts_twice() == {LOST, OTHER}
 
 
@@ -152,6 +180,59 @@ def test_a_learner_whose_hosts_are_lost_comes_back_as_one_and_the_others_go_on(
     assert len(events.split()) == len(hosts)
 
 
+@pytest.fixture
+def full(kube: Kubectl) -> Iterator[Callable[..., None]]:
+    """Let nothing more start on any node but these; all are as before after the test."""
+    closed: list[str] = []
+
+    def close(*but: str) -> None:
+        names = [each["metadata"]["name"] for each in kube.get("nodes")["items"]]
+        closed.extend(set(names) - {*but} - {*closed})
+        kube("cordon", *closed)
+
+    yield close
+    if closed:
+        kube("uncordon", *closed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_learner_goes_on_with_fewer_hosts_for_as_long_as_there_is_no_node_for_the_others(
+    elastic: Pair, cut: Cut, full: Callable[..., None], lab: LabCommand
+) -> None:
+    before, node = elastic.uids(), elastic.node(1)
+    full(node)
+    with went_on(elastic, "host 1 lost for good") as watch:
+        cut(node, how="power")
+        watch.until("fewer", lambda: elastic.ranks() == 1, BACK_SECONDS_MAX)
+    until("made again", lambda: elastic.uids()[1] not in ("", before[1]), 90)
+    pass_seconds(BEFORE_SECONDS)  # there is no node, and nobody waits for one
+    assert elastic.uids()[0] == before[0]
+    assert (elastic.node(1), elastic.ranks()) == ("", 1)
+    assert elastic.is_back() is False, "another incarnation"
+    assert elastic.job.training()[LOST] == before[0]
+    with went_on(elastic, "host 1 is back") as watch:
+        lab("heal", node)
+        watch.until("scheduled", lambda: elastic.node(1) == node, 120)
+        watch.until("grown", lambda: elastic.ranks() == 2, BACK_SECONDS_MAX)
+    assert elastic.uids()[0] == before[0]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("host", [1, 0])
+def test_a_host_that_stands_still_on_a_good_node_is_started_again_by_the_kubelet(
+    host: int, pair: Pair
+) -> None:
+    before = pair.uids()
+    with went_on(pair, f"all processes of host {host} stopped") as watch:
+        for pid in _processes_of(before[host]):
+            os.kill(pid, signal.SIGSTOP)
+        watch.until("started again", lambda: pair.restarts(host) == 1, BACK_SECONDS_MAX)
+    assert pair.uids() == before
+    until("both hosts train", lambda: pair.ranks() == 2, 60)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("host", [1, 0])
@@ -180,12 +261,21 @@ def _no_api_server() -> Iterator[None]:
 
 def _rank_of(uid: str) -> int:
     """The process of torch's rank in the container of a pod."""
-    found = []
+    found = [
+        pid
+        for pid, words in _processes_of(uid).items()
+        if any(word.startswith("RANK=") for word in words)
+        and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return min(found)
+
+
+def _processes_of(uid: str) -> dict[int, list[str]]:
+    """The processes in the container of a pod, and the environment of each."""
+    found: dict[int, list[str]] = {}
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             words = entry.read_bytes().decode(errors="replace").split("\0")
-            ranks = any(word.startswith("RANK=") for word in words)
-            own = f"ATOLL_UID={uid}" in words and entry.parent.joinpath("cmdline").read_bytes()
-            if ranks and own and b"train.py" in own:
-                found.append(int(entry.parent.name))
-    return min(found)
+            if f"ATOLL_UID={uid}" in words:
+                found[int(entry.parent.name)] = words
+    return found

@@ -31,9 +31,10 @@ RANK = """
 
 @dataclass(slots=True)
 class Hosts:
-    """The launchers of one learner, by host."""
+    """The launchers of one learner, by host; it trains with `hosts_min` of them."""
 
     folder: Path
+    hosts_min: int = HOSTS
     port: int = field(default_factory=lambda: free_ports(1)[0])
     launchers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -41,7 +42,7 @@ class Hosts:
         given = of_hosts(
             slot="us-0",
             hosts=HOSTS,
-            hosts_min=HOSTS,
+            hosts_min=self.hosts_min,
             processes=1,
             first_host=f"127.0.0.1:{self.port}",
             host=host,
@@ -56,6 +57,16 @@ class Hosts:
         """Host, rank and number of ranks of each start."""
         path = self.folder / "starts"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def until_started(self, host: int, ranks: int) -> None:
+        """Its last start was as one of so many ranks."""
+        wanted = [str(host), str(host), str(ranks)]
+
+        def started() -> bool:
+            own = [each for each in self.starts() if each[0] == str(host)]
+            return own[-1:] == [wanted]
+
+        until(started, f"a start of host {host} as one of {ranks}")
 
     def until_met(self, times: int) -> None:
         """All have met so often; the last time every rank was on the host of its number."""
@@ -82,13 +93,14 @@ def until(look: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def two_hosts(folder: Path) -> Iterator[Hosts]:
+def two_hosts(folder: Path, hosts_min: int = HOSTS) -> Iterator[Hosts]:
     """Host 1 begins first, so that its process has the smaller number."""
-    hosts = Hosts(folder)
+    hosts = Hosts(folder, hosts_min)
     try:
         for host in (1, 0):
             hosts.start(host)
-        hosts.until_met(1)
+        for host in (1, 0):
+            hosts.until_started(host, HOSTS)
         yield hosts
     finally:
         for launcher in hosts.launchers.values():
@@ -126,3 +138,19 @@ def test_the_host_that_is_killed_is_waited_for_unless_it_is_host_0(tmp_path: Pat
         hosts.until_met(3)
         hosts.launchers[1].send_signal(signal.SIGTERM)
         assert hosts.ended(1) == -signal.SIGTERM
+
+
+@pytest.mark.long  # two more starts of torch
+def test_where_one_host_is_enough_a_rank_that_notices_nothing_goes_on_alone_and_is_met_again(
+    tmp_path: Path,
+) -> None:
+    with two_hosts(tmp_path, hosts_min=1) as hosts:
+        hosts.launchers[1].kill()
+        hosts.launchers[1].wait()
+        hosts.until_started(0, 1)
+        hosts.start(1)
+        for host in range(HOSTS):
+            hosts.until_started(host, HOSTS)
+        for host in range(HOSTS):
+            hosts.tell(host, 0)
+        assert [hosts.ended(host) for host in range(HOSTS)] == [0, 0]

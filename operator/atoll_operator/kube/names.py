@@ -25,7 +25,7 @@ LEARNER_ROLE: Final = "learner"
 EVALUATOR_ROLE: Final = "evaluator"
 
 SHARD_PORT: Final = 7700
-HEALTH_PORT: Final = 7701  # of shards under TLS: the kubelet's probes speak plain text
+HEALTH_PORT: Final = 7701  # for the kubelet: of shards under TLS, and of learners' launchers
 METRICS_PORT: Final = 9090  # of shards
 RUN_FOLDER: Final = "/etc/atoll"
 RUN_FILE: Final = "run.json"

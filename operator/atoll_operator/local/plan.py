@@ -41,6 +41,7 @@ class Planned:
     folder: str = ""
     slot: str = ""  # of a host of several
     host: int = 0
+    hosts_needed: int = 1  # with fewer, host 0 among them, its learner does not train
 
     @property
     def whole(self) -> str:
@@ -136,7 +137,8 @@ def _learner(
     command = container.command or [sys.executable, *TRAIN]
     launched = container.model_copy(update={"command": under_launcher(command, container.args)})
     planned = _templated("learner", name, launched, env, TRAIN)
-    return replace(planned, slot=slot, host=host)
+    needed = job.spec.learner.hosts_needed
+    return replace(planned, slot=slot, host=host, hosts_needed=needed)
 
 
 def _shard(shard: int, port: int, out: Path, shared: Mapping[str, str], *, new: bool) -> Planned:

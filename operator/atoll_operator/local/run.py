@@ -76,6 +76,7 @@ from atoll_operator.local.supervisor import (
     Child,
     Supervisor,
     by_slot,
+    cannot_train,
     free_ports,
     shown,
     write_json,
@@ -163,7 +164,7 @@ class Training:
     def _tell_absent(self) -> None:
         """Write the list of learners again when another one was given up."""
         hosts = by_slot(self.supervisor.in_roles("learner"))
-        gone = tuple(slot for slot, each in hosts.items() if any(host.given_up for host in each))
+        gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
         if gone != self.slots.absent:
             self.slots = replace(self.slots, absent=gone)
             write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
@@ -187,10 +188,9 @@ class Training:
                 raise JobFailedError(STORE_LOST, reply.reason)
         learners = by_slot(self.supervisor.in_roles("learner"))
         lost = [
-            host
+            next(host for host in hosts if host.given_up and not host.given_up_with)
             for hosts in learners.values()
-            for host in hosts
-            if host.given_up and not host.given_up_with
+            if cannot_train(hosts)
         ]
         shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
         if shards or len(learners) - len(lost) < self.needed:

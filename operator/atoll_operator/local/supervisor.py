@@ -26,7 +26,8 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
 
 A learner of several hosts has a child for each, as it has a pod for each in a cluster. They start
 again each by itself: the launchers of the others start their processes in place, and meet it. The
-one whose process failed ends with its exit code, so a failure counts once.
+one whose process failed ends with its exit code, so a failure counts once. Where a host is given
+up, so are the others, unless they are enough to go on (spec.learner.hostsMin).
 
 Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the
 random name of each start. Here a learner gets a new UID at every start, as a pod that was made
@@ -51,7 +52,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,13 @@ def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
     for child in children:
         found.setdefault(child.planned.whole, []).append(child)
     return found
+
+
+def cannot_train(hosts: Sequence[Child]) -> bool:
+    """Whether so many hosts of one learner are given up that those which are left are too few."""
+    left = [each for each in hosts if not each.given_up]
+    needed = hosts[0].planned.hosts_needed
+    return len(left) < needed or all(each.planned.host for each in left)
 
 
 class Supervisor:
@@ -250,8 +258,11 @@ class Supervisor:
         return [each for each in same if each is not child]
 
     def _give_up_others(self, child: Child) -> None:
-        """A learner that has lost a host for good would wait for it for ever."""
-        for each in self._other_hosts(child):
+        """A learner that has lost a host for good would wait for it for ever, if it needs it."""
+        others = self._other_hosts(child)
+        if not cannot_train([child, *others]):
+            return
+        for each in others:
             if not each.given_up:
                 each.given_up, each.given_up_with = child.given_up, child.planned.name
                 if each.process is not None:

@@ -13,6 +13,7 @@ from atoll_operator.kube.observation import Pod, Replaced, Workload
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.plan.status import ready_by_region, replaced_by_region
+from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.names import Label, slot_name
 from unit.kube.cluster_values import MANIFEST, job
@@ -21,6 +22,7 @@ from unit.kube.test_planner import applied, planned, seen
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 TWO = "spec.learner.hosts=2"
+ONE = "tiny-us-east"  # the set of learners of one host
 SETS = ("tiny-us-east-0", "tiny-us-east-1", "tiny-eu-west-0")
 
 
@@ -236,6 +238,33 @@ def test_hosts_run_the_built_in_model_or_the_user_s_command_under_the_launcher()
 def test_a_command_that_starts_the_processes_itself_stays_as_it_is() -> None:
     found = container(running("{command: [torchrun, train.py]}"))
     assert found["command"] == ["torchrun", "train.py"]
+
+
+@pytest.mark.parametrize("command", ["", "command: [atoll-worker, launch], args: [--, train.py]"])
+def test_a_host_whose_launcher_stands_still_is_started_again_by_the_kubelet(command: str) -> None:
+    found = container(running(f"{{{command}}}"))
+    assert variables(running(f"{{{command}}}"))["ATOLL_HEALTH_PORT"] == "7701"
+    for probe in (found["livenessProbe"], found["startupProbe"]):
+        assert probe["httpGet"] == {"path": "/", "port": 7701}
+    still, start = found["livenessProbe"], found["startupProbe"]
+    seconds = (still["failureThreshold"] + 1) * still["periodSeconds"]
+    assert seconds < float(default(Env.RANKS_SILENCE_SECONDS))
+    assert still["terminationGracePeriodSeconds"] < 10  # what is stopped hears no signal
+    assert start["failureThreshold"] * start["periodSeconds"] >= 3600  # imports may take long
+
+
+def test_a_probe_of_the_user_stays_and_other_launchers_have_none() -> None:
+    mine, other = "{livenessProbe: {tcpSocket: {port: 80}}}", "{command: [torchrun, train.py]}"
+    assert container(running(mine))["livenessProbe"] == {"tcpSocket": {"port": 80}}
+    for own in (mine, other):
+        assert "ATOLL_HEALTH_PORT" not in variables(running(own))
+        assert "startupProbe" not in container(running(own))
+    assert "livenessProbe" not in container(running(other))
+
+
+def test_a_learner_of_one_host_has_no_probe_of_ours() -> None:
+    (one,) = [each for each in builder().objects() if key_of(each) == ("StatefulSet", ONE)]
+    assert "livenessProbe" not in one["spec"]["template"]["spec"]["containers"][0]
 
 
 def test_the_port_where_hosts_meet_is_told_beside_the_user_s_ports() -> None:

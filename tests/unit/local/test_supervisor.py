@@ -15,6 +15,7 @@ from atoll_operator.local.supervisor import (
     Child,
     Supervisor,
     backoff_seconds,
+    cannot_train,
     tail,
 )
 
@@ -267,8 +268,8 @@ def test_a_wait_ends_when_a_process_ends_when_one_is_due_and_after_its_limit(
     sleeping.supervisor.wait(sleeping.child.start_at - 0.05, FOREVER)
 
 
-def hosts(*scripts: str) -> list[Planned]:
-    """The hosts of one learner, each a Python script."""
+def hosts(*scripts: str, needed: int = 2) -> list[Planned]:
+    """The hosts of one learner, each a Python script; it trains with so many of them."""
     return [
         Planned(
             role="learner",
@@ -277,6 +278,7 @@ def hosts(*scripts: str) -> list[Planned]:
             env={},
             slot="here-0",
             host=host,
+            hosts_needed=needed,
         )
         for host, script in enumerate(scripts)
     ]
@@ -308,6 +310,25 @@ def test_a_host_that_is_given_up_takes_the_others_along_and_is_told_once(tmp_pat
     assert second.done
     assert not first.ended
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("given_up", [0, 1])
+def test_a_learner_that_needs_fewer_hosts_goes_on_without_one_that_is_given_up_but_not_host_0(
+    given_up: int, tmp_path: Path
+) -> None:
+    scripts = [SLEEP, SLEEP]
+    scripts[given_up] = "import sys; sys.exit(64)"
+    run = Supervisor(hosts(*scripts, needed=1), tmp_path, lambda text: None)
+    run.supervise(0.0, final=False)
+    ended, other = run.children[given_up], run.children[1 - given_up]
+    try:
+        assert ended.process is not None
+        ended.process.wait(60)
+        run.supervise(1.0, final=False)
+        assert ended.given_up
+        assert bool(other.given_up) == cannot_train(run.children) == (given_up == 0)
+    finally:
+        run.stop()
 
 
 def test_a_host_that_ends_alone_is_started_again_alone_and_chaos_kills_all(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One pass of `atoll run` over its processes, and the last one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from atoll_operator.api.words import LastWords
 from atoll_operator.local import plots, progress, run
 from atoll_operator.local.ends import End, Record
 from atoll_operator.local.plan import SLOTS_FILE, Planned
-from atoll_operator.local.run import Training, first_failure, record_of
+from atoll_operator.local.run import JobFailedError, Training, first_failure, record_of
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import Child
 from atoll_protos.expected import Expected
@@ -149,8 +150,32 @@ def test_the_hosts_of_a_learner_are_one_in_what_the_shards_and_people_are_told(
     assert said.slots == {"a-0", "b-0"}
 
 
-def host(number: int) -> Child:
-    """A host of a learner of two."""
+def host(number: int, needed: int = 2) -> Child:
+    """A host of a learner of two, which trains with so many."""
     name = f"a-1-{number}"
-    planned = Planned(role="learner", name=name, command=(), env={}, slot="a-1", host=number)
+    one = Planned(role="learner", name=name, command=(), env={}, slot="a-1", host=number)
+    planned = replace(one, hosts_needed=needed)
     return Child(planned=planned, log=Path(f"{name}.log"))
+
+
+def test_a_learner_that_goes_on_with_fewer_hosts_is_not_lost(tmp_path: Path) -> None:
+    hosts = [host(0, needed=1), host(1, needed=1)]
+    training = Training(
+        needed=2,
+        slots=expected(job()),
+        out=tmp_path,
+        supervisor=Processes(*hosts, learner("b-0")),  # type: ignore[arg-type]
+        poller=Shards(),  # type: ignore[arg-type]
+        view=SimpleNamespace(show=lambda seen, now: None),
+        status=progress.status(job(), [None, None], NOW),
+    )
+    failed = End(code=64, words=LastWords(text="ValueError: boom"))
+    hosts[1].record = Record().after(failed, returned=False)
+    hosts[1].given_up = hosts[1].ended = "ValueError: boom"
+    training.advance(1.0)
+    assert not (tmp_path / SLOTS_FILE).exists()
+    assert training._ends().given_up == ["a-1-1 ValueError: boom; log: a-1-1.log"]
+    hosts[0].record = Record().after(failed, returned=False)
+    hosts[0].given_up = hosts[0].ended = "ValueError: boom"
+    with pytest.raises(JobFailedError, match="a-1-0: ValueError: boom"):
+        training.advance(2.0)

@@ -69,6 +69,15 @@ def met(hosts: list[Meeting]) -> list[RendezvousInfo]:
     return [found[index] for index in range(len(hosts))]
 
 
+def missed(hosts: list[Meeting]) -> None:
+    """The second host goes, and the first has heard of it."""
+    hosts[1].leave()
+    deadline = time.monotonic() + SECONDS_MAX
+    while hosts[0].present != 1:
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_SECONDS)
+
+
 def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_at_once() -> None:
     hosts = [host(0), host(1, "--local-addr", BEFORE_IT)]
     found = met(hosts)
@@ -76,11 +85,7 @@ def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_a
     stores = [each.bootstrap_store_info for each in found]
     assert [store.master_addr for store in stores if store] == [FIRST, FIRST]
     assert hosts[0].present == HOSTS
-    hosts[1].leave()
-    deadline = time.monotonic() + SECONDS_MAX
-    while hosts[0].present != 1:
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_SECONDS)
+    missed(hosts)
     assert hosts[0].num_nodes_waiting() == 0
     hosts[0].leave()
 
@@ -104,6 +109,40 @@ def test_where_one_host_is_enough_it_is_not_another_one_than_host_0(
     assert {each.world_size for each in found} == {HOSTS}
     for each in hosts:
         each.leave()
+
+
+@pytest.mark.parametrize("nodes", ["1:2", "2"])
+def test_the_others_meet_again_without_a_host_that_is_gone_where_fewer_are_enough(
+    nodes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("--nnodes", nodes, "--rdzv-conf", "last_call_timeout=1")
+    hosts = [host(0, *few), host(1, *few)]
+    assert {each.world_size for each in met(hosts)} == {HOSTS}
+    assert hosts[0].num_nodes_waiting() == 0
+    clock = 0.0
+    monkeypatch.setattr(meeting, "now", lambda: clock)
+    missed(hosts)
+    assert hosts[0].num_nodes_waiting() == 0  # it may come back in a moment
+    clock = hosts[0].seconds_to_notice
+    assert hosts[0].num_nodes_waiting() == (1 if nodes == "1:2" else 0)
+    if nodes == "1:2":
+        assert [each.world_size for each in met(hosts[:1])] == [1]
+        assert hosts[0].num_nodes_waiting() == 0
+    hosts[0].leave()
+
+
+def test_hosts_that_have_finished_are_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1")
+    hosts = [host(0, *few), host(1, *few)]
+    met(hosts)
+    clock = 0.0
+    monkeypatch.setattr(meeting, "now", lambda: clock)
+    hosts[1].shutdown()
+    missed(hosts)
+    assert hosts[0].num_nodes_waiting() == 0
+    clock = hosts[0].seconds_to_notice
+    assert hosts[0].num_nodes_waiting() == 0
+    hosts[0].leave()
 
 
 def test_hosts_sort_by_their_numbers_alone() -> None:

@@ -16,6 +16,7 @@ Its files:
 - agent.py     torchrun's agent with these changes
 - meeting.py    how the hosts of a learner meet
 - lines.py     what the processes print, line by line
+- health.py    what probes are answered: this host is not stopped
 - ending.py    how the launcher itself ends
 - outcome.py   which process has ended the others, and what the launcher exits with; pure
 """

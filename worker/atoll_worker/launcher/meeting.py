@@ -6,7 +6,7 @@ Hosts meet in rounds by the dynamic rendezvous of torchrun (c10d). Its state is 
 agent of host 0 serves, and each agent writes there every few seconds that it lives. A round begins
 when all hosts are there, or as many as the learner needs at least and `last_call_timeout` is over.
 Where a host ends, starts again or is replaced, the agents of the others stop their processes and
-meet again. Three things are different here:
+meet again. Four things are different here:
 
 - **Host 0 comes first.** torchrun gives ranks by the addresses of the hosts and the numbers of the
   agents' processes. The head of a learner is rank 0, and has to be a process of host 0: its pod is
@@ -14,6 +14,10 @@ meet again. Three things are different here:
   which the others have found host 0 already.
 - **Host 0 serves the store**, also where other hosts are on the same machine. Where it is lost, the
   store is: the agents of the others end with exit code 75 and are started again.
+- **Where fewer hosts are enough, a silent one is left behind.** torchrun leaves it to the processes
+  to notice that one is gone. Where no reset of its connections comes, they wait in a collective
+  until a new host joins, which may be never. So the agents meet again when one that was there has
+  said nothing for `seconds_to_notice` twice.
 - **Who comes before host 0 waits for it** in place. A container that ends again and again until a
   node is free for host 0 would be started again only every five minutes in the end.
 
@@ -70,6 +74,9 @@ class Host:
 class Meeting(DynamicRendezvousHandler):
     """The rendezvous of the hosts of one learner."""
 
+    _met: frozenset[Host] = frozenset()  # those of the present round
+    _gone_since: float | None = None
+
     def next_rendezvous(self) -> RendezvousInfo:
         """As torch has it; a round without host 0 is none, and the next one is waited for.
 
@@ -80,8 +87,29 @@ class Meeting(DynamicRendezvousHandler):
             found = super().next_rendezvous()
             hosts: Any = self._state_holder.state.participants
             if min(host.number for host in hosts) == 0:
+                self._met, self._gone_since = frozenset(hosts), None
                 return found
             pause()
+
+    def num_nodes_waiting(self) -> int:
+        """How many hosts wait for another round: the agent stops its processes and meets them.
+
+        Those that are gone count, too, as soon as the others should go on without them.
+        """
+        waiting: int = super().num_nodes_waiting()
+        state: Any = self._state_holder.state
+        gone = self._met - state.last_heartbeats.keys()
+        few = len(self._met) - len(gone) < self.settings.min_nodes
+        if not gone or few or state.closed:
+            self._gone_since = None
+            return waiting
+        if self._gone_since is None:
+            self._gone_since = now()
+        if waiting or now() - self._gone_since < self.seconds_to_notice:
+            return waiting
+        names = ", ".join(str(host.number) for host in sorted(gone))
+        log.warning(f"nothing comes from host {names} of this learner: the others go on without it")
+        return len(gone)
 
     @property
     def present(self) -> int:
@@ -133,6 +161,11 @@ def open_meeting(config: LaunchConfig, environment: Mapping[str, str]) -> Rendez
         handler._store,
         handler._state_holder,
     )
+
+
+def now() -> float:
+    """Monotonic seconds."""
+    return time.monotonic()
 
 
 def pause() -> None:

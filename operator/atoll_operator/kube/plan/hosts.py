@@ -7,14 +7,19 @@ order to become ready.
 
 The pods run the user's command under `atoll-worker launch`, which ends with the code of the process
 that failed first, and brings hosts together again when one of them was made anew.
+
+A host that stands still, with all its processes, holds the others: theirs end with 75, and their
+launchers wait for it. Nobody but the kubelet of its node can tell, and end it. So the launcher
+answers a liveness probe (PROBE), and a host that does not is started again in place, also
+while the API server is away. A command that is another launcher has no such port, and no probe.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from atoll_operator.api.launching import under_launcher
+from atoll_operator.api.launching import is_launched, under_launcher
 from atoll_operator.api.spec import Job
-from atoll_operator.kube.names import GROUP, hosts_set
+from atoll_operator.kube.names import GROUP, HEALTH_PORT, hosts_set
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.overrides import overridden
 from atoll_protos.environment import Env, of_learner
@@ -22,6 +27,13 @@ from atoll_protos.names import Label
 from atoll_protos.torchrun import MEETING_PORT, of_hosts
 
 GPUS: Final = "/gpu"  # the end of a resource's name: nvidia.com/gpu, amd.com/gpu
+PROBE: Final = {
+    "httpGet": {"path": "/", "port": HEALTH_PORT},
+    "timeoutSeconds": 10,  # on a node that has too much to do
+    "periodSeconds": 10,
+}
+STILL_PROBES_MAX: Final = 3  # sooner than ranks lose patience (ATOLL_RANKS_SILENCE_SECONDS)
+STOPPED_GRACE_SECONDS: Final = 5  # a process that is stopped does not hear SIGTERM
 TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of one learner
 
 
@@ -50,6 +62,8 @@ def learner(job: Job, context: pods.RoleContext, slot: str) -> dict[str, Any]:
     pod = pods.of_learner_with(job, context, env)
     container = pod["spec"]["containers"][0]
     container["command"] = under_launcher(container["command"], container.get("args") or ())
+    if is_launched([*container["command"], *(container.get("args") or ())]):
+        _probe(container)
     ports = container.setdefault("ports", [])
     if all(each.get("containerPort") != MEETING_PORT for each in ports):
         ports.append({"name": "rendezvous", "containerPort": MEETING_PORT})
@@ -69,6 +83,20 @@ def gpus(container: dict[str, Any]) -> int:
     limits = (container.get("resources") or {}).get("limits") or {}
     found = [str(count) for name, count in limits.items() if name.endswith(GPUS)]
     return max(1, sum(int(text) for text in found if text.isascii() and text.isdigit()))
+
+
+def _probe(container: dict[str, Any]) -> None:
+    """Have the kubelet start a host again whose launcher stands still; the user's probe stays."""
+    if "livenessProbe" in container:
+        return
+    container["env"].append({"name": Env.HEALTH_PORT, "value": str(HEALTH_PORT)})
+    container["livenessProbe"] = {
+        **PROBE,
+        "failureThreshold": STILL_PROBES_MAX,
+        "terminationGracePeriodSeconds": STOPPED_GRACE_SECONDS,
+    }
+    start = {"periodSeconds": pods.START_PROBE_SECONDS, "failureThreshold": pods.START_PROBES_MAX}
+    container.setdefault("startupProbe", {**PROBE, **start})
 
 
 def _together(pod: dict[str, Any], topology_key: str) -> None:

@@ -1,0 +1,74 @@
+"""An answer to the probes of whoever watches this host from outside: its processes are not stopped.
+
+Where a learner has several hosts, one that stands still holds all others, and no process of its own
+can say so: with all of them stopped (SIGSTOP, a cgroup that is frozen) the launcher gives no answer
+any more, while the kernel goes on to take connections. So the answer comes from a thread of the
+launcher, over HTTP. It says nothing of the training, which the head reports to the shards.
+"""
+
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Final
+
+import structlog
+
+from atoll_protos import environment as variables
+from atoll_protos.environment import Env
+from atoll_protos.errors import SpecError
+
+ANSWER: Final = b"the launcher runs\n"
+REQUEST_SECONDS_MAX: Final = 5.0
+PORT_MAX: Final = 65_535
+
+log = structlog.get_logger()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    timeout = REQUEST_SECONDS_MAX  # of a connection on which nothing comes
+
+    def do_GET(self) -> None:
+        """Answer, whatever the path."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(ANSWER)))
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Nothing: a probe comes every few seconds."""
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """As http.server's own, which would ask DNS for this host's name first."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+def answer_probes(environment: Mapping[str, str]) -> int:
+    """Begin to answer on ATOLL_HEALTH_PORT, until this process ends; return that port, 0 for none.
+
+    Raises SpecError if the variable is no port. A port that another one has is no error: on a
+    host's own network a second launcher shares its ports.
+    """
+    port = port_of(environment)
+    if not port:
+        return 0
+    try:
+        server = _Server(("", port), _Answers)
+    except OSError as error:
+        log.warning(f"nobody is told whether this host stands still: port {port}: {error}")
+        return 0
+    threading.Thread(target=server.serve_forever, name="atoll-health", daemon=True).start()
+    return port
+
+
+def port_of(environment: Mapping[str, str]) -> int:
+    """ATOLL_HEALTH_PORT; 0 for none. Raises SpecError if it is no port."""
+    text = environment.get(Env.HEALTH_PORT) or variables.default(Env.HEALTH_PORT)
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= PORT_MAX):
+        remedy = f"give a number from 1 to {PORT_MAX}, or 0 for none"
+        raise SpecError(Env.HEALTH_PORT, f"is {text!r}", remedy)
+    return int(text)
