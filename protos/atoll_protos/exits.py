@@ -167,6 +167,11 @@ REFUSALS: Final[Mapping[int, Refusal]] = {
         ),
         Refusal(code=pb.SLOT_HELD, retry=True, remedy="try again"),
         Refusal(code=pb.NOT_READY, retry=True, remedy="try again"),
+        Refusal(
+            code=pb.TOO_MANY_LANES,
+            exit_code=ExitCode.BAD_INPUT,
+            remedy="set ATOLL_LANES to fewer, or leave it out",
+        ),
         Refusal(code=pb.BAD_MESSAGE, retry=True, remedy="join again"),
         Refusal(code=pb.BAD_TRANSFER, retry=True, remedy="join again"),
         Refusal(code=pb.REPLACED, retry=True, remedy="join again"),

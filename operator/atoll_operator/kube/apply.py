@@ -52,6 +52,7 @@ from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan.actions import Deletion, Plan
+from atoll_operator.kube.plan.changes import alike
 from atoll_operator.kube.plan.drift import differences
 from atoll_operator.kube.plan.ownership import obstacle
 from atoll_operator.kube.repair import Repair
@@ -140,20 +141,19 @@ class Applier:
 
     async def _check(self, plan: Plan, memory: Memory) -> dict[tuple[str, str], bool]:
         """The workloads that the API server would refuse, with whether that is news."""
-        wrong = {}
-        for child in plan.check:
-            kind, name = key_of(child)
-            error = await refusal(self.api, child)
-            if (
-                error is None and not plan.apply
-            ):  # else what comes of it is known when it is applied
-                memory.refused.pop((kind, name), None)
-            elif error is not None:
-                applied = child["metadata"]["annotations"][Annotation.APPLIED]
-                wrong[kind, name] = memory.refuse(
-                    (kind, name), applied, error.message, plan.at, error.status
-                )
-                log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+        wrong: dict[tuple[str, str], bool] = {}
+        for group in alike(plan.check):
+            error = await refusal(self.api, group[0])
+            for child in group:
+                kind, name = key_of(child)
+                if error is not None:
+                    applied = child["metadata"]["annotations"][Annotation.APPLIED]
+                    wrong[kind, name] = memory.refuse(
+                        (kind, name), applied, error.message, plan.at, error.status
+                    )
+                    log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+                elif not plan.apply:  # else what comes of it is known when it is applied
+                    memory.refused.pop((kind, name), None)
         return wrong
 
     async def _take(self, child: Object) -> Object:

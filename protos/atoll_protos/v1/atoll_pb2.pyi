@@ -32,6 +32,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OTHER_RUN: _ClassVar[Code]
     OTHER_FROZEN: _ClassVar[Code]
     NOT_ALLOWED: _ClassVar[Code]
+    TOO_MANY_LANES: _ClassVar[Code]
 
 class Intent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -80,6 +81,7 @@ REPLACED: Code
 OTHER_RUN: Code
 OTHER_FROZEN: Code
 NOT_ALLOWED: Code
+TOO_MANY_LANES: Code
 INTENT_UNSPECIFIED: Intent
 INTENT_RUN: Intent
 INTENT_SUSPEND: Intent

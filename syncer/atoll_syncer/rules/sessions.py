@@ -301,8 +301,9 @@ def _check_form(join: pb.Join) -> pb.End | None:
         )
     most = 1 if join.observer else LANES_MAX
     if join.lanes > most:
-        who = "observer" if join.observer else "learner"
-        return refuse(pb.BAD_MESSAGE, f"it asks for {join.lanes} lanes; a {who} has at most {most}")
+        who = "an observer" if join.observer else "a learner"
+        reason = f"it asks for {join.lanes} lanes; {who} has at most {most}"
+        return refuse(pb.TOO_MANY_LANES, reason, "" if most > 1 else "join with one lane")
     return None
 
 

@@ -337,6 +337,36 @@ def test_where_a_webhook_looks_for_controllers_mistakes_are_found_all_the_same()
     assert "violates PodSecurity" in wrong.said("Accepted")["message"]
 
 
+def test_an_edit_tries_one_of_the_sets_of_a_region_and_no_other_one_of_it_is_touched() -> None:
+    """They differ in their names alone: with many learners each would be two calls."""
+    regions = [{"name": "us-east", "learners": 3}, {"name": "eu-west"}]
+    hosts = {"hosts": 2}
+    found = World(("learner", RIGHT | hosts), ("regions", regions))
+    found.run()
+    found.run()
+    tried: list[str] = []
+    server: Any = found.server
+
+    async def note(child: Any) -> None:
+        if child["kind"] == "StatefulSet":
+            tried.append(child["metadata"]["name"])
+        found.server.look_for_mistakes(child)
+
+    server.dry_run = note
+    found.server.wrong = WRONG
+    edit(found, TYPO | hosts)
+    assert not [each for each in found.run() if each.startswith("apply StatefulSet")]
+    assert tried == ["tiny-us-east-0", "tiny-eu-west-0"]
+    found.run()
+    assert found.said("Accepted")["reason"] == "TemplateRefused"
+    tried.clear()
+    better = {"template": {"spec": {"containers": [{"name": "x", "image": "z"}]}}}
+    edit(found, better | hosts)
+    applied = [each for each in found.run() if each.startswith("apply StatefulSet")]
+    assert tried == ["tiny-us-east-0", "tiny-eu-west-0"]
+    assert len(applied) == 4
+
+
 def test_a_job_that_is_created_suspended_is_told_of_its_mistake_before_it_starts() -> None:
     waits = World(("suspend", True), ("learner", TYPO))
     waits.server.wrong = WRONG

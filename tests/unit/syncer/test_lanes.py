@@ -3,6 +3,7 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode, exit_code_of
 from atoll_syncer.model.effects import EndSession, Stage
 from atoll_syncer.model.roster import Credit, Session
 from unit.syncer.shard_side import Side, begun, step_all
@@ -91,8 +92,12 @@ def test_a_join_asks_for_as_many_lanes_as_a_session_may_have_rule_34(
     one, _ = begun("a-0")
     one.join("a-1", lanes=lanes, observer=observer)
     ends = [each.end for each in one.take(EndSession)]
-    assert [end.code for end in ends] == ([] if fits else [pb.BAD_MESSAGE])
+    assert [end.code for end in ends] == ([] if fits else [pb.TOO_MANY_LANES])
     assert all(f"{lanes} lanes" in end.reason for end in ends)
+    for end in ends:  # another try would ask for as many
+        assert not end.retry
+        assert exit_code_of(end.code) is ExitCode.BAD_INPUT
+        assert "ATOLL_LANES" in end.remedy
 
 
 def test_a_slot_is_called_only_once_all_its_lanes_are_open_rule_34() -> None:

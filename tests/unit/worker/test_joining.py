@@ -191,6 +191,7 @@ def test_an_older_reign_than_one_already_seen_is_left_rule_20() -> None:
         (pb.OTHER_LAYOUT, ExitCode.OTHER_JOB),
         (pb.OTHER_PROTOCOL, ExitCode.TRY_AGAIN),
         (pb.UNKNOWN_SLOT, ExitCode.BAD_INPUT),
+        (pb.TOO_MANY_LANES, ExitCode.BAD_INPUT),
         (pb.BAD_MESSAGE, ExitCode.TRY_AGAIN),
     ],
 )

@@ -19,7 +19,7 @@ never hit (the API server answers 409). Where there is no child of ours, `apply`
 the name before it makes one (`ownership`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,16 +140,21 @@ def _of_new(case: Situation, changed: Sequence[Object], refused: tuple[Refusal, 
 
 
 def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
-    """One workload of those that the API server takes or refuses alike.
+    """One workload of those that the API server takes or refuses alike."""
+    return tuple(first for first, *_ in alike(workloads))
+
+
+def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
+    """Workloads, those together of which the API server takes or refuses all.
 
     The sets of a region's learners, where each has its own, differ in their slot alone.
     """
-    found: dict[tuple[str, str], Object] = {}
+    found: dict[tuple[str, str], list[Object]] = {}
     for each in workloads:
         labels = each["metadata"]["labels"]
-        alike = ("learners of", labels[Label.REGION]) if Label.SLOT in labels else key_of(each)
-        found.setdefault(alike, each)
-    return tuple(found.values())
+        same = ("learners of", labels[Label.REGION]) if Label.SLOT in labels else key_of(each)
+        found.setdefault(same, []).append(each)
+    return [tuple(each) for each in found.values()]
 
 
 def _has_new_template(child: Object, seen: Observation) -> bool:
