@@ -15,6 +15,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 NAMES_MAX: Final = 8  # that a message lists
+STARTING_SECONDS_MAX: Final = 600.0  # of a learner; as progressDeadlineSeconds of a Deployment
 
 
 class Kind(StrEnum):

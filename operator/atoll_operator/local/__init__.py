@@ -14,6 +14,7 @@ and rich are imported only where a run needs them.
     processes.py    learners of several processes: the launcher in their command
     manifests.py    the manifest of a script, and the one that a run folder keeps
     shards.py       asks the shards for their status over gRPC
+    children.py     what the status says of processes that have ended, or start
     progress.py     their answers become the status and its conditions
     folder.py       who runs what is in a run folder, and its last status
     logs.py         the logs of a run folder, through restarts

@@ -1,6 +1,6 @@
 """The status of a local run, made from what its shards say; pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +10,7 @@ from atoll_operator.api.facts import Facts, Kind, Phase, refused_offers, some_of
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, View, missing, of, training, without_step
+from atoll_operator.local.plan import shard_process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,8 @@ class Ends:
     """What is known of processes that have ended, in words with their last ones."""
 
     given_up: Sequence[str] = ()
-    started_again: Mapping[str, str] = field(default_factory=dict)  # by slot
+    started_again: Mapping[str, str] = field(default_factory=dict)  # by slot, or by process
+    starting: Collection[str] = ()  # slots of learners whose processes run for the first time
 
 
 NO_ENDS: Final = Ends()
@@ -34,29 +36,58 @@ class Snapshot:
 
 
 def status(
-    job: Job, replies: Sequence[pb.StatusReply | None], asked_at: str, ends: Ends = NO_ENDS
+    job: Job,
+    replies: Sequence[pb.StatusReply | None],
+    asked_at: str,
+    ends: Ends = NO_ENDS,
+    still_seconds: float = 0.0,
 ) -> Status:
-    """What `kubectl get -o yaml` would show of this job; `asked_at` is in RFC 3339."""
+    """What `kubectl get -o yaml` would show of this job; `asked_at` is in RFC 3339.
+
+    `still_seconds`: for how long the step has not moved.
+    """
     found = of(View(job=job, replies=replies, asked_at=asked_at))
-    return found.model_copy(update={"conditions": list(decide(facts(job, replies, ends)))})
+    said = decide(facts(job, replies, ends, still_seconds))
+    return found.model_copy(update={"conditions": list(said)})
 
 
-def facts(job: Job, replies: Sequence[pb.StatusReply | None], ends: Ends = NO_ENDS) -> Facts:
-    """What the conditions are made from; there are no pods and nodes here."""
+def facts(
+    job: Job,
+    replies: Sequence[pb.StatusReply | None],
+    ends: Ends = NO_ENDS,
+    still_seconds: float = 0.0,
+) -> Facts:
+    """What the conditions are made from.
+
+    There are no pods and nodes here, one manifest and one machine: nothing is held, unreachable or
+    of another cluster, and there are no certificates.
+    """
     live, away = training(replies), missing(job, replies)
+    silent = [shard_process(n) for n, reply in enumerate(replies) if reply is None]
     return Facts(
         phase=phase(job, replies),
         shard_states=tuple(reply.state if reply else None for reply in replies),
         desired=job.spec.learners,
         live=None if live is None else len(live),
         missing=away,
+        starting=tuple(slot for slot in away if slot in ends.starting and _is_fresh(slot, replies)),
         quorum=job.spec.learners_needed,
         exited=tuple(ends.given_up),
+        shard_problems=tuple(
+            ends.started_again[name] for name in silent if name in ends.started_again
+        ),
         losses=tuple(text for slot, text in ends.started_again.items() if slot in away),
         troubles=troubles(replies),
         refused_offers=refused_offers(replies),
+        stalled_seconds=still_seconds,
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )
+
+
+def _is_fresh(slot: str, replies: Sequence[pb.StatusReply | None]) -> bool:
+    """Whether the registrar has seen nothing of a learner yet but that it joins."""
+    shown = [each for each in (replies[0].slots if replies[0] else []) if each.slot == slot]
+    return all(each.state == pb.SLOT_JOINING and not each.tokens for each in shown)
 
 
 def failed(status: Status, reason: str, message: str) -> Status:

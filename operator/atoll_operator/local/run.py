@@ -66,6 +66,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
+from atoll_operator.local.children import ends_of
 from atoll_operator.local.commands import check_startable
 from atoll_operator.local.ends import Record, alike, words_of
 from atoll_operator.local.live import Output, View, view_for
@@ -126,7 +127,7 @@ class Training:
 
     def advance(self, now: float) -> bool:
         """One pass; `now` is in monotonic seconds. Returns whether all is over."""
-        seen = self.poller.poll(now, self._ends())
+        seen = self.poller.poll(now, ends_of(self.supervisor.children, now))
         registrar = seen.replies[0]
         complete = registrar is not None and registrar.state == pb.SHARD_COMPLETE
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
@@ -147,7 +148,8 @@ class Training:
         left = all(child.done for child in self.supervisor.in_roles("learner", "evaluator"))
         if not left and now - self.complete_at < LEAVING_SECONDS_MAX:
             return False
-        last = self.poller.poll(now, self._ends())  # who has left since may have said something
+        # Who has left since may have said something.
+        last = self.poller.poll(now, ends_of(self.supervisor.children, now))
         if all(last.replies):
             self.write(last.status)
         return True
@@ -168,18 +170,6 @@ class Training:
         if gone != self.slots.absent:
             self.slots = replace(self.slots, absent=gone)
             write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
-
-    def _ends(self) -> progress.Ends:
-        """What the status says of processes that have ended."""
-        given_up: list[str] = []
-        started_again: dict[str, str] = {}
-        for child in self.supervisor.in_roles("learner", "evaluator"):
-            text = f"{child.planned.name} {child.ended}; log: {shown(child.log)}"
-            if child.ended and child.given_up:
-                given_up.append(text)
-            elif child.ended:
-                started_again.setdefault(child.planned.whole, text)
-        return progress.Ends(given_up=given_up, started_again=started_again)
 
     def _check(self, seen: progress.Snapshot) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good."""

@@ -21,6 +21,7 @@ class Poller:
     def __init__(self, job: Job, ports: Sequence[int]) -> None:
         self.job = job
         self._counted: tuple[float, int] | None = None
+        self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
         self._stubs: list[Any] = [
             SyncerStub(grpc.insecure_channel(f"127.0.0.1:{port}", options=control_options()))
             for port in ports
@@ -37,10 +38,14 @@ class Poller:
         rate = None
         if before is not None and now > before[0] and counted >= before[1] and all(replies):
             rate = (counted - before[1]) / (now - before[0])
+        known = [reply.tick for reply in replies if reply is not None]
+        if self._moved[0] < 0 or (len(known) == len(replies) and min(known) != self._moved[0]):
+            self._moved = (min(known, default=0), now)
+        still_seconds = now - self._moved[1]
         return Snapshot(
             job=self.job,
             replies=replies,
-            status=status(self.job, replies, utc_now(), ends),
+            status=status(self.job, replies, utc_now(), ends, still_seconds),
             bytes_per_second=rate,
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.facts import Kind, Phase
+from atoll_operator.api.facts import STARTING_SECONDS_MAX, Kind, Phase
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import Observation, Pod, Remembered
 from atoll_operator.kube.plan import status
@@ -17,7 +17,7 @@ from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.starts import STARTING_SECONDS_MAX, Starts, starting
+from atoll_operator.kube.plan.starts import Starts, starting
 from unit.kube.cluster_values import SETTINGS, job, learner, reply
 
 NOW = 1_800_000_000.0

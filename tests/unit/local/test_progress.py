@@ -91,6 +91,47 @@ def test_who_is_not_in_training_is_named() -> None:
     assert message == "1 of 3 learners are not in training: a-1"
 
 
+@pytest.mark.parametrize("shown", ["nothing", "joining"])
+def test_learners_that_start_are_no_degradation_and_one_that_was_lost_is(shown: str) -> None:
+    registrar = reply(training=("a-0",))
+    kept = [each for each in registrar.slots if each.slot != "a-1"]
+    del registrar.slots[:]
+    registrar.slots.extend(kept)
+    if shown == "joining":
+        registrar.slots.add(slot="a-1", state=pb.SLOT_JOINING)
+    starting = progress.Ends(starting=("a-0", "a-1"))  # a-0 trains already
+    registrar.slots[1].state = pb.SLOT_TRAINING  # b-0
+    found = progress.status(job(), [registrar, reply()], NOW, starting).to_object()
+    assert said(found)["Degraded"] == "False/LearnersStarting"
+    assert said(found)["LearnersAvailable"] == "True/Quorum"
+    registrar.slots[1].state = pb.SLOT_JOINING
+    starting = progress.Ends(starting=("a-1", "b-0"))
+    found = progress.status(job(), [registrar, reply()], NOW, starting).to_object()
+    assert said(found)["LearnersAvailable"] == "False/LearnersStarting"
+    assert said(found)["Progressing"] == "False/LearnersStarting"
+    registrar.slots[1].state = pb.SLOT_LOST  # its process has not ended, and is not heard
+    found = progress.status(job(), [registrar, reply()], NOW, starting).to_object()
+    assert said(found)["LearnersAvailable"] == "False/TooFew"
+    (message,) = [c["message"] for c in found["conditions"] if c["type"] == "Degraded"]
+    assert message == "1 of 3 learners are not in training: b-0"
+
+
+def test_a_shard_that_has_ended_is_named_until_it_answers() -> None:
+    ends = progress.Ends(started_again={"shard-1": "shard-1 ended (exit code 70): OSError: full"})
+    found = progress.status(job(), [reply(), None], NOW, ends).to_object()
+    assert said(found)["Degraded"] == "True/PodsMissing"
+    (message,) = [c["message"] for c in found["conditions"] if c["type"] == "Degraded"]
+    assert message == "shard-1 ended (exit code 70): OSError: full"
+    found = progress.status(job(), [reply(), reply()], NOW, ends).to_object()
+    assert said(found)["Degraded"] == "False/AllWell"
+
+
+def test_a_step_that_does_not_move_is_told() -> None:
+    for seconds, expected in ((0.0, "True/Training"), (121.0, "False/Stalled")):
+        found = progress.status(job(), [reply(), reply()], NOW, still_seconds=seconds)
+        assert said(found.to_object())["Progressing"] == expected
+
+
 def test_a_process_that_has_ended_is_named_with_its_last_words() -> None:
     ends = progress.Ends(
         given_up=["a-1 is given up (exit code 1): ValueError: boom"],

@@ -12,6 +12,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import expected
 from atoll_operator.api.words import LastWords
 from atoll_operator.local import plots, progress, run
+from atoll_operator.local.children import ends_of
 from atoll_operator.local.ends import End, Record
 from atoll_operator.local.plan import SLOTS_FILE, Planned
 from atoll_operator.local.run import JobFailedError, Training, first_failure, record_of
@@ -139,12 +140,12 @@ def test_the_hosts_of_a_learner_are_one_in_what_the_shards_and_people_are_told(
     )
     for each in hosts:
         each.ended = "ended (exit code 1) and is started again"
-    ends = training._ends()
+    ends = ends_of(training.supervisor.children, 1.0)
     assert [*ends.started_again] == ["a-1"]
     hosts[1].given_up, hosts[1].ended = "ValueError: boom", "is given up"
     hosts[0].given_up, hosts[0].ended = "ValueError: boom", ""
     hosts[0].given_up_with = "a-1-1"
-    assert training._ends().given_up == ["a-1-1 is given up; log: a-1-1.log"]
+    assert ends_of(hosts, 1.0).given_up == ["a-1-1 is given up; log: a-1-1.log"]
     training.advance(1.0)
     said = Expected.from_json((tmp_path / SLOTS_FILE).read_text())
     assert said.slots == {"a-0", "b-0"}
@@ -174,8 +175,24 @@ def test_a_learner_that_goes_on_with_fewer_hosts_is_not_lost(tmp_path: Path) -> 
     hosts[1].given_up = hosts[1].ended = "ValueError: boom"
     training.advance(1.0)
     assert not (tmp_path / SLOTS_FILE).exists()
-    assert training._ends().given_up == ["a-1-1 ValueError: boom; log: a-1-1.log"]
+    assert ends_of(hosts, 1.0).given_up == ["a-1-1 ValueError: boom; log: a-1-1.log"]
     hosts[0].record = Record().after(failed, returned=False)
     hosts[0].given_up = hosts[0].ended = "ValueError: boom"
     with pytest.raises(JobFailedError, match="a-1-0: ValueError: boom"):
         training.advance(2.0)
+
+
+def test_learners_whose_processes_run_for_the_first_time_start_for_ten_minutes() -> None:
+    hosts, other = [host(0), host(1)], learner("b-0")
+    running: Any = object()
+    for each in (*hosts, other):
+        each.process, each.started_at = running, 5.0
+    shard = Child(planned=replace(other.planned, role="shard", name="shard-0"), log=Path("log"))
+    shard.process = running
+    found = [*hosts, other, shard]
+    assert ends_of(found, 600.0).starting == ("a-1", "b-0")
+    assert ends_of(found, 605.0).starting == ()
+    hosts[1].record = Record().after(End(code=-9), returned=False)
+    assert ends_of(found, 600.0).starting == ("b-0",)
+    other.process = None  # it has yet to be started
+    assert ends_of(found, 600.0).starting == ()

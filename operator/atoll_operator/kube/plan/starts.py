@@ -23,12 +23,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.facts import STARTING_SECONDS_MAX
 from atoll_operator.kube.names import LEARNER_ROLE, hosts_set
 from atoll_operator.kube.objects import STARTING_WAITS
 from atoll_operator.kube.observation import Pod, Remembered
 from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
-
-STARTING_SECONDS_MAX = 600.0  # as progressDeadlineSeconds of a Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
