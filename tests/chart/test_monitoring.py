@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import yaml
@@ -13,10 +12,9 @@ from atoll_operator.api.reasons import STATUSES
 from atoll_operator.kube.metrics import Metrics as OperatorMetrics
 from atoll_protos.states import SLOT_TEXTS
 from atoll_syncer.metrics import Metrics as ShardMetrics
-from chart.rendering import CHART, of_kind, template
+from chart.rendering import of_kind, template
+from chart.shown import DASHBOARD, RULES, panels, rules
 
-RULES = CHART / "files/rules.yaml"
-DASHBOARD = CHART / "files/dashboard.json"
 SUFFIXES = {
     "counter": ("_total", "_created"),
     "gauge": ("",),
@@ -40,19 +38,11 @@ def exported() -> dict[str, set[str]]:
     return found
 
 
-def rules() -> list[dict[str, Any]]:
-    return [
-        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
-    ]
-
-
 def queries() -> Iterator[tuple[str, str]]:
     """Yield title and query of every alert and of every panel."""
     for rule in rules():
         yield rule["alert"], rule["expr"]
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"]
+    yield from panels()
 
 
 QUERIES = [pytest.param(expr, id=f"{title} {n}") for n, (title, expr) in enumerate(queries())]

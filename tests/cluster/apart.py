@@ -61,7 +61,7 @@ class Apart:
             path = "jsonpath={.status.syncer.endpoints}"
             return self.home.kubectl("get", "dtj", self.home.name, "-o", path)
 
-        until("the shards have addresses", lambda: "null" not in (printed() or "null"), 60)
+        until("the shards have addresses", lambda: bool(printed()), 60)
         shown: list[str] = json.loads(printed())
         return shown
 

@@ -37,8 +37,13 @@ class Installed:
 
     def upgrade(self, values: Mapping[str, str]) -> int:
         """Change values of the release; returns the revision to roll back to."""
-        listed = json.loads(self._helm("history", RELEASE, "--output", "json", waits=False))
+        former = self.revision()
         self._helm("upgrade", RELEASE, str(CHART), "--reuse-values", FORCE, *_settings(values))
+        return former
+
+    def revision(self) -> int:
+        """The present revision of the release."""
+        listed = json.loads(self._helm("history", RELEASE, "--output", "json", waits=False))
         return int(listed[-1]["revision"])
 
     def rollback(self, revision: int) -> None:

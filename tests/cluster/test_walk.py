@@ -1,10 +1,8 @@
 """The README's walk: helm install, kubectl apply, a model trained in three regions."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from atoll_operator.client import FailedError, JobClient
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job
+from cluster.typed import Shell
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/three-regions.yaml"
 TRAINED_SECONDS_MAX = 900
@@ -45,7 +44,15 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     (shard,) = job.pods("shard")
     where = f"/api/v1/namespaces/{namespace}/pods/{shard}:9090/proxy/metrics"
     assert "atoll_syncer_" in kube("get", "--raw", where)
-    _is_read_and_exported_from_here(job, tmp_path / "model")
+    shell = Shell.made(tmp_path, kube)
+    _is_read_and_exported_from_here(
+        job,
+        tmp_path / "model",
+        lambda *words: shell(f"kubectl atoll {shlex.join(words)} -n {namespace}"),
+    )
+    explained = shell("kubectl explain dtj.spec.sync.overlap")
+    assert "FIELD: overlap <integer>" in explained
+    assert "DESCRIPTION:" in explained
     _is_waited_for_from_python(job)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
     until("it is told", lambda: bool(job.events("CompleteTrue")), 30)
@@ -65,27 +72,27 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     until("nothing is left", lambda: not job.kubectl("get", left, *selector, "-o", "name"), 60)
 
 
-def _is_read_and_exported_from_here(job: Job, model: Path) -> None:
+def _is_read_and_exported_from_here(job: Job, model: Path, atoll: Callable[..., str]) -> None:
     """What `kubectl atoll` shows and takes of the running job, as a person types it."""
-    told = _types(job, "status", job.name)
+    told = atoll("status", job.name)
     assert told.startswith("three-regions: Training, tick "), told
     assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in told
-    rows = _types(job, "top", job.name).splitlines()
+    rows = atoll("top", job.name).splitlines()
     (learner,) = [row for row in rows if row.startswith("us-east-0 ")]
     assert "Training" in learner
     assert job.node_of("three-regions-us-east-0") in learner.split()
     assert [row.split()[1] for row in rows if row.startswith("shard-0 ")] == ["Serving"]
     picture = model.with_name("loss.png")
     drawn = ("plot", job.name, "--out", str(picture))
-    until("a loss of each learner is noted", lambda: "3 learners" in _types(job, *drawn), 60)
+    until("a loss of each learner is noted", lambda: "3 learners" in atoll(*drawn), 60)
     assert picture.stat().st_size > 0
-    logs = _types(job, "logs", job.name, "--tail", "1").splitlines()
+    logs = atoll("logs", job.name, "--tail", "1").splitlines()
     slots = ("us-east-0", "eu-west-0", "ap-south-0")
     assert {each.partition(" ")[0] for each in logs} >= {
         f"[{slot}]" for slot in (*slots, "shard-0")
     }
     before = job.uids()
-    _types(job, "export", job.name, "--out", str(model))
+    atoll("export", job.name, "--out", str(model))
     with safe_open(model / "model.safetensors", "np") as file:
         assert len(list(file.keys())) > 1
     assert (model / "model.safetensors.index.json").exists()
@@ -103,25 +110,6 @@ def _is_waited_for_from_python(job: Job) -> None:
         assert done.status.export_url == "file:///models/three-regions"
         with pytest.raises(FailedError, match="three-regions: has become Complete"):
             jobs.wait_for(job.name, "Suspended")
-
-
-def _types(job: Job, *words: str) -> str:
-    """What `kubectl atoll ...` prints, with the test's kubeconfig and kubectl."""
-    with tempfile.TemporaryDirectory() as folder:
-        plugin = Path(folder) / "kubectl-atoll"  # as pip writes it
-        plugin.write_text(f"#!{sys.executable}\nfrom atoll_operator.cli import main\nmain()\n")
-        plugin.chmod(0o755)
-        path = f"{folder}:{Path(job.kube.program).parent}:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["kubectl", "atoll", *words, "-n", job.namespace],
-            env={**os.environ, "KUBECONFIG": job.kube.kubeconfig, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def _loss(job: Job, image: str) -> float:

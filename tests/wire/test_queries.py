@@ -16,21 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import generate_latest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.local.supervisor import free_ports
+from chart.shown import filled, panels, rules
 from wire.raw_peer import peer, shard, until
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = TESTS / "chart/promql"
-FILES = TESTS.parent / "helm/atoll/files"
 OPERATOR = {"namespace": "atoll-system", "pod": "atoll-operator-1"}
 SHARD = {"namespace": "team", "pod": "wire-syncer-0", "training_job": "wire", "shard": "0"}
 FIRST_SECONDS = 480.0  # the first scrape is so old
-VARIABLES = {"$namespace": ".*", "$training_job": ".*", "$__rate_interval": "15m"}
+INTERVAL = "15m"
 QUIET = {"Trouble", "Life left of certificates"}  # panels that show nothing of this shard
 STEPS = 6  # enough for both slices to be due
 
@@ -139,34 +138,18 @@ def ask(
     return answers
 
 
-def filled(query: str) -> str:
-    """Return a panel's query as Grafana sends it."""
-    for name, value in VARIABLES.items():
-        query = query.replace(name, value)
-    return query
-
-
-def alerts() -> dict[str, str]:
-    groups = yaml.safe_load((FILES / "rules.yaml").read_text())["groups"]
-    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
-
-
 def firing(promql: Path, *programs: tuple[dict[str, str], tuple[str, str]]) -> set[str]:
-    answers = ask(promql, list(alerts().values()), *programs)
-    return {name for name, each in zip(alerts(), answers, strict=True) if each["series"]}
+    answers = ask(promql, [rule["expr"] for rule in rules()], *programs)
+    return {rule["alert"] for rule, each in zip(rules(), answers, strict=True) if each["series"]}
 
 
 def test_every_panel_shows_what_a_shard_and_an_operator_export(
     promql: Path, scrapes: tuple[str, str]
 ) -> None:
-    panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
-    queries = [
-        (panel["title"], each["expr"]) for panel in panels for each in panel.get("targets", [])
-    ]
-    texts = [filled(text) for _, text in queries]
+    texts = [filled(text, INTERVAL) for _, text in panels()]
     answers = ask(promql, texts, (OPERATOR, operator(troubled=False)), (SHARD, scrapes))
-    shown = {title for (title, _), each in zip(queries, answers, strict=True) if each["series"]}
-    assert {title for title, _ in queries} - shown == QUIET
+    shown = {title for (title, _), each in zip(panels(), answers, strict=True) if each["series"]}
+    assert {title for title, _ in panels()} - shown == QUIET
 
 
 def test_nothing_fires_while_all_is_well(promql: Path, scrapes: tuple[str, str]) -> None:

@@ -36,7 +36,7 @@ from wire.tls_side import (
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("self-made", "tls.crt: was not issued by an authority of ca.crt, but by "),
+        ("self-made", "tls.crt: was not issued by an authority of ca.crt, but by serialNumber="),
         ("other region", "tls.crt: is that of region elsewhere, and region here is needed"),
         ("other role", "tls.crt: is that of role evaluator, and learner is needed"),
         ("other job", "the shard has those of shard of region here of team/wire (UID run-2), and"),

@@ -96,11 +96,11 @@ class SyncerStatus(Shown):
             " null while the shard is silent."
         )
     )
-    endpoints: list[str | None] | None = Field(
+    endpoints: list[str | None] | None = Field(  # null: written by an earlier version
         default=None,
         description=(
             "host:port of each shard for other clusters, as spec.syncer.expose has made them, ready"
-            " to be copied into spec.syncer.endpoints; null while an address is not known yet. Only"
+            " to be copied into spec.syncer.endpoints; absent until all of them are known. Only"
             " where the syncer runs."
         ),
     )
@@ -233,7 +233,7 @@ class View:
     asked_at: str  # RFC 3339, when the replies came
     ready: Mapping[str, int] = field(default_factory=dict)  # pods, by region that is served here
     replaced: Mapping[str, int] = field(default_factory=dict)  # pods, by region
-    endpoints: Sequence[str | None] | None = None  # of shards that are exposed
+    endpoints: Sequence[str] | None = None  # of shards that are exposed, once all are known
     idle: bool = False  # nothing runs, and nothing should run
 
 

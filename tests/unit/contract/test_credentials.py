@@ -66,7 +66,7 @@ def test_good_credentials_say_whose_they_are(tmp_path: Path) -> None:
         (
             replace(GOOD, authority=OTHERS.authority),
             FaultKind.FOREIGN,
-            "tls.crt: was not issued by an authority of ca.crt, but by ",
+            "tls.crt: was not issued by an authority of ca.crt, but by serialNumber=",
         ),
         (
             of(identity(owner=Owner(namespace="x", job="bytes", uid="0b-1"))),

@@ -7,6 +7,7 @@ from atoll_operator.kube.objects import rfc3339
 from atoll_protos.exits import FINISHED
 from unit.kube.cluster_values import SETTINGS, learner, shard
 from unit.kube.other_cluster import (
+    EU_WEST,
     NO_EVALUATOR,
     US_EAST,
     again,
@@ -146,6 +147,27 @@ def test_shards_stay_a_while_to_tell_other_clusters_that_the_job_is_over() -> No
     assert shards_at(5.0, US_EAST) is None  # as they are: 1
     assert shards_at(121.0, US_EAST) == 0
     assert shards_at(5.0, SETTINGS) == 0  # all regions are here
+
+
+def test_each_cluster_deletes_its_own_object_after_its_time_to_live_and_not_before_all_know() -> (
+    None
+):
+    ttl = "spec.ttlSecondsAfterFinished=60"
+    done = {"type": "Complete", "status": "True", "reason": "Trained", "message": "to step 600"}
+
+    def expires(seconds: float, settings: Any, **more: Any) -> bool:
+        status = {"conditions": [done], "completionTime": rfc3339(NOW - seconds)}
+        live = live_children(ttl, settings=settings)
+        one = there(ttl, settings=settings, children=live, raw=raw() | {"status": status},
+                    **({"pods": (), "remembered": heard(completed())} | more))  # fmt: skip
+        settled = again(one, decided(one, settings), pods=one.pods)
+        return decided(settled, settings).expire is not None
+
+    for settings in (US_EAST, EU_WEST):
+        assert not expires(59.0, settings)
+        assert expires(130.0, settings)
+    assert expires(61.0, EU_WEST)
+    assert not expires(61.0, US_EAST, pods=(shard(0, "n1"),))  # it still tells the others
 
 
 def test_the_last_reports_of_learners_reach_the_status_of_a_job_that_is_over() -> None:

@@ -65,11 +65,17 @@ def test_the_node_that_was_shown_stays_as_long_as_it_is_ready() -> None:
     assert endpoints(job(NODE_PORT), with_node_ports(), None, "us-east", shown) == [*shown]
 
 
-def test_an_address_that_is_not_known_yet_is_null() -> None:
-    assert endpoints(job(NODE_PORT), services(NODE_PORT), NODES, "", ()) == [None, None]
-    assert endpoints(job(NODE_PORT), [], NODES, "", ()) == [None, None]
-    assert endpoints(job(NODE_PORT), with_node_ports(), {}, "", ()) == [None, None]
-    assert endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER), NODES, "", ()) == [None, None]
+def test_addresses_are_shown_once_those_of_all_shards_are_known() -> None:
+    one_of_two = with_node_ports()
+    del one_of_two[1]["spec"]["ports"][0]["nodePort"]
+    assert endpoints(job(NODE_PORT), one_of_two, NODES, "", ()) is None
+    assert endpoints(job(NODE_PORT), services(NODE_PORT), NODES, "", ()) is None
+    assert endpoints(job(NODE_PORT), [], NODES, "", ()) is None
+    assert endpoints(job(NODE_PORT), with_node_ports(), {}, "", ()) is None
+    assert endpoints(job(NODE_PORT), with_node_ports(), None, "", ()) is None
+    earlier = ("10.0.0.2:30000", None)  # as earlier versions showed them
+    assert endpoints(job(NODE_PORT), with_node_ports(), None, "", earlier) is None
+    assert endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER), NODES, "", ()) is None
 
 
 def test_a_load_balancer_is_reached_at_the_address_that_it_got() -> None:

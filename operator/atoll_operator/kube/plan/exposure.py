@@ -8,6 +8,9 @@
 Every node forwards a NodePort to the shard's pod, wherever that runs. So all shards show the same
 node, and it stays the one that was shown before, as long as it is Ready: what a person has copied
 stays right. A node is chosen from the syncer's region where the cluster spans several.
+
+Addresses are shown once those of all shards are known: whoever waits for them, as `kubectl wait`
+can, gets a list that can be copied as it is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +38,8 @@ def endpoints(
     nodes: Mapping[str, Node] | None,
     region: str,
     shown: Sequence[str | None],
-) -> list[str | None] | None:
-    """host:port by shard for other clusters, None where it is not known yet; None: there are none.
+) -> list[str] | None:
+    """host:port by shard for other clusters; None: there are none, or not all are known yet.
 
     `region` is that of the nodes, empty: any. `shown` is what was shown before.
     """
@@ -46,11 +49,16 @@ def endpoints(
     services = {each["metadata"]["name"]: each for each in children if each["kind"] == "Service"}
     own = [services.get(shard_name(job.name, n)) for n in range(job.spec.syncer.shards)]
     if kind is ServiceType.LOAD_BALANCER:
-        return [_of_load_balancer(each) if each else None for each in own]
+        return _all([_of_load_balancer(each) if each else None for each in own])
     if nodes is None:
-        return list(shown) or [None] * len(own)
+        return _all(shown)
     host = _host(nodes, region, shown)
-    return [_of_node(each, host) if each and host else None for each in own]
+    return _all([_of_node(each, host) if each and host else None for each in own])
+
+
+def _all(found: Sequence[str | None]) -> list[str] | None:
+    known = [each for each in found if each]
+    return known if known and len(known) == len(found) else None
 
 
 def _of_load_balancer(service: Raw) -> str | None:

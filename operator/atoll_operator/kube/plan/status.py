@@ -144,7 +144,7 @@ def _view(case: Situation) -> statuses.View:
     )
 
 
-def _endpoints(case: Situation) -> list[str | None] | None:
+def _endpoints(case: Situation) -> list[str] | None:
     """The shards' addresses for other clusters."""
     job, syncer = case.job, case.seen.status.syncer
     home = job.spec.syncer_region
