@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.names import METRICS_PORT, SHARD_PORT
+from atoll_operator.kube.names import HEALTH_PORT, METRICS_PORT, SHARD_PORT
+from atoll_operator.kube.policies import of_hosts
+from atoll_protos.names import Label
 from chart.rendering import Rendered, of_kind, template
-from unit.kube.cluster_values import children
+from unit.kube.cluster_values import children, job
 
 ON, SERVED = "networkPolicy.enabled=true", "namespaces={team}"
 JOBS = "networkPolicy.jobs"
@@ -170,6 +172,45 @@ def test_every_port_of_a_shards_pod_may_be_reached_by_its_node(
     assert {SHARD_PORT, METRICS_PORT} <= ports
     for port in ports - {SHARD_PORT}:  # which the operator and the job's own pods dial
         assert allowed(policies(helm), peers["internet"], peers["shard"], port)
+
+
+def test_the_probe_of_a_host_may_be_asked_by_its_node(helm: str, peers: dict[str, Peer]) -> None:
+    sets = [
+        each["spec"]["template"]["spec"]["containers"][0]
+        for each in children("spec.learner.hosts=2").objects()
+        if each["kind"] == "StatefulSet"
+    ]
+    (port,) = {container["livenessProbe"]["httpGet"]["port"] for container in sets}
+    assert allowed(policies(helm), peers["internet"], peers["host"], port)
+    assert not allowed(policies(helm), peers["internet"], peers["learner"], port)
+
+
+def test_policies_of_a_job_s_own_let_hosts_of_one_learner_reach_each_other_alone(
+    helm: str, peers: dict[str, Peer]
+) -> None:
+    of_job = {
+        each["metadata"]["name"]: Peer(
+            namespace="team", labels=each["spec"]["template"]["metadata"]["labels"]
+        )
+        for each in children("spec.learner.hosts=2").objects()
+        if each["kind"] == "StatefulSet"
+    }
+    own = of_hosts(job("spec.learner.hosts=2"))
+    assert [each["metadata"]["name"] for each in own] == [*of_job]
+    for each in own:
+        each["metadata"]["namespace"] = "team"
+    chart = policies(helm, f"{JOBS}.hosts=false")
+    first, second, *_ = of_job.values()
+    other = Peer(namespace="team", labels={**first.labels, Label.JOB: "other"})
+    assert allowed([*chart, *own], first, first, 29400)
+    assert allowed([*chart, *own], first, peers["shard"], SHARD_PORT)
+    assert allowed([*chart, *own], peers["internet"], first, HEALTH_PORT)
+    for stranger in (second, other, peers["learner"], peers["somebody"]):
+        assert not allowed([*chart, *own], first, stranger, 29400)
+        assert not allowed([*chart, *own], stranger, first, 29400)
+        assert not allowed([*chart, *own], stranger, first, 43210)
+    assert not allowed(chart, first, first, 29400)  # nothing is open before they are there
+    assert allowed([*policies(helm), *own], first, second, 29400)  # what one allows is allowed
 
 
 def test_what_a_platform_adds_is_allowed_too(helm: str, peers: dict[str, Peer]) -> None:

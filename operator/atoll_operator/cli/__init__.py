@@ -13,6 +13,7 @@ rich. A new verb is one more module with one function, and one line in `app.py`.
     plot.py       the loss curves as a picture
     export.py     the model of a run as it is now
     credentials.py  the Secret of a region in another cluster
+    network_policies.py  what keeps the hosts of each learner to themselves
     evaluate.py   `atoll eval`: the held-out loss of an exported byte model
     reading.py    a manifest's file becomes a job
     which.py      whether a name is that of a run folder or of a job

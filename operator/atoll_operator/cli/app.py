@@ -14,6 +14,7 @@ from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.evaluate import evaluate
 from atoll_operator.cli.export import export
 from atoll_operator.cli.logs import logs
+from atoll_operator.cli.network_policies import network_policies
 from atoll_operator.cli.plot import plot
 from atoll_operator.cli.run import run
 from atoll_operator.cli.status import status
@@ -57,6 +58,7 @@ app.command()(logs)
 app.command()(plot)
 app.command()(export)
 app.command()(credentials)
+app.command()(network_policies)
 app.command()(validate)
 app.command(name="eval", context_settings={"ignore_unknown_options": True})(evaluate)
 

@@ -25,13 +25,14 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     metrics      the operator's own metrics
     shards       where a job's shards are, for `atoll export` and `top`; no part of the operator
     credentials  a region's Secret, for `atoll credentials`; no part of the operator
+    policies     NetworkPolicies of a job's own, for `atoll network-policies`; as credentials
     logs         the logs of a job's pods, for `atoll logs`; no part of the operator
     person       how a person reaches a cluster, for these three; no part of the operator
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
-Imports go downwards in this order: shards, credentials; serve, logs; term; reconcile; observe,
-apply, report; repair, trial, secrets; recorder; edges; memory, plan; objects; health,
+Imports go downwards in this order: shards, credentials, policies; serve, logs; term; reconcile;
+observe, apply, report; repair, trial, secrets; recorder; edges; memory, plan; objects; health,
 observation; cache, election; metrics, settings, names, person.
 `plan` imports no time, network or cluster (import-linter checks all of this).
 """

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from atoll_operator import cli
@@ -69,6 +70,16 @@ def test_validate_says_what_only_a_cluster_refuses() -> None:
     assert "a cluster does not accept it: spec.export: is missing" in several_shards.output
     exported = CliRunner().invoke(cli.app, ["validate", str(EXAMPLES / "three-regions.yaml")])
     assert "does not accept" not in exported.output
+
+
+def test_network_policies_are_printed_for_learners_of_several_hosts_alone() -> None:
+    found = CliRunner().invoke(cli.app, ["network-policies", str(EXAMPLES / "hosts.yaml")])
+    assert found.exit_code == 0, found.output
+    names = [each["metadata"]["name"] for each in yaml.safe_load_all(found.output)]
+    assert names == ["hosts-us-east-0", "hosts-eu-west-0"]
+    found = CliRunner().invoke(cli.app, ["network-policies", str(EXAMPLES / "three-regions.yaml")])
+    assert isinstance(found.exception, SpecError)
+    assert found.exception.field == "spec.learner.hosts"
 
 
 def test_the_version_is_the_installed_packages() -> None:
