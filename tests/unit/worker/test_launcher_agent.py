@@ -5,8 +5,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from atoll_protos.environment import Env
 from atoll_worker.launcher import agent
@@ -103,3 +105,20 @@ def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
         over.set()
         thread.join()
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: left", "[rank1]: left"]
+
+
+def test_ranks_that_wait_for_a_host_0_that_is_gone_are_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "STOP_SECONDS", 600.0)
+    monkeypatch.setattr(agent, "AGAIN_STOP_SECONDS", 0.1)
+
+    def gone(self: agent.Agent, group: object) -> Any:
+        if len(list(tmp_path.iterdir())) == 2:
+            raise RendezvousConnectionError("the store of host 0 is gone")
+        return monitored(self, group)
+
+    monitored: Any = agent.Agent._monitor_workers
+    monkeypatch.setattr(agent.Agent, "_monitor_workers", gone)
+    deaf = f"trap '' TERM; touch {tmp_path}/$RANK; while :; do sleep 0.05; done"
+    assert launch(deaf) == 75

@@ -14,7 +14,12 @@ from typing import Any, Final
 
 import structlog
 from torch.distributed import DistError
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import (
+    DEFAULT_ROLE,
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+)
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError
@@ -28,6 +33,7 @@ from atoll_worker.launcher.meeting import Meeting, leave, open_meeting
 
 STOP_SECONDS: Final = 30.0  # for processes to leave the job after a signal; as torchrun's
 AGAIN_STOP_SECONDS: Final = 5.0  # the same of a learner that has lost one: it starts again anyhow
+KILLED_SECONDS_MAX: Final = 10.0  # until a process that was killed has left its devices
 LAST_HOST_SECONDS: Final = 30.0  # for the others to finish as well
 LOOK_SECONDS: Final = 0.5  # c10d counts the hosts that are there, and tells nobody of a change
 FIRST_TO_FAIL: Final = "atoll/first-to-fail"  # in the store of a round: the number of a host
@@ -59,6 +65,14 @@ class Agent(LocalElasticAgent):
                     kept.close()
         self.logs.lines.start()
         return started
+
+    def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        try:
+            result: RunResult = super()._invoke_run(role)
+        except (RendezvousError, DistError):  # host 0 is gone, and the ranks wait for it in vain
+            self.stop_seconds = AGAIN_STOP_SECONDS
+            raise
+        return result
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
@@ -139,6 +153,12 @@ class Agent(LocalElasticAgent):
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
+        for process in processes:  # torch would not wait for it, and the next ones need its memory
+            if process.poll() is None:
+                process.kill()
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILLED_SECONDS_MAX)
         super()._shutdown(death_sig, timeout=0)
 
     def exit_codes(self) -> dict[int, int]:
