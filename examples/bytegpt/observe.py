@@ -23,7 +23,7 @@ EVERY_TICKS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveOptions(Size):
-    """Measure the held-out loss of the outer parameters of a byte-level GPT while it trains."""
+    """Measure the held-out loss of the shared parameters of a byte-level GPT while it trains."""
 
     every: int = option(0, "ticks between two measurements; 0: as in the job, else 100")
     data: tuple[str, ...] = option((), "as the learners'")

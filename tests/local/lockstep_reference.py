@@ -20,7 +20,7 @@ from local.lockstep_model import (
 
 
 def main(rank: int, meeting: Path, slot: str, out: Path) -> None:
-    """Train; rank 0 writes the outer parameters."""
+    """Train; rank 0 writes the shared parameters."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=LEARNERS)

@@ -7,7 +7,6 @@ says of every check how it went on that rank: its name, and a traceback or nothi
 """
 
 import json
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from local import ranks_models as models
-from local.forked import to_their_end
+from local.forked import script_of
 from local.ranks_agreement import (
     check_a_partial_sum,
     check_a_shard_that_has_no_box,
@@ -106,11 +105,5 @@ def be(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> int:
-    """All ranks, to their end; 0 if all have ended well."""
-    torch.set_num_threads(1)
-    return to_their_end(RANKS, be, folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    script_of(RANKS, be)

@@ -6,7 +6,6 @@ The ranks are forks of this process. Rank 0 leaves in FOLDER/whole.pt the state 
 hold together at the end.
 """
 
-import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from atoll import Learner
-from local.forked import to_their_end
+from local.forked import script_of
 
 RANKS = 2
 WORDS, WIDTH, BATCH = 11, 6, 8
@@ -98,11 +97,5 @@ def be(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> int:
-    """All ranks, to their end."""
-    torch.set_num_threads(1)
-    return to_their_end(RANKS, be, folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    script_of(RANKS, be)

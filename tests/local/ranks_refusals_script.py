@@ -7,7 +7,6 @@ rank. The ranks are forks of this process.
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.optim import SGD
 
 from atoll import Learner, SpecError
-from local.forked import to_their_end
+from local.forked import script_of
 from local.ranks_models import misplaced
 
 RANKS = 2
@@ -111,11 +110,5 @@ def be(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> int:
-    """All ranks, to their end."""
-    torch.set_num_threads(1)
-    return to_their_end(RANKS, be, folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    script_of(RANKS, be)

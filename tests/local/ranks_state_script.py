@@ -7,7 +7,6 @@ rank has found, and for which cursor.
 """
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from atoll import Learner
-from local.forked import to_their_end
+from local.forked import script_of
 
 RANKS = 2
 STEPS = 30  # of an opening
@@ -56,11 +55,5 @@ def be(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> int:
-    """All ranks, to their end."""
-    torch.set_num_threads(1)
-    return to_their_end(RANKS, be, folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    script_of(RANKS, be)

@@ -9,7 +9,6 @@ model when the job is over, and how many steps were made and skipped.
 """
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import cast
@@ -21,7 +20,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from atoll import Learner
-from local.forked import to_their_end
+from local.forked import script_of
 
 RANKS = 2
 WIDTH, BATCH, CLASSES = 8, 8, 5
@@ -103,12 +102,6 @@ def be(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> int:
-    """All ranks, to their end."""
-    torch.set_num_threads(1)
-    os.environ["TORCHDYNAMO_SUPPRESS_ERRORS"] = "1"
-    return to_their_end(RANKS, be, folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    os.environ["TORCHDYNAMO_SUPPRESS_ERRORS"] = "1"
+    script_of(RANKS, be)

@@ -49,7 +49,7 @@ def manifest() -> str:
 
 
 def reference(folder: Path) -> dict[str, torch.Tensor]:
-    """The outer parameters that two processes of torch.distributed come to."""
+    """The shared parameters that two processes of torch.distributed come to."""
     expected = folder / "expected.safetensors"
     command = (sys.executable, "-m", "local.lockstep_reference")
     ranks = [

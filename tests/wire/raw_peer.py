@@ -35,6 +35,7 @@ RUN_FILE = RunFile(
     steps=1000,
     sync=Sync(fragments=2, period=4, wire_up=Wire.F32, wire_down=Wire.F32),
 )
+STEPS_UNTIL_DUE = 6  # until both slices have been due
 SPECS = (
     TensorSpec(name="a", shape=(64, 32), dtype="float32", merge="rda"),
     TensorSpec(name="b", shape=(64, 16), dtype="float32", merge="rda"),
@@ -177,6 +178,11 @@ class Peer:
         head = pb.Transfer(seed=seed, byte_count=len(data), encoding=pb.F32)
         return list(transfer_frames(fragment + 1, head, data))
 
+    async def seed(self) -> None:
+        """Send the seed that was asked for, all slices."""
+        for fragment in range(RUN_FILE.sync.fragment_count):
+            await self.send(self.frames(fragment))
+
     async def report(self, t_m: int) -> None:
         """So many steps have been done, all on version 0 with its usual values."""
         since = pb.Counters(steps=t_m, tokens=t_m)
@@ -239,6 +245,17 @@ async def peer(
         yield one
         if one.bulk_channel is not None:
             await one.bulk_channel.close()
+
+
+async def first_commit(served: ShardUnderTest, learner: Peer) -> None:
+    """From the learner's Join to a commit of its offer alone."""
+    await learner.ready_to_seed()
+    await learner.seed()
+    await until(lambda: served.status.state == pb.SHARD_SERVING)
+    for t_m in range(STEPS_UNTIL_DUE):
+        await learner.report(t_m)
+    await learner.offer(await learner.until("call"), STEPS_UNTIL_DUE - 1, 0.01)
+    await until(lambda: served.status.commits == 1)
 
 
 async def until(look: Callable[[], bool]) -> None:

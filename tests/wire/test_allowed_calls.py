@@ -171,8 +171,7 @@ def test_an_export_is_taken_with_credentials_that_may_see_all_values(tmp_path: P
     async def scenario(endpoint: str) -> None:
         async with peer(endpoint, "here-0", credentials=issuer.leaf()) as learner:
             await learner.ready_to_seed()
-            for fragment in (0, 1):
-                await learner.send(learner.frames(fragment))
+            await learner.seed()
             await until(lambda: status(endpoint, issuer.leaf()).state == pb.SHARD_SERVING)
             for role, fails in (
                 (Role.LEARNER, "observing needs the certificate of role evaluator or observer"),

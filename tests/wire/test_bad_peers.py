@@ -82,8 +82,7 @@ def test_a_bad_transfer_ends_its_session_and_the_next_learner_seeds(
             assert end.reason
             assert end.remedy
             await other.until("send_seed")
-            for fragment in (0, 1):
-                await other.send(other.frames(fragment))
+            await other.seed()
             await until(lambda: served.status.state == pb.SHARD_SERVING)
 
     asyncio.run(scenario())
@@ -139,8 +138,7 @@ def test_a_learner_with_another_model_is_refused_and_the_run_goes_on(
             peer(served.endpoint, "here-1", OTHER_MODEL) as other,
         ):
             await first.ready_to_seed()
-            for fragment in (0, 1):
-                await first.send(first.frames(fragment))
+            await first.seed()
             await until(lambda: served.status.state == pb.SHARD_SERVING)
             end = (await other.join()).end
             assert end.code == pb.OTHER_LAYOUT
@@ -185,8 +183,7 @@ def test_a_model_for_which_there_is_no_memory_ends_its_session_and_nothing_else(
             assert (await wrong.until("end")).code == pb.OTHER_LAYOUT
         async with peer(served.endpoint, "here-1") as right:
             await right.ready_to_seed()
-            for fragment in (0, 1):
-                await right.send(right.frames(fragment))
+            await right.seed()
             await until(lambda: served.status.state == pb.SHARD_SERVING)
 
     asyncio.run(scenario())

@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.local.supervisor import free_ports
 from chart.shown import filled, panels, rules
-from wire.raw_peer import peer, shard, until
+from wire.raw_peer import first_commit, peer, shard, until
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = TESTS / "chart/promql"
@@ -31,7 +30,6 @@ SHARD = {"namespace": "team", "pod": "wire-syncer-0", "training_job": "wire", "s
 FIRST_SECONDS = 480.0  # the first scrape is so old
 INTERVAL = "15m"
 QUIET = {"Trouble", "Life left of certificates"}  # panels that show nothing of this shard
-STEPS = 6  # enough for both slices to be due
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -68,14 +66,7 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
     async def scenario() -> str:
         async with peer(served.endpoint, "here-0") as learner:
-            await learner.ready_to_seed()
-            for fragment in (0, 1):
-                await learner.send(learner.frames(fragment))
-            await until(lambda: served.status.state == pb.SHARD_SERVING)
-            for t_m in range(STEPS):
-                await learner.report(t_m)
-            await learner.offer(await learner.until("call"), STEPS - 1, 0.01)
-            await until(lambda: served.status.commits == 1)
+            await first_commit(served, learner)
             async with peer(served.endpoint, "here-1") as bad:
                 assert (await bad.join()).HasField("welcome")
                 await bad.send(bad.frames(0))  # a seed that nobody asked for

@@ -33,8 +33,7 @@ def test_credentials_are_renewed_without_dropping_a_stream(tmp_path: Path) -> No
             await learner.ready_to_seed()
             put(folder, issuer.leaf(Role.SHARD))
             await until(lambda: time.time() > first.not_after + 1)
-            for fragment in (0, 1):
-                await learner.send(learner.frames(fragment))
+            await learner.seed()
             await until(lambda: status(endpoint, issuer.leaf()).state == pb.SHARD_SERVING)
             old = put(tmp_path / "old", first)
             reason, ends = await asyncio.to_thread(dialled, endpoint, old)

@@ -7,11 +7,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervisor import free_ports
-from wire.raw_peer import SECONDS_MAX, peer, shard, shard_command, until
-
-STEPS = 6  # enough for both slices to be due
+from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, shard_command, until
 
 
 def scrape(port: int) -> dict[str, float]:
@@ -33,14 +30,7 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
             peer(served.endpoint, "here-0") as learner,
             peer(served.endpoint, "here-1") as bad,
         ):
-            await learner.ready_to_seed()
-            for fragment in (0, 1):
-                await learner.send(learner.frames(fragment))
-            await until(lambda: served.status.state == pb.SHARD_SERVING)
-            for t_m in range(STEPS):
-                await learner.report(t_m)
-            await learner.offer(await learner.until("call"), STEPS - 1, 0.01)
-            await until(lambda: served.status.commits == 1)
+            await first_commit(served, learner)
             assert (await bad.join()).HasField("welcome")
             await bad.send(bad.frames(0))  # a seed that nobody asked for
             await bad.until("end")

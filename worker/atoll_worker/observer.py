@@ -1,4 +1,4 @@
-"""The public Observer: receives the outer parameters of a job while it trains."""
+"""The public Observer: receives the shared parameters of a job while it trains."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The outer parameters of a job at a tick.
+    """The shared parameters of a job at a tick.
 
     `model` is the one that was given to Observer. It keeps these values until the next snapshot is
     asked for, so copy what must be kept longer.
@@ -36,7 +36,7 @@ class Snapshot:
 
 
 class Observer:
-    """Receives the outer parameters of a job in a process of its own:
+    """Receives the shared parameters of a job in a process of its own:
 
         with Observer(model) as observer:
             for snapshot in observer.snapshots(every=100):

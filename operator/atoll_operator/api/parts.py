@@ -7,7 +7,7 @@ from atoll_operator.api.pods import Template
 
 
 class Evaluator(Model):
-    """An observer that measures held-out loss on the outer parameters."""
+    """An observer that measures held-out loss on the shared parameters."""
 
     template: Template = Field(
         default=Template(),

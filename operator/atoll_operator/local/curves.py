@@ -4,7 +4,7 @@ A curve is a series of points over the job's tick. They are a function of the li
 new `atoll run` in the folder draws the same curves from its beginning:
 
     SLOT       loss, tokens_per_second    of one learner: the mean over its steps in a tick
-    held-out   loss                       of the outer parameters, as the evaluator measured it
+    held-out   loss                       of the shared parameters, as the evaluator measured it
     job        tokens, commits            that were trained and made so far
                goodput                    share of these tokens that commits have merged so far
                learners                   whose work was in the newest commit

@@ -99,7 +99,7 @@ def _losses(axes: Any, out: Path, unit: str) -> Drawn:
         axes.plot(*zip(*restarts, strict=True), "kx", label="started again")
     if evaluations:
         ticks = [each["tick"] for each in evaluations]
-        axes.plot(ticks, shown(held_out, low, high), "k.-", label="held out, outer parameters")
+        axes.plot(ticks, shown(held_out, low, high), "k.-", label="held out, shared parameters")
     axes.set(xlabel="tick", ylabel=unit)
     outside = [
         name

@@ -10,7 +10,7 @@ from atoll_operator.kube.observation import Observation, Remembered
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from unit.kube.cluster_values import SETTINGS, children, job, reply
-from unit.kube.test_planner import CHANGES, NOW, raw, seen
+from unit.kube.planner_side import CHANGES, NOW, raw, seen
 
 WAY = "spec.syncer.endpoints=['lb:7700']"
 NO_EVALUATOR = "spec.evaluator=null"

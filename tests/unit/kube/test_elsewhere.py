@@ -26,8 +26,8 @@ from unit.kube.other_cluster import (
     stored,
     there,
 )
+from unit.kube.planner_side import CHANGES, raw, seen
 from unit.kube.test_lifecycle import replicas, said
-from unit.kube.test_planner import CHANGES, raw, seen
 
 # ---------------------------------------------------------------- what is made
 

@@ -18,8 +18,8 @@ from unit.kube.other_cluster import (
     serving,
     there,
 )
+from unit.kube.planner_side import NOW, raw
 from unit.kube.test_lifecycle import replicas, said
-from unit.kube.test_planner import NOW, raw
 
 
 def words(intent: str, why: str = "") -> pb.StatusReply:

@@ -18,7 +18,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.names import Label, slot_name
 from unit.kube.cluster_values import MANIFEST, job
 from unit.kube.cluster_values import children as builder
-from unit.kube.test_planner import applied, planned, seen
+from unit.kube.planner_side import applied, planned, seen
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 TWO = "spec.learner.hosts=2"

@@ -13,7 +13,7 @@ from atoll_operator.kube.observation import Observation
 from atoll_operator.kube.plan import accepted
 from atoll_operator.kube.plan.actions import Plan
 from unit.kube.cluster_values import job, learner, reply
-from unit.kube.test_planner import CHANGES, NOW, answers, lost, planned, raw, seen, template_of
+from unit.kube.planner_side import CHANGES, NOW, answers, lost, planned, raw, seen, template_of
 
 SPEC: dict[str, Any] = raw()["spec"] | {"syncer": {"shards": 1}}
 

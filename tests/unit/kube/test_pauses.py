@@ -18,7 +18,7 @@ from atoll_operator.kube.plan.pauses import (
 )
 from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS
 from unit.kube.cluster_values import job, learner, node, reply, shard
-from unit.kube.test_planner import CHANGES, NOW, planned, seen
+from unit.kube.planner_side import CHANGES, NOW, planned, seen
 
 SLOTS = ("us-east-0", "us-east-1", "eu-west-0")
 STARTED = "2027-01-15T07:58:20Z"

@@ -5,68 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube import objects, observation
+from atoll_operator.kube import objects
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.objects import rfc3339, workload
-from atoll_operator.kube.observation import Observation, Pod, Remembered
+from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observation import Observation, Remembered
 from atoll_operator.kube.plan import changes, pauses, planner, restarts, rollout
 from atoll_operator.kube.plan.actions import Plan
-from atoll_operator.kube.plan.planner import plan
 from atoll_protos.exits import ExitCode
 from atoll_protos.names import Label
-from unit.kube.cluster_values import MANIFEST, SETTINGS, children, job, learner, node, reply, shard
-
-NOW = 1_800_000_000.0
-CHANGES = ("spec.syncer.shards=1",)
-
-
-def raw(**metadata: Any) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(MANIFEST)
-    found["metadata"] |= {"namespace": "demo", "uid": "job-uid", "generation": 1} | metadata
-    return found
-
-
-def applied(*changes: str) -> list[dict[str, Any]]:
-    """The children as they are once everything has been applied and observed."""
-    found = copy.deepcopy(children(*CHANGES, *changes).objects())
-    for each in found:
-        each["metadata"] |= {"uid": f"uid-{each['metadata']['name']}", "generation": 1}
-        each["status"] = {"observedGeneration": 1}
-    return found
-
-
-def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
-    """A job whose children are applied, with these pods on nodes that are well."""
-    live = more.pop("children", applied(*changes))
-    remembered = more.pop("remembered", Remembered(replies=(None,)))
-    fields: dict[str, Any] = {
-        "at": 1000.0,
-        "raw": raw(),
-        "job": job(*CHANGES, *changes),
-        "children": tuple(live),
-        "pods": pods,
-        "workloads": observation.by_name(
-            [workload(each) for each in live if each["kind"] in ("StatefulSet", "Deployment")]
-        ),
-        "nodes": {name: node(name) for name in ("n1", "n2", "n3")},
-        "remembered": remembered,
-    }
-    return Observation(**(fields | more))
-
-
-def planned(found: Observation) -> Plan:
-    return plan(found, SETTINGS, NOW)
-
-
-def answers(registrar: pb.StatusReply, **more: Any) -> Remembered:
-    return Remembered(replies=(registrar,), registrar_address="ip:7700", **more)
-
-
-def template_of(found: Observation, region: str) -> str:
-    return found.workloads[f"tiny-{region}"].template
+from unit.kube.cluster_values import learner, node, reply, shard
+from unit.kube.planner_side import NOW, answers, applied, lost, planned, raw, seen, template_of
 
 
 def test_a_learner_that_ends_for_good_is_named_with_its_last_words() -> None:
@@ -142,16 +92,6 @@ def test_what_the_job_no_longer_asks_for_is_deleted_unless_pods_or_data_depend_o
     pruned = planned(replace(found, children=(*present, *left))).prune
     assert [each.name for each in pruned] == ["tiny-ap-south", "read-by-none", "taken-from-us"]
     assert {each.reason for each in pruned} == {changes.NOT_WANTED}
-
-
-def lost(**more: Any) -> Observation:
-    return seen(
-        pods=(learner("us-east-0", "n1"), shard(0, "n2")),
-        nodes={"n1": node("n1", silent=30, renewed="10:00"), "n2": node("n2")},
-        lease_ages={"n1": 30.0},
-        remembered=answers(reply(us_east_0="Lost")),
-        **more,
-    )
 
 
 def test_a_lost_node_is_excluded_first_and_its_pod_left_until_that_is_observed() -> None:
@@ -281,69 +221,6 @@ def test_no_pod_is_deleted_twice_for_the_same_cause_within_a_minute() -> None:
     }
     other = planned(seen(pods=pods, remembered=answers(training, deleted_seconds=edited)))
     assert other.delete
-
-
-def shard_edit(*pods: Pod, registrar: pb.StatusReply | None, **status: Any) -> Plan:
-    """A running job of one shard whose shard's template is edited."""
-    edit = raw(generation=2) | status
-    found = seen(pods=pods, remembered=Remembered(replies=(registrar,)), raw=edit)
-    edited = ("spec.syncer.template={spec: {containers: [{image: fixed}]}}",)
-    return planned(replace(found, job=job(*CHANGES, *edited)))
-
-
-def applied_names(found: Plan) -> list[str]:
-    """Names of the shards' Deployments that are applied."""
-    return [
-        each["metadata"]["name"]
-        for each in found.apply
-        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]
-    ]
-
-
-def test_a_shard_that_is_not_ready_gets_its_fix_at_once() -> None:
-    broken = shard(0, "n1", ready=False, waiting="ImagePullBackOff")
-    assert applied_names(shard_edit(broken, registrar=None)) == ["tiny-syncer-0"]
-
-
-def test_the_only_copy_of_a_run_is_not_restarted_while_no_learner_could_restore_it() -> None:
-    holds = {"status": {"run": "r1"}}
-    ready = shard(0, "n1")
-    assert applied_names(shard_edit(ready, registrar=reply(), **holds)) == []
-    trains = reply(us_east_0="Training")
-    assert applied_names(shard_edit(ready, registrar=trains, **holds)) == ["tiny-syncer-0"]
-    nothing_yet = reply()
-    nothing_yet.run = ""
-    assert applied_names(shard_edit(ready, registrar=nothing_yet)) == ["tiny-syncer-0"]
-
-
-def test_an_edit_while_suspended_or_finishing_takes_no_shard_that_holds_the_only_copy() -> None:
-    holds = raw(generation=2) | {"status": {"run": "r1"}}
-    template = "spec.syncer.template={spec: {containers: [{image: fixed}]}}"
-
-    def edited(registrar: pb.StatusReply, *changes: str, **more: Any) -> list[str]:
-        pods = (shard(0, "n1"), replace(learner("us-east-0", "n2"), role="evaluator"))
-        found = seen(*changes, pods=pods, raw=holds, remembered=answers(registrar, **more))
-        return applied_names(planned(replace(found, job=job(*CHANGES, *changes, template))))
-
-    assert "tiny-syncer-0" not in edited(reply(), "spec.suspend=true")
-    claim = "spec.syncer.storage={type: PersistentVolumeClaim}"
-    assert "tiny-syncer-0" in edited(reply(), "spec.suspend=true", claim)
-    final = reply()
-    final.state = pb.SHARD_COMPLETE
-    assert "tiny-syncer-0" not in edited(final, final_seconds=1.0)
-    assert "tiny-syncer-0" not in edited(final, claim, final_seconds=1.0)
-
-
-def test_what_else_has_the_name_of_a_shard_that_waits_does_not_wait() -> None:
-    live = [each for each in applied() if each["metadata"]["name"] != "tiny-syncer-0"]
-    live += [each for each in applied() if each["kind"] == "Deployment"][:1]
-    holds = raw(generation=2) | {"status": {"run": "r1"}}
-    found = seen(children=live, pods=(shard(0, "n1"),), raw=holds, remembered=answers(reply()))
-    template = "spec.syncer.template={spec: {containers: [{image: fixed}]}}"
-    again = planned(replace(found, job=job(*CHANGES, template)))
-    names = [(each["kind"], each["metadata"]["name"]) for each in again.apply]
-    assert ("Service", "tiny-syncer-0") in names
-    assert ("Deployment", "tiny-syncer-0") not in names
 
 
 def test_a_restart_that_kubectl_asked_for_reaches_the_learners() -> None:

@@ -16,7 +16,7 @@ from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.suspects import HUNG_SECONDS, SUSPECTS_MAX
 from unit.kube.cluster_values import learner, node, reply, shard
-from unit.kube.test_planner import NOW, answers, planned, seen, template_of
+from unit.kube.planner_side import NOW, answers, planned, seen, template_of
 
 CRASHES: dict[str, Any] = {
     "waiting": "CrashLoopBackOff", "restarts": 5, "exit_code": 139, "ready": False,

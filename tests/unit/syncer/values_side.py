@@ -153,3 +153,21 @@ def whole(base: Packed[torch.Tensor]) -> torch.Tensor:
 
 def _slice_of(head: pb.Transfer) -> int:
     return head.offer.slice if head.HasField("offer") else head.seed.slice
+
+
+def a_participant(slot: str, capture: int) -> Participant:
+    return Participant(
+        slot=slot,
+        incarnation=1,
+        capture=capture,
+        base=0,
+        steps=1,
+        tokens=1,
+        cursor=1,
+        weight=1.0,
+    )
+
+
+def exact_of(base: arrays.Base) -> torch.Tensor:
+    """The averaged buffers that a learner holds."""
+    return torch.from_numpy(base.exact.copy())

@@ -28,6 +28,7 @@ RUN_FILE = RunFile(
     steps=100,
     sync=Sync(fragments=2, period=4, wire_down=Wire.F32),
 )
+LOCKSTEP = RUN_FILE.from_json(RUN_FILE.to_json().replace('"lockstep": false', '"lockstep": true'))
 ENDPOINTS = ("localhost:1", "localhost:2")
 
 

@@ -3,26 +3,20 @@
 import math
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 
 from atoll_protos.errors import SpecError
-from atoll_protos.exits import FINISHED
 from atoll_worker.errors import TransportLostError
-from atoll_worker.learner import Learner
-from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Prolonged, Tick
+from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
 from atoll_worker.training import process
-from unit.worker.fake_transport import RUN_FILE, FakeTransport, Gate, playing
+from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
 
 torch.set_num_threads(1)
-
-LOCKSTEP = RUN_FILE.from_json(RUN_FILE.to_json().replace('"lockstep": false', '"lockstep": true'))
 
 
 def values(model: nn.Module) -> set[float]:
@@ -218,48 +212,6 @@ def test_in_lockstep_finished_ends_the_wait() -> None:
     assert learner.finished
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_the_kubelet_is_told_whether_a_learner_has_finished_or_has_returned_too_early(
-    early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "termination-log"
-    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        fake.boundary()
-        fake.send(Tick(tick=100), Proceed() if early else Finished())
-        fake.until_leaving()
-
-    for exists in (False, True):  # outside of a pod there is no such file, and none is made
-        if exists:
-            log.touch()
-        with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
-            learner.step(tokens=1)
-        assert log.exists() == exists
-    returned = 'returned at tick 100 of 100; the job is not final: loop "while not'
-    assert log.read_text().startswith(returned if early else FINISHED)
-
-
-@pytest.mark.parametrize(
-    ("error", "words"), [(ValueError("boom"), ""), (SystemExit(0), "terminated")]
-)
-def test_of_a_learner_that_an_error_ends_the_kubelet_keeps_the_log(
-    error: BaseException, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "termination-log"
-    log.write_text("of an earlier Learner of this process")
-    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        fake.until_leaving()
-
-    with playing(script), pytest.raises(type(error)), learner_of(*model_and_optimizer()):
-        raise error
-    assert log.read_text() == words
-
-
 def test_the_clock_never_goes_back() -> None:
     entered, sent = Gate(), Gate()
 
@@ -275,90 +227,6 @@ def test_the_clock_never_goes_back() -> None:
         sent.pass_()
         learner.step(tokens=1)
         assert learner.tick == 9
-
-
-def test_learning_rates_follow_the_jobs_tick_and_not_the_own_steps() -> None:
-    gates = [Gate(), Gate(), Gate()]
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(tick=3)
-        for gate, tick in zip(gates, (3, 4, 8), strict=True):
-            fake.send(Tick(tick=tick))
-            gate.open()
-            fake.boundary()
-        fake.until_leaving()
-
-    model, optimizer = model_and_optimizer()
-    halves = LambdaLR(optimizer, lambda tick: 0.5**tick)
-    with playing(script), learner_of(model, optimizer) as learner:
-        learner.schedule(halves)
-        rates = [optimizer.param_groups[0]["lr"]]
-        for gate in gates:
-            gate.pass_()
-            optimizer.step()
-            learner.step(tokens=1)
-            rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == [0.5 * 0.5**tick for tick in (3, 3, 4, 8)]
-
-
-def test_a_schedule_may_be_given_before_entering_and_may_be_chained() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(tick=12)
-        fake.until_leaving()
-
-    model, optimizer = model_and_optimizer()
-    parts: list[LRScheduler] = [
-        LambdaLR(optimizer, lambda tick: 1.0),
-        LambdaLR(optimizer, lambda tick: 0.5**tick),
-    ]
-    chained = SequentialLR(optimizer, parts, milestones=[10])
-    learner = learner_of(model, optimizer)
-    learner.schedule(chained)
-    with playing(script), learner:
-        assert optimizer.param_groups[0]["lr"] == 0.5 * 0.25
-
-
-def test_total_ticks_and_progress_follow_a_job_that_becomes_longer() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.send(Prolonged(steps=400, tokens=None))
-        fake.begin(tick=10)
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        assert (learner.total_ticks, learner.progress) == (400, 10 / 400)
-
-
-def test_a_length_in_tokens_has_no_total_ticks_and_its_progress_is_estimated_after_a_step() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(tick=10)
-        fake.until_leaving()
-
-    text = RUN_FILE.to_json().replace('"steps": 100', '"steps": null')
-    run_file = RUN_FILE.from_json(text.replace('"tokens": null', '"tokens": 1000'))
-    with playing(script), learner_of(*model_and_optimizer(), run_file) as learner:
-        assert (learner.total_ticks, learner.progress) == (None, 0.0)
-        learner.step(tokens=10)
-        assert (learner.total_ticks, learner.progress) == (None, 0.2)
-
-
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        (lambda learner: learner.step(tokens=0), "tokens: is 0"),
-        (lambda learner: learner.step(tokens=1.5), "whole numbers"),
-        (lambda learner: learner.step(tokens=1, cursor=4), "cursor: went from 5 back to 4"),
-        (lambda learner: learner.step(tokens=1, loss=torch.ones(2)), r"loss: has shape \(2,\)"),
-        (lambda learner: learner.step(tokens=1, loss="low"), "loss: is 'low'"),
-    ],
-)
-def test_a_wrong_argument_of_step_is_named(step: Callable[[Learner], None], message: str) -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=5)
-        fake.until_leaving()
-
-    learner = learner_of(*model_and_optimizer())
-    with playing(script), pytest.raises(SpecError, match=message), learner:
-        step(learner)
 
 
 def test_the_with_statement_is_asked_for() -> None:
@@ -425,87 +293,6 @@ def test_the_transport_is_a_process_with_inherited_descriptors(
 def test_the_training_process_does_not_import_grpc() -> None:
     code = "import sys, atoll; raise SystemExit('grpc' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
-
-
-def test_a_data_state_goes_with_the_capture_of_its_step_and_comes_back_on_entering() -> None:
-    entered, sent = Gate(), Gate()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=7, data_state=b"at 7")
-        entered.pass_()
-        fake.send(Capture(slices=fake.end.memory.plan.slices))
-        sent.open()
-        assert [fake.boundary().data_state for _ in range(2)] == [b"at 8", None]
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        assert (learner.cursor, learner.state) == (7, b"at 7")
-        entered.open()
-        sent.pass_()
-        learner.step(tokens=1, state=b"at 8")
-        learner.step(tokens=1, state=b"at 9")
-        assert (learner.cursor, learner.state) == (9, b"at 7")
-
-
-def test_a_function_of_the_data_state_is_called_in_the_step_of_a_capture_and_no_other() -> None:
-    entered, sent = Gate(), Gate()
-    learner = learner_of(*model_and_optimizer())
-    called: list[int] = []
-
-    def state() -> bytes:
-        called.append(learner.cursor)
-        return f"at {learner.cursor}".encode()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=7)
-        for _ in range(2):
-            assert fake.boundary().data_state is None
-        entered.pass_()
-        fake.send(Capture(slices=fake.end.memory.plan.slices))
-        sent.open()
-        assert [fake.boundary().data_state for _ in range(2)] == [b"at 10", None]
-        fake.until_leaving()
-
-    with playing(script), learner:
-        learner.step(tokens=1, state=state)
-        assert called == [8]  # once, to see that it is right
-        learner.step(tokens=1, state=state)
-        entered.open()
-        sent.pass_()
-        learner.step(tokens=1, state=state)
-        learner.step(tokens=1, state=state)
-    assert called == [8, 10]
-
-
-def test_in_lock_step_the_data_state_is_that_of_the_step_that_waits() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        for state in (b"1", b"2"):
-            assert fake.boundary().data_state is None
-            for key in fake.end.memory.plan.slices:
-                fake.send(Capture(slices=(key,)))
-                assert fake.boundary().data_state == state
-            fake.send(Proceed())
-        fake.until_leaving()
-
-    states = iter([b"1", b"2", b"3"])
-    with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
-        for _ in range(2):
-            learner.step(tokens=1, state=lambda: next(states))
-        assert next(states) == b"3"
-
-
-def test_with_a_data_state_the_cursor_grows_since_it_says_which_one_is_the_newest() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=7)
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        learner.step(tokens=1, cursor=7)
-        with pytest.raises(SpecError, match="cursor: stays at 7 in a step with a state"):
-            learner.step(tokens=1, cursor=7, state=b"x")
-        learner.step(tokens=1, cursor=8, state=b"x")
-        assert learner.own_steps == 2
 
 
 def test_steps_past_the_end_leave_the_final_values_in_the_model() -> None:

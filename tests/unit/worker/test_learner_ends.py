@@ -3,19 +3,20 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 import atoll
-from atoll_protos.exits import ExitCode
+from atoll_protos.exits import FINISHED, ExitCode
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link import socket as links
-from atoll_worker.link.messages import Fail
+from atoll_worker.link.messages import Fail, Finished, Proceed, Tick
 from atoll_worker.training import process
 from atoll_worker.training.obeying import BoundaryWork
 from atoll_worker.training.replica import Replica
-from unit.worker.fake_transport import FakeTransport, Gate, playing
+from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
 
 torch.set_num_threads(1)
@@ -152,3 +153,45 @@ def test_an_exception_leaves_the_job_and_propagates(error: BaseException) -> Non
     assert reasons == [
         "interrupted" if isinstance(error, KeyboardInterrupt) else "ValueError: mine"
     ]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_the_kubelet_is_told_whether_a_learner_has_finished_or_has_returned_too_early(
+    early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.boundary()
+        fake.send(Tick(tick=100), Proceed() if early else Finished())
+        fake.until_leaving()
+
+    for exists in (False, True):  # outside of a pod there is no such file, and none is made
+        if exists:
+            log.touch()
+        with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
+            learner.step(tokens=1)
+        assert log.exists() == exists
+    returned = 'returned at tick 100 of 100; the job is not final: loop "while not'
+    assert log.read_text().startswith(returned if early else FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(ValueError("boom"), ""), (SystemExit(0), "terminated")]
+)
+def test_of_a_learner_that_an_error_ends_the_kubelet_keeps_the_log(
+    error: BaseException, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    log.write_text("of an earlier Learner of this process")
+    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.until_leaving()
+
+    with playing(script), pytest.raises(type(error)), learner_of(*model_and_optimizer()):
+        raise error
+    assert log.read_text() == words

@@ -1,4 +1,4 @@
-"""The callbacks provide for one process per learner: a trainer that has several is refused."""
+"""Refuses a trainer of several processes: the callbacks provide for one process a learner."""
 
 import atoll
 

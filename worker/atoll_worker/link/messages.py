@@ -57,7 +57,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What an observer has measured on the outer parameters of `tick`."""
+    """What an observer has measured on the shared parameters of `tick`."""
 
     tick: int
     loss: float  # nats per token

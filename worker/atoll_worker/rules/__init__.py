@@ -7,6 +7,7 @@ rules that are cited by number are those of docs/protocol.md. From the top to th
 - exchange.py   the dispatch of inputs, and what the driver owes the machine
 - adoption.py   published values: candidates, adoption at a boundary, new bases
 - joining.py    connecting, admission, refusals, reconnecting
+- companions.py what the registrar is sent beside values: the companion of the export
 - reports.py    what the shards are told of this learner
 - handover.py   captures and offers: answers to Calls, and the lock-step modes
 - state.py      all that is known: of the shards, of the clock, of this learner's own progress

@@ -293,7 +293,7 @@ class JobChildren:
         return claim
 
     def _evaluator(self) -> Object:
-        """The evaluator, which lives where the shards live and reads their outer parameters."""
+        """The evaluator, which lives where the shards live and reads their shared parameters."""
         job, name = self.job, evaluator_name(self.owner.name)
         labels = self.owner.labels(EVALUATOR_ROLE)
         context = self._context(

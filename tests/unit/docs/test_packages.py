@@ -1,0 +1,46 @@
+"""The docstring of each package lists all that is in it, so that a reader finds the place."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from unit.docs.tree import files, name
+
+PACKAGES = ("operator/**", "syncer/**", "worker/**", "protos/**")
+
+
+def packages() -> list[Path]:
+    """The `__init__.py` of every package that is installed, but of generated code."""
+    found = files(*(f"{package}/__init__.py" for package in PACKAGES))
+    return [path for path in found if path.parent.name != "v1"]
+
+
+def parts(package: Path) -> set[str]:
+    """Names of the modules and packages in it."""
+    modules = {each.stem for each in package.parent.glob("*.py")} - {"__init__"}
+    return modules | {each.parent.name for each in package.parent.glob("*/__init__.py")}
+
+
+def unlisted(text: str, names: set[str]) -> list[str]:
+    """Those of the names that stand nowhere in the text."""
+    return sorted(each for each in names if not re.search(rf"\b{re.escape(each)}\b", text))
+
+
+def test_there_are_packages() -> None:
+    assert {name(path.parent) for path in packages()} >= {
+        "operator/atoll_operator",
+        "protos/atoll_protos",
+        "syncer/atoll_syncer",
+        "worker/atoll_worker",
+    }
+
+
+@pytest.mark.parametrize("package", packages(), ids=name)
+def test_a_package_lists_all_that_is_in_it(package: Path) -> None:
+    missing = unlisted(package.read_text(), parts(package))
+    assert not missing, f"{name(package)}: add a line for {', '.join(missing)}"
+
+
+def test_a_name_within_another_word_is_no_line_of_the_list() -> None:
+    assert unlisted("- naming.py   names of tensors", {"naming", "name"}) == ["name"]

@@ -1,0 +1,67 @@
+"""The server's side of streams, without a server."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
+from atoll_syncer.port import SessionPort
+from atoll_syncer.service import SyncerService
+
+
+class Context:
+    """The server's side of one stream, which gives these messages and then ends."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = [*messages, grpc.aio.EOF]
+
+    async def read(self) -> Any:
+        return self.messages.pop(0)
+
+    async def write(self, message: Any) -> None:
+        del message
+
+
+class AbortedError(Exception):
+    """A call that the shard refused."""
+
+
+class BulkContext(Context):
+    """A Bulk call with this metadata; what it sends is followed by silence."""
+
+    def __init__(self, session: str, secret: str, *frames: Any) -> None:
+        super().__init__(*frames)
+        self.messages.pop()
+        self.metadata: tuple[tuple[str, str], ...] = (
+            (SESSION_METADATA, session),
+            (SECRET_METADATA, secret),
+        )
+
+    def invocation_metadata(self) -> Any:
+        return self.metadata
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:5"
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise AbortedError(code, details)
+
+    async def read(self) -> Any:
+        if not self.messages:
+            await asyncio.Event().wait()
+        return await super().read()
+
+
+def serving(**shard: Any) -> tuple[SyncerService, Any]:
+    """A service with session 7, and its port."""
+    port = SessionPort("secret of 7")
+    rules = SimpleNamespace(sessions={7: SimpleNamespace(slot="a-0")}, **shard)
+    driver: Any = SimpleNamespace(
+        ports={7: port}, shard=rules, now=lambda: 0.0, feed=lambda effects: None, accepted={}
+    )
+    driver.failed = lambda _: None
+    driver.recording = SimpleNamespace(received=lambda _: None, sent=lambda _: None)
+    return SyncerService(driver), port

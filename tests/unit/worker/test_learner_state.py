@@ -1,0 +1,89 @@
+"""A data state that the script gives with its steps, as `Learner` keeps and returns it."""
+
+import pytest
+
+from atoll_protos.errors import SpecError
+from atoll_worker.link.messages import Capture, Proceed
+from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
+from unit.worker.tiny_learner import learner_of, model_and_optimizer
+
+
+def test_a_data_state_goes_with_the_capture_of_its_step_and_comes_back_on_entering() -> None:
+    entered, sent = Gate(), Gate()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(cursor=7, data_state=b"at 7")
+        entered.pass_()
+        fake.send(Capture(slices=fake.end.memory.plan.slices))
+        sent.open()
+        assert [fake.boundary().data_state for _ in range(2)] == [b"at 8", None]
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        assert (learner.cursor, learner.state) == (7, b"at 7")
+        entered.open()
+        sent.pass_()
+        learner.step(tokens=1, state=b"at 8")
+        learner.step(tokens=1, state=b"at 9")
+        assert (learner.cursor, learner.state) == (9, b"at 7")
+
+
+def test_a_function_of_the_data_state_is_called_in_the_step_of_a_capture_and_no_other() -> None:
+    entered, sent = Gate(), Gate()
+    learner = learner_of(*model_and_optimizer())
+    called: list[int] = []
+
+    def state() -> bytes:
+        called.append(learner.cursor)
+        return f"at {learner.cursor}".encode()
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin(cursor=7)
+        for _ in range(2):
+            assert fake.boundary().data_state is None
+        entered.pass_()
+        fake.send(Capture(slices=fake.end.memory.plan.slices))
+        sent.open()
+        assert [fake.boundary().data_state for _ in range(2)] == [b"at 10", None]
+        fake.until_leaving()
+
+    with playing(script), learner:
+        learner.step(tokens=1, state=state)
+        assert called == [8]  # once, to see that it is right
+        learner.step(tokens=1, state=state)
+        entered.open()
+        sent.pass_()
+        learner.step(tokens=1, state=state)
+        learner.step(tokens=1, state=state)
+    assert called == [8, 10]
+
+
+def test_in_lock_step_the_data_state_is_that_of_the_step_that_waits() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        for state in (b"1", b"2"):
+            assert fake.boundary().data_state is None
+            for key in fake.end.memory.plan.slices:
+                fake.send(Capture(slices=(key,)))
+                assert fake.boundary().data_state == state
+            fake.send(Proceed())
+        fake.until_leaving()
+
+    states = iter([b"1", b"2", b"3"])
+    with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
+        for _ in range(2):
+            learner.step(tokens=1, state=lambda: next(states))
+        assert next(states) == b"3"
+
+
+def test_with_a_data_state_the_cursor_grows_since_it_says_which_one_is_the_newest() -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin(cursor=7)
+        fake.until_leaving()
+
+    with playing(script), learner_of(*model_and_optimizer()) as learner:
+        learner.step(tokens=1, cursor=7)
+        with pytest.raises(SpecError, match="cursor: stays at 7 in a step with a state"):
+            learner.step(tokens=1, cursor=7, state=b"x")
+        learner.step(tokens=1, cursor=8, state=b"x")
+        assert learner.own_steps == 2
