@@ -76,7 +76,7 @@ class Authorities:
         """What `to_files` has written. Raises SpecError for a missing or damaged entry."""
         for name in ("tls.crt", "tls.key", *(["next.key"] if "next.crt" in files else [])):
             if not files.get(name):
-                remedy = "delete the Secret: a new authority is made, and all leaves anew"
+                remedy = "delete the Secret: a new authority is made, and all leaves again"
                 raise SpecError(name, "is missing in the Secret of the job's authority", remedy)
         successor = None
         if "next.crt" in files:
@@ -253,7 +253,7 @@ def _check(authorities: Authorities) -> None:
                 raise ValueError("the key is not that of the certificate")
             x509.load_pem_x509_certificates(authorities.former or each.certificate)
         except (ValueError, TypeError) as error:
-            remedy = "delete the Secret: a new authority is made, and all leaves anew"
+            remedy = "delete the Secret: a new authority is made, and all leaves again"
             problem = f"the authority cannot be used: {error}"
             raise SpecError(f"{name}.crt", problem, remedy) from error
 

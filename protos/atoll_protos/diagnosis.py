@@ -40,7 +40,7 @@ class RefusedError(Exception):
 
 
 class MismatchError(SpecError):
-    """The shard and this process will not take each other until one of them is set up anew."""
+    """The shard and this process will not take each other until one of them is set up again."""
 
 
 async def look(endpoint: str, credentials: Credentials | None) -> Seen | None:

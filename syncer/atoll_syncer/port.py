@@ -6,7 +6,7 @@ whose part it has still to send. So a slow lane holds up no other one.
 
 A version is composed when the first lane is free for it (`Sending`): it gets its number, and is
 either whole or a difference to what the receiver holds. Every lane sends its part of that same
-composition. Where one is composed anew before all lanes have taken the last one, all take the new
+composition. Where one is composed again before all lanes have taken the last one, all take the new
 one; the receiver drops what it has of the older.
 """
 

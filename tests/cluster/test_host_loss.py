@@ -48,7 +48,7 @@ class Pair:
         return tuple(found.get(self.pod(host), "") for host in (0, 1))
 
     def is_back(self) -> bool:
-        """Whether the lost learner trains anew, by the pod of its present head."""
+        """Whether the lost learner trains again, by the pod of its present head."""
         reply = self.job.status()
         slots = reply.slots if reply is not None else []
         return any(

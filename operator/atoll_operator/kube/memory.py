@@ -103,7 +103,7 @@ class Memory:
     left_since: dict[str, float] = field(default_factory=dict)  # by slot, when told to terminate
     wanted_since: dict[str, float] | None = None  # by slot; None: no slots were known yet
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By slot: UID of its pod, and why that could not join anew when a shard last heard of it."""
+    """By slot: UID of its pod, and why that could not join again when a shard last heard of it."""
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By UID of a host's pod: how often its container has ended, and of these its own crashes."""
     tick: int = -1  # the lowest of all shards

@@ -225,7 +225,9 @@ class Remembered:
     """By slot: since its learner left because it was told to, until it trains again."""
     wanted_seconds: Mapping[str, float] = field(default_factory=dict)
     """By slot: since the job asks for it; without those that it did when this operator started."""
-    troubles: Mapping[str, str] = field(default_factory=dict)  # by slot: why it could not join anew
+    troubles: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by slot: why it could not join again
     crashes: Mapping[str, int] = field(default_factory=dict)  # of a host's own process, by pod UID
     storm_seconds: Mapping[str, float] = field(default_factory=dict)  # since it, by region
     final_seconds: float | None = None  # since the registrar first said Complete
@@ -252,7 +254,7 @@ class SecretSeen:
     version: str = ""  # its resourceVersion
     obstacle: str = ""  # why it may not be written, and the remedy: it is another's
     reason: str = ""  # what is wrong with its content; empty: nothing
-    due_at: float = float("inf")  # UNIX seconds at which it is to be made anew
+    due_at: float = float("inf")  # UNIX seconds at which it is to be made again
     order: Object | None = None  # the Certificate to apply, which is not there or differs
 
 

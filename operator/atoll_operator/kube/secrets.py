@@ -328,7 +328,7 @@ def _of_leaf(
     child = _secret(owner, leaf.secret, leaf.identity.role, {})
     seen = _seen(leaf.secret, raw, obstacle=obstacle(raw, child))
     if found is None:
-        return replace(seen, reason="its authority is made anew")
+        return replace(seen, reason="its authority is made again")
     judged = renewal(found, _credentials(raw), leaf.identity, now)
     return replace(seen, reason=judged.reason if judged.due else "", due_at=judged.at)
 

@@ -13,7 +13,7 @@ last words and its log, and a process is given up
 
 Failures are exits with an error, and signals that a process brings upon itself, such as SIGSEGV.
 
-A start that lasted a minute begins the counts of failures anew; returns are counted in all starts,
+A start that lasted a minute begins the counts of failures again; returns are counted in all starts,
 since an epoch may take hours. A kill is no failure, so chaos never gives a process up.
 
 Where every learner fails in its first start with the same words, no start made a step and there is

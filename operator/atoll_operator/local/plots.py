@@ -177,7 +177,7 @@ def starts(lines: Sequence[dict[str, Any]]) -> Iterator[Steps]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """An exponential moving average, which keeps noisy curves apart; begins anew after a NaN.
+    """An exponential moving average, which keeps noisy curves apart; begins again after a NaN.
 
     At its beginning it is the mean of the values so far, so that a first value weighs no more than
     those after it.

@@ -1,4 +1,4 @@
-"""The authority of a job, its leaves, and when each is made anew."""
+"""The authority of a job, its leaves, and when each is made again."""
 
 import itertools
 

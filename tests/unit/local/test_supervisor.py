@@ -19,7 +19,6 @@ from atoll_operator.local.supervisor import (
     tail,
 )
 
-STEADY = 1000.0
 FOREVER = 1e6  # a wait of so long that does not end before runs into the time limit of a test
 
 

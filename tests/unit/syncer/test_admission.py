@@ -122,7 +122,7 @@ def test_what_a_peer_has_chosen_makes_no_refusal_long() -> None:
 
 
 def test_a_refused_learner_ends_as_bad_input_but_waits_for_the_end_of_a_former_run() -> None:
-    """A job that is made anew gets shards that take the place of the former ones."""
+    """A job that is made again gets shards that take the place of the former ones."""
     assert exit_code_of(pb.NOT_ALLOWED) is ExitCode.BAD_INPUT
     assert not REFUSALS[pb.NOT_ALLOWED].retry
     for each in Reason:

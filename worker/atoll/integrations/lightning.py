@@ -8,7 +8,7 @@ Theory of operation
     on_fit_start()           the model is on its device and the optimizers exist: join the job.
                              No batch has been read yet. The limits of the trainer's own are gone,
                              and it gets its schedules wrapped: the learner moves them
-    on_train_start()         the data's iterator is made anew, from the slot's place. How many
+    on_train_start()         the data's iterator is made again, from the slot's place. How many
                              steps an epoch has is known now
     on_train_batch_end()     if an optimizer has stepped in this batch, the step boundary: before
                              validation, and before a checkpoint is saved
@@ -119,7 +119,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
             self.learner.schedule(scheduler if period == 1 else EveryTicks(scheduler, period))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """An order that is drawn anew in each epoch is a function of slot and epoch."""
+        """An order that is drawn again in each epoch is a function of slot and epoch."""
         del pl_module
         if trainer.current_epoch:
             self._begin_epoch(trainer, self._first_epoch + trainer.current_epoch)
@@ -217,7 +217,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
                     sampler.set_epoch(epoch)
 
     def _continue_data(self, trainer: Any) -> None:
-        """Make the trainer's iterator over the data anew, from the slot's place on."""
+        """Make the trainer's iterator over the data again, from the slot's place on."""
         fetcher = trainer.fit_loop._data_fetcher
         batches = trainer.num_training_batches
         self._first_epoch, skip = 0, self._batches

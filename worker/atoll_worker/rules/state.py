@@ -159,7 +159,7 @@ class State:
     captures_asked: bool = False  # the capture regions no longer hold the seed
     companion_asked: bool = False  # what has changed of it, to be given at the end
     companion_owed: bool = False  # given for the end, and the registrar has not said that it has it
-    trouble: str = ""  # why it could not join anew now, one line; empty: it could
+    trouble: str = ""  # why it could not join again now, one line; empty: it could
     step_waits: bool = False  # lock-step: the training thread is in step() until Proceed
 
     @property

@@ -36,7 +36,7 @@ class Brought:
     name: str
     region: str
     fault: str = ""  # what is wrong with it; empty: nothing
-    due_at: float = float("inf")  # UNIX seconds from which it should be brought anew
+    due_at: float = float("inf")  # UNIX seconds from which it should be brought again
     operator: Credentials | None = field(default=None, repr=False)  # if nothing is
 
 

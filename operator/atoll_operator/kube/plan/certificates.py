@@ -17,7 +17,7 @@ Certificate of the same name, by which cert-manager makes and renews the Secret;
 what comes of it.
 
 What is there is read by `kube.secrets`, seldom, and reaches this module without any key: names,
-UIDs, and why a Secret is to be made anew. That this takes place in the syncer's cluster alone is
+UIDs, and why a Secret is to be made again. That this takes place in the syncer's cluster alone is
 due to the authority's key, which never leaves it.
 """
 
@@ -74,7 +74,7 @@ class Work:
     objects: tuple[Object, ...] = ()  # Certificates to apply
     missing: tuple[str, ...] = ()  # what is not there and not made in this pass, in words
     why: str = "CertificatesMissing"  # reason of the condition Accepted, when something is missing
-    expiring: tuple[str, ...] = ()  # what should be brought anew, in words
+    expiring: tuple[str, ...] = ()  # what should be brought again, in words
     refused: tuple[Refusal, ...] = ()  # writes that the API server did not take
 
     @property

@@ -6,7 +6,7 @@ set's Service has an address for every pod before it is ready: the hosts have to
 order to become ready.
 
 The pods run the user's command under `atoll-worker launch`, which ends with the code of the process
-that failed first, and brings hosts together again when one of them was made anew.
+that failed first, and brings hosts together again when one of them was made again.
 
 A host that stands still, with all its processes, holds the others: theirs end with 75, and their
 launchers wait for it. Nobody but the kubelet of its node can tell, and end it. So the launcher
