@@ -252,7 +252,7 @@ class Continued:
         """All batches from the one at `place`, through the ends of epochs."""
         epoch, skip = divmod(place, len(self.loader)) if self._has_length() else (0, place)
         while True:
-            torch.manual_seed(self._seed(epoch))  # an order that is drawn again is the same again
+            torch.manual_seed(self._seed(epoch))  # an order that is drawn again is the same
             if hasattr(self.loader, "set_epoch"):
                 self.loader.set_epoch(epoch)
             jump = skip if self._can_jump() else 0
