@@ -14,7 +14,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import of_hosts
 from atoll_worker.launcher import meeting
 from atoll_worker.launcher.command import configuration
-from atoll_worker.launcher.meeting import Host, Meeting, number_of, open_meeting
+from atoll_worker.launcher.meeting import Host, Meeting, not_needed, number_of, open_meeting
 
 HOSTS = 2
 FIRST, BEFORE_IT = "127.0.0.1", "0.0.0.0"
@@ -129,6 +129,15 @@ def test_the_others_meet_again_without_a_host_that_is_gone_where_fewer_are_enoug
         assert [each.world_size for each in met(hosts[:1])] == [1]
         assert hosts[0].num_nodes_waiting() == 0
     hosts[0].leave()
+
+
+def test_hosts_are_left_behind_only_where_those_that_are_heard_are_enough() -> None:
+    zero, one, two = (Host(number, "a", number, 0) for number in range(3))
+    met = {zero, one, two}
+    assert not_needed(met, met, 1) == set()
+    assert not_needed(met, {zero, two}, 2) == {one}
+    assert not_needed(met, {zero}, 2) == set()
+    assert not_needed({zero}, {zero, one}, 1) == set()  # it waits to join
 
 
 def test_hosts_that_have_finished_are_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -98,9 +98,9 @@ class Meeting(DynamicRendezvousHandler):
         """
         waiting: int = super().num_nodes_waiting()
         state: Any = self._state_holder.state
-        gone = self._met - state.last_heartbeats.keys()
-        few = len(self._met) - len(gone) < self.settings.min_nodes
-        if not gone or few or state.closed:
+        here: Any = self._this_node
+        gone = not_needed(self._met, {here, *state.last_heartbeats}, self.settings.min_nodes)
+        if not gone or state.closed:
             self._gone_since = None
             return waiting
         if self._gone_since is None:
@@ -128,6 +128,12 @@ class Meeting(DynamicRendezvousHandler):
         """After which a host that says nothing counts as gone."""
         interval: float = self.settings.keep_alive_interval.total_seconds()
         return interval * self.settings.keep_alive_max_attempt
+
+
+def not_needed(met: Set[Host], heard: Set[Host], hosts_min: int) -> Set[Host]:
+    """The hosts of a round that are not heard, if the others are enough without them."""
+    gone = met - heard
+    return gone if len(met) - len(gone) >= hosts_min else frozenset()
 
 
 def open_meeting(config: LaunchConfig, environment: Mapping[str, str]) -> RendezvousHandler:
