@@ -1,6 +1,7 @@
 """One pass of `atoll run` over its processes, and the last one."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,17 +51,29 @@ class Processes:
         return [each for each in self.children if each.planned.role in roles]
 
 
-def test_the_last_status_has_what_was_said_until_the_last_process_had_left(tmp_path: Path) -> None:
+def ignored(*_: object) -> None:
+    """A view that shows nothing."""
+
+
+def training_of(
+    out: Path, *children: Any, needed: int = 0, say: Callable[[str], None] = ignored
+) -> Training:
+    """A run of these processes, of which nothing is known yet."""
+    processes: Any = Processes(*children)
     shards: Any = Shards()
-    training = Training(
-        needed=0,
+    return Training(
+        needed=needed,
         slots=expected(job()),
-        out=tmp_path,
-        supervisor=Processes(),  # type: ignore[arg-type]
+        out=out,
+        supervisor=processes,
         poller=shards,
-        view=SimpleNamespace(show=lambda seen, now: None),
+        view=SimpleNamespace(show=ignored, say=say),
         status=progress.status(job(), [None, None], NOW),
     )
+
+
+def test_the_last_status_has_what_was_said_until_the_last_process_had_left(tmp_path: Path) -> None:
+    training = training_of(tmp_path)
     assert training.advance(1.0)
     metrics = json.loads((tmp_path / "status.json").read_text())["progress"]["metrics"]
     assert {"name": "outer_loss", "value": "1.5000"} in metrics
@@ -74,16 +87,7 @@ def test_a_picture_that_cannot_be_drawn_changes_nothing_but_is_named(
 
     monkeypatch.setattr(plots, "draw", draw)
     said: list[str] = []
-    shards: Any = Shards()
-    training = Training(
-        needed=0,
-        slots=expected(job()),
-        out=tmp_path,
-        supervisor=Processes(),  # type: ignore[arg-type]
-        poller=shards,
-        view=SimpleNamespace(say=said.append),
-        status=progress.status(job(), [None, None], NOW),
-    )
+    training = training_of(tmp_path, say=said.append)
     run._summarise(training, Exit.COMPLETE, "complete", 3.0)
     assert "ValueError: no such colour" in said[0]
     assert said[-1].startswith("complete: ")
@@ -92,15 +96,7 @@ def test_a_picture_that_cannot_be_drawn_changes_nothing_but_is_named(
 
 def test_a_learner_that_is_given_up_is_told_to_the_shards_once(tmp_path: Path) -> None:
     one = learner("a-1")
-    training = Training(
-        needed=0,
-        slots=expected(job()),
-        out=tmp_path,
-        supervisor=Processes(learner("a-0"), one),  # type: ignore[arg-type]
-        poller=Shards(),  # type: ignore[arg-type]
-        view=SimpleNamespace(show=lambda seen, now: None),
-        status=progress.status(job(), [None, None], NOW),
-    )
+    training = training_of(tmp_path, learner("a-0"), one)
     file = tmp_path / SLOTS_FILE
     training.advance(1.0)
     assert not file.exists()  # it says what it said
@@ -129,15 +125,7 @@ def test_the_hosts_of_a_learner_are_one_in_what_the_shards_and_people_are_told(
     hosts[1].record = Record().after(failed, returned=False)
     assert first_failure(hosts) is hosts[1]
     assert record_of(hosts).first == failed
-    training = Training(
-        needed=0,
-        slots=expected(job()),
-        out=tmp_path,
-        supervisor=Processes(*hosts, learner("b-0")),  # type: ignore[arg-type]
-        poller=Shards(),  # type: ignore[arg-type]
-        view=SimpleNamespace(show=lambda seen, now: None),
-        status=progress.status(job(), [None, None], NOW),
-    )
+    training = training_of(tmp_path, *hosts, learner("b-0"))
     for each in hosts:
         each.ended = "ended (exit code 1) and is started again"
     ends = ends_of(training.supervisor.children, 1.0)
@@ -161,15 +149,7 @@ def host(number: int, needed: int = 2) -> Child:
 
 def test_a_learner_that_goes_on_with_fewer_hosts_is_not_lost(tmp_path: Path) -> None:
     hosts = [host(0, needed=1), host(1, needed=1)]
-    training = Training(
-        needed=2,
-        slots=expected(job()),
-        out=tmp_path,
-        supervisor=Processes(*hosts, learner("b-0")),  # type: ignore[arg-type]
-        poller=Shards(),  # type: ignore[arg-type]
-        view=SimpleNamespace(show=lambda seen, now: None),
-        status=progress.status(job(), [None, None], NOW),
-    )
+    training = training_of(tmp_path, *hosts, learner("b-0"), needed=2)
     failed = End(code=64, words=LastWords(text="ValueError: boom"))
     hosts[1].record = Record().after(failed, returned=False)
     hosts[1].given_up = hosts[1].ended = "ValueError: boom"
