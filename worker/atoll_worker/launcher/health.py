@@ -1,4 +1,4 @@
-"""An answer to the probes of whoever watches this host from outside: its processes are not stopped.
+"""Answers liveness probes from outside: the processes of this host are not stopped.
 
 Where a learner has several hosts, one that stands still holds all others, and no process of its own
 can say so: with all of them stopped (SIGSTOP, a cgroup that is frozen) the launcher gives no answer

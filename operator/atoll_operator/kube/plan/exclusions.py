@@ -5,12 +5,13 @@ and a node with a broken GPU is Ready. So before a pod is deleted, its StatefulS
 excludes the node, and the delete waits until the controller has seen that (`is_excluded`). A
 StatefulSet that excludes another node restarts no pod.
 
-Kueue lets nobody change the affinity of a workload that it has admitted. What it queues (`queued`)
-excludes no other node, and the delete waits until the Node is NotReady: then the scheduler keeps
-off it by itself. A learner that crashes where it is stays there. Kueue also holds the pod with a
-finalizer until it has ended, which nobody says of one on a lost node, but that it may be ended
-(`pods`, KUEUE_MAY_END): it does so a minute later. It looks at the finalizer when the StatefulSet
-changes, and so the set then gets the pod's UID as an annotation (`ended`).
+Kueue refuses a change of the affinity of a workload that it has admitted. So what it queues
+(`queued`) excludes no other node. The delete waits until the Node is NotReady, and then the
+scheduler keeps off it by itself; a learner that crashes stays on its node. Kueue also keeps a
+finalizer on a pod until the pod has ended, and the kubelet of a lost node cannot say that it has.
+An annotation of the pod (`pods`, KUEUE_MAY_END) lets Kueue take it for ended a minute after the
+delete. Kueue looks at the finalizer only when the StatefulSet changes, so the set then gets the
+pod's UID as an annotation (`ended`).
 
     lost       from the first replacement on, until the node is well again
     suspected  for SUSPECT_SECONDS; an annotation of the StatefulSet remembers since when
