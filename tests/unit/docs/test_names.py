@@ -11,6 +11,7 @@ import pytest
 import typer.main
 import yaml
 
+from atoll_operator.api.reasons import REASONS
 from atoll_operator.cli.app import app
 from unit.docs.tree import ROOT, files, name
 
@@ -28,6 +29,7 @@ CHART = ROOT / "helm/atoll"
 CRD = yaml.safe_load((ROOT / "crds/decoupledtrainingjobs.yaml").read_text())
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
 VALUES = json.loads((CHART / "values.schema.json").read_text())
+WRONG = "When something is wrong"
 ELSEWHERE = {"kopf.dev", "kueue.x"}  # words with a dot that are no fields
 
 
@@ -107,6 +109,23 @@ def test_every_field_that_a_page_names_is_in_the_crd_or_in_the_charts_values(pag
     for of, path in found:
         schemas = [SCHEMA[of]] if of else [SCHEMA["spec"], SCHEMA["status"], VALUES]
         assert any(has(each, path) for each in schemas), f"{of}.{path}"
+
+
+def section(heading: str) -> str:
+    """What docs/kubernetes.md says under a heading."""
+    _, found, rest = (ROOT / "docs/kubernetes.md").read_text().partition(f"\n## {heading}\n")
+    assert found
+    return rest.partition("\n## ")[0]
+
+
+def test_every_state_of_a_job_is_named_and_each_that_asks_for_something_has_a_row() -> None:
+    rows = [row for row in REASONS if row.type == "Ready"]
+    named = section("Waiting for a job, and tools that do")
+    assert not [row.reason for row in rows if not re.search(rf"\b{row.reason}\b", named)]
+    asked = {row.reason for row in rows if row.remedy}
+    shown = set(re.findall(r"`(\w+)`", "".join(re.findall(r"\n\|([^|]*)\|", section(WRONG)))))
+    assert shown <= {row.reason for row in rows}
+    assert asked - shown == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
