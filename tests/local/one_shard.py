@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from atoll_operator.local.summary import read_lines
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos.codecs import Wire
 from atoll_protos.run import Region, RunFile, Sync
@@ -20,6 +21,7 @@ from local.command import json_lines
 
 SECONDS_MAX = 90.0
 STEP_SECONDS = 0.03
+GIVEN_SECONDS = 1.0
 SLOT = "here-0"
 
 
@@ -32,8 +34,17 @@ class OneShard:
     @property
     def commits(self) -> list[dict[str, Any]]:
         """Its commits so far."""
-        lines = json_lines(self.folder / "tape.jsonl")
+        lines = read_lines(self.folder / "tape.jsonl")
         return [line for line in lines if line.get("event") == "commit"]
+
+    def has_merged(self) -> bool:
+        """Whether a commit has work of the learner; if not, some time is given to the shard.
+
+        A learner that stops before leaves nothing behind, and the next one begins anew.
+        """
+        if not self.commits:
+            time.sleep(GIVEN_SECONDS)
+        return bool(self.commits)
 
     def breathe(self) -> None:
         """Let merges happen between two steps of a model that is too small to take time."""

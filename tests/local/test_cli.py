@@ -70,7 +70,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
 def out(here: Here) -> Path:
     """The folder of the run of a script."""
     few = ("--steps", "40", "--gpus-per-learner", "1")
-    regions = ("--regions", "us,eu")
+    regions = ("--regions", "us,eu", "--set", "spec.sync.quorum=2")  # both have their part
     done = here.atoll("run", "train.py", *few, *regions, "--output", "lines", "--", "--width", "12")
     (folder,) = (here.folder / "runs").glob("train-*")
     assert str(folder.relative_to(here.folder)) in done.stderr.splitlines()[0]
@@ -131,7 +131,8 @@ def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curve
         while not any(tick >= 30 for tick in ticks(out, "local-0")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert ": Training, tick" in here.atoll("status", str(out)).stdout
+        while ": Training, tick" not in (shown := here.atoll("status", str(out)).stdout):
+            assert time.monotonic() < deadline, shown
         process.kill()
     assert ": Suspended, tick" in here.atoll("status", str(out)).stdout
     (here.folder / "gate").touch()

@@ -1,6 +1,7 @@
 """A model that cannot be written is said, and waits; the job is Complete once it can."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,18 @@ def test_an_export_that_fails_is_tried_again_and_said(tmp_path: Path) -> None:
         status = json.loads((out / "status.json").read_text())
         return {each["type"]: each for each in status["conditions"]}
 
-    with running(TINY, out, "--set", "spec.steps=40", *TWO_LEARNERS) as run:
-        # The shards have looked at the folder, and the learners have all their steps before them.
+    # The learners wait with their first step until the export cannot be written.
+    gate = tmp_path / "gate"
+    train = f"exec {sys.executable} -m atoll_worker bytegpt.train:main"
+    command = ["sh", "-c", f"until [ -e {gate} ]; do sleep 0.1; done; {train}"]
+    containers = json.dumps([{"command": command}])
+    settings = ("spec.steps=40", f"spec.learner.template.spec.containers={containers}")
+    words = [word for each in settings for word in ("--set", each)]
+    with running(TINY, out, *words, *TWO_LEARNERS) as run:
         run.until((out / "status.json").exists, "a status")
         run.until(lambda: conditions()["SyncerReady"]["status"] == "True", "the shards")
-        (out / "export").write_text("this is no folder")
+        (out / "export").write_text("this is no folder")  # the shards have looked at the folder
+        gate.touch()
         run.until(lambda: conditions()["Degraded"]["reason"] == "StoreTrouble", "its word")
         found = conditions()
         assert str(out / "export") in found["Degraded"]["message"]

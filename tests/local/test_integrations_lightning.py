@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from atoll import SpecError
 from atoll.integrations.lightning import AtollCallback
 from local.numbers_data import BATCH, RATE, SAMPLES, Line, Numbers, Stream, continues
-from local.one_shard import SLOT, one_shard
+from local.one_shard import SLOT, OneShard, one_shard
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
 ACCUMULATE, STEPS, STOP_AFTER = 4, 36, 16  # ten batches an epoch: steps of 4, 4 and 2
@@ -63,16 +63,18 @@ class Module(pl.LightningModule):  # type: ignore[misc]
 
 
 class Stop(pl.Callback):  # type: ignore[misc]
-    """Ends the training, or fails, after so many batches."""
+    """Fails after so many batches, or ends the training once the shard has merged some of it."""
 
-    def __init__(self, batches: int, error: Exception | None = None) -> None:
-        self.batches, self.error = batches, error
+    def __init__(
+        self, batches: int, shard: OneShard | None = None, error: Exception | None = None
+    ) -> None:
+        self.batches, self.shard, self.error = batches, shard, error
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *arguments: Any) -> None:
-        if len(pl_module.net.seen) == self.batches:
+        if len(pl_module.net.seen) >= self.batches:
             if self.error:
                 raise self.error
-            trainer.should_stop = True
+            trainer.should_stop = self.shard is None or self.shard.has_merged()
 
 
 def callback_of(trainer: Any) -> AtollCallback:
@@ -116,7 +118,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 def test_a_module_that_is_started_again_goes_on_with_its_next_batch(tmp_path: Path) -> None:
     with one_shard(tmp_path, steps=STEPS) as shard:
         first, second, data = Module(), Module(), Numbers()
-        fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE))
+        fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard))
         fit(second, tmp_path, data=data, shuffle=True)
     assert data.read == [number for batch in second.net.seen for number in batch]
     assert len(set(first.net.seen[:10])) == 10  # an epoch, in an order that is not the data's
@@ -137,9 +139,9 @@ def test_a_module_that_is_started_again_goes_on_with_its_next_batch(tmp_path: Pa
 
 
 def test_a_stream_without_a_length_is_read_on_from_its_place(tmp_path: Path) -> None:
-    with one_shard(tmp_path, steps=STEPS):
+    with one_shard(tmp_path, steps=STEPS) as shard:
         first, second = Module(), Module()
-        fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE), data=Stream())
+        fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard), data=Stream())
         fit(second, tmp_path, data=Stream())
     whole = 40 * [tuple(range(start, start + BATCH)) for start in range(0, SAMPLES, BATCH)]
     assert continues(first.net.seen, 0, whole)
@@ -150,7 +152,7 @@ def test_a_stream_without_a_length_is_read_on_from_its_place(tmp_path: Path) -> 
 def test_an_exception_in_a_module_leaves_the_job_with_its_reason(tmp_path: Path) -> None:
     with one_shard(tmp_path, steps=4) as shard:
         with pytest.raises(ValueError, match="boom"):
-            fit(Module(), tmp_path, Stop(2, ValueError("boom in batch 2")))
+            fit(Module(), tmp_path, Stop(2, error=ValueError("boom in batch 2")))
         fit(Module(), tmp_path)  # another Learner may be opened
     assert "boom in batch 2" in (shard.folder / "learners" / f"{SLOT}.jsonl").read_text()
 

@@ -182,7 +182,7 @@ def test_experts_a_sparse_embedding_and_workers_that_load_the_data(shard: OneSha
                 break
         assert learner.finished
     check(shard, model)
-    assert losses[-1] < losses[0]
+    assert sum(losses[-3:]) / 3 < losses[0]
 
 
 def test_autocast_and_a_gradscaler_whose_skipped_steps_count_for_nothing(shard: OneShard) -> None:
@@ -211,10 +211,10 @@ def test_a_model_that_torch_has_compiled(shard: OneShard) -> None:
     train(shard, model, [AdamW(model.parameters(), lr=1e-2)])
 
 
-def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(shard: OneShard) -> None:
+def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(tmp_path: Path) -> None:
     data: Any = TensorDataset(torch.arange(4000))
 
-    def run(steps_max: int | None) -> tuple[int, list[tuple[int, ...]]]:
+    def run(shard: OneShard, *, stops: bool) -> tuple[int, list[tuple[int, ...]]]:
         """What docs/integrations.md shows. Where it began, and the batches."""
         model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
@@ -232,13 +232,14 @@ def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(shard: OneSh
                 torch.save(loader.state_dict(), state := BytesIO())
                 learner.step(tokens=4, state=state.getvalue())
                 shard.breathe()
-                if learner.finished or len(seen) == steps_max:
+                if learner.finished or (stops and len(seen) >= STEPS and shard.has_merged()):
                     break
         return begin, seen
 
     whole = [tuple(range(start, start + 4)) for start in range(0, 4000, 4)]
-    _, first = run(STEPS - 4)
-    begin, second = run(None)
-    assert first == whole[: STEPS - 4]
+    with one_shard(tmp_path, steps=3 * STEPS) as shard:
+        _, first = run(shard, stops=True)
+        begin, second = run(shard, stops=False)
+    assert first == whole[: len(first)]
     assert 0 < begin <= len(first)
     assert continues(second, begin, whole)

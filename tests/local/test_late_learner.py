@@ -11,7 +11,7 @@ from local.command import TESTS, commits, python_path, run_atoll, tapes
 STEPS = 24
 
 
-def manifest(start_seconds: int, late_after: str) -> str:
+def manifest(start_seconds: int, late_after: str, quorum: int) -> str:
     """Two learners, of which one comes after the other; the whole job takes a moment."""
     container = {
         "name": "learner",
@@ -26,21 +26,24 @@ def manifest(start_seconds: int, late_after: str) -> str:
         "learner": {"template": {"spec": {"containers": [container]}}},
         "regions": [{"name": "quick"}, {"name": "late"}],
         "syncer": {"startSeconds": start_seconds},
-        "sync": {"fragments": 3, "period": 12},
+        "sync": {"fragments": 3, "period": 12, "quorum": quorum},
     }
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
     return yaml.safe_dump({**kind, "metadata": {"name": "late"}, "spec": spec})
 
 
-def run(folder: Path, start_seconds: int, late_after: str = "") -> tuple[Path, str]:
+def run(
+    folder: Path, start_seconds: int, late_after: str = "", quorum: int = 1
+) -> tuple[Path, str]:
     """The run's folder, and what `atoll run` said."""
     job, out = folder / "job.yaml", folder / "out"
-    job.write_text(manifest(start_seconds, late_after))
+    job.write_text(manifest(start_seconds, late_after, quorum))
     return out, run_atoll(job, out)
 
 
 def test_the_quick_one_begins_with_the_late_one(tmp_path: Path) -> None:
-    out, said = run(tmp_path, start_seconds=120)
+    # Both are awaited in every round too: once they have begun, none can be quicker.
+    out, said = run(tmp_path, start_seconds=120, quorum=2)
     assert {part["slot"] for each in commits(out) for part in each["participants"]} == {
         "quick-0",
         "late-0",

@@ -11,10 +11,12 @@ from atoll_operator.local.summary import conserve
 from local.background import Running, running
 from local.command import TINY, commits, json_lines, tapes
 
+FRAGMENTS = 4
+SLOW = "podOverrides: {args: ['--step-milliseconds-min=30']}"  # there is time to look and to kill
 TWO_LEARNERS = (
-    *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
+    *("--set", f"spec.regions=[{{name: us-east, {SLOW}}}, {{name: eu-west, {SLOW}}}]"),
     *("--set", "spec.evaluator="),
-    *("--set", "spec.sync.fragments=4"),
+    *("--set", f"spec.sync.fragments={FRAGMENTS}"),
 )
 
 
@@ -44,7 +46,8 @@ def kill_and(run: Running, shard: int, lose: object) -> None:
 def test_what_a_shard_lost_comes_back_from_the_learners(tmp_path: Path, lose: object) -> None:
     out = tmp_path / "out"
     with running(TINY, out, "--set", "spec.steps=140", *TWO_LEARNERS) as run:
-        run.until(lambda: len(run.commits(1)) >= 6, "commits")
+        every = set(range(FRAGMENTS))
+        run.until(lambda: {line["slice"] for line in run.commits(1)} == every, "commits of all")
         kill_and(run, 1, lose)
         run.until(lambda: [line for line in run.commits(1) if line.get("recovered")], "recovery")
         code, stderr = run.finish()
@@ -52,7 +55,7 @@ def test_what_a_shard_lost_comes_back_from_the_learners(tmp_path: Path, lose: ob
     recovered = [line for line in commits(out) if line.get("recovered")]
     assert {line["shard"] for line in recovered} == {1}
     assert all(line["reason"].startswith("StoreRecovered: version ") for line in recovered)
-    assert len(recovered) == (4 if lose is lose_all else 1)
+    assert len(recovered) == (FRAGMENTS if lose is lose_all else 1)
     numbers: dict[tuple[int, int], list[int]] = {}
     for line in commits(out):
         numbers.setdefault((line["shard"], line["slice"]), []).append(line["version"])
