@@ -25,8 +25,9 @@ def test_an_export_that_fails_is_tried_again_and_said(tmp_path: Path) -> None:
     words = [word for each in settings for word in ("--set", each)]
     with running(TINY, out, *words, *TWO_LEARNERS) as run:
         run.until((out / "status.json").exists, "a status")
-        run.until(lambda: conditions()["SyncerReady"]["status"] == "True", "the shards")
-        (out / "export").write_text("this is no folder")  # the shards have looked at the folder
+        seeding = "shard 0 Seeding, shard 1 Seeding"  # they have looked at the folder
+        run.until(lambda: conditions()["SyncerReady"]["message"] == seeding, seeding)
+        (out / "export").write_text("this is no folder")
         gate.touch()
         run.until(lambda: conditions()["Degraded"]["reason"] == "StoreTrouble", "its word")
         found = conditions()

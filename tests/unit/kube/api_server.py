@@ -14,7 +14,7 @@ from aiohttp import web
 from atoll_operator.api.spec import KIND
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 POD_PATH = "/api/v1/pods"
 
 

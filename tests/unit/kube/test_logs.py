@@ -18,7 +18,7 @@ from atoll_protos.errors import SpecError
 from unit.kube.person_side import kubeconfig
 
 PODS = "/api/v1/namespaces/team/pods"
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 @dataclass

@@ -25,7 +25,7 @@ NOW = 1000.0
 async def _run_until(queue: Queue, done: asyncio.Event) -> None:
     task = asyncio.create_task(queue.run())
     try:
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 60)
     finally:
         task.cancel()
 

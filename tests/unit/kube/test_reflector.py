@@ -173,10 +173,10 @@ def test_a_connection_that_is_silent_beyond_its_bookmarks_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with following(tmp_path, monkeypatch, silent_seconds_max=0.5) as world:
+        async with following(tmp_path, monkeypatch, silent_seconds_max=2.0) as world:
             server = world.server
-            for _ in range(4):  # bookmarks keep it alive for longer than its limit
-                await asyncio.sleep(0.2)
+            for _ in range(25):  # bookmarks keep it alive for longer than its limit
+                await asyncio.sleep(0.1)
                 bookmark = {"metadata": {"resourceVersion": str(server.version)}}
                 server.tell(POD_PATH, "BOOKMARK", bookmark)
             assert server.count("WATCH", POD_PATH) == 1
@@ -237,7 +237,7 @@ def test_retry_after_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def scenario() -> None:
         async with following(tmp_path, monkeypatch) as world:
             server = world.server
-            server.refusals[POD_PATH] = (429, {"Retry-After": "1"})
+            server.refusals[POD_PATH] = (429, {"Retry-After": "3"})
             server.end_watches(POD_PATH)
             await until(lambda: world.sight.broken_at is not None)
             asked = len(server.requests)

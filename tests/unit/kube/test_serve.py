@@ -52,7 +52,7 @@ class Replica:
         """In good order."""
         assert self.process.returncode is None
         self.process.terminate()
-        assert await asyncio.wait_for(self.process.wait(), 20) == 0
+        assert await asyncio.wait_for(self.process.wait(), SECONDS_MAX) == 0
 
 
 async def replica(config: Path) -> Replica:

@@ -15,7 +15,7 @@ from atoll_protos.errors import SpecError
 
 ROWS = """[{"role": "shard", "shard": 0}, {"role": "learner", "slot": "us-0"},
 {"role": "learner", "slot": "eu-0"}, {"role": "evaluator", "slot": "evaluator"}]"""
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread
         gate = threading.Event()
 
         def first() -> None:
-            assert gate.wait(20)
+            assert gate.wait(60)
             done.append("first")
 
         waits = [

@@ -114,7 +114,7 @@ def test_of_unsent_ticks_only_the_newest_waits_rule_24() -> None:
 
 async def ended_in_time(port: SessionPort) -> None:
     service = SyncerService(SimpleNamespace())  # type: ignore[arg-type]
-    await asyncio.wait_for(service._write(port, Context()), 5.0)
+    await asyncio.wait_for(service._write(port, Context()), 60.0)
 
 
 def test_an_end_is_the_last_word_of_a_session_rule_5() -> None:

@@ -19,7 +19,7 @@ from atoll_worker.link.messages import Adopt, Boundary, Command, Leaving, Messag
 from atoll_worker.link.socket import Link, TransportEnd, open_transport_end
 from atoll_worker.training import process
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 RUN_FILE = RunFile(
     job="tiny",
     regions=(Region(name="here", learners=2),),

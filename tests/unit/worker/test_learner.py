@@ -260,7 +260,7 @@ for key in end.memory.plan.slices:
 left = len(end.memory.plan.slices)
 leaving = False
 while not leaving:
-    end.link.wait(20)
+    end.link.wait(60)
     for message in end.link.receive():
         left -= len(getattr(message, "adopted", ()))
         if isinstance(message, Boundary) and not left and not message.own_steps:

@@ -13,7 +13,7 @@ from atoll_worker.ranks.group import silence_seconds
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
 from atoll_worker.ranks.peers import BEAT, LEFT
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 LONG = 1000.0
 
 

@@ -128,7 +128,7 @@ async def received_by(end: TransportEnd, until: str) -> list[object]:
         over.set()
 
     end.attach(asyncio.get_running_loop(), on_message, on_end)
-    await asyncio.wait_for(over.wait(), 20)
+    await asyncio.wait_for(over.wait(), 60)
     return messages
 
 
@@ -176,7 +176,7 @@ def test_a_message_that_fails_does_not_take_those_behind_it_along() -> None:
             raise ValueError("a bug")
 
         end.attach(loop, on_message, lambda: None)
-        await asyncio.wait_for(over.wait(), 20)
+        await asyncio.wait_for(over.wait(), 60)
 
     asyncio.run(receive())
     assert received == [Leaving(reason="at once"), Leaving(reason="second")]
