@@ -61,7 +61,7 @@ class Apart:
             path = "jsonpath={.status.syncer.endpoints}"
             return self.home.kubectl("get", "dtj", self.home.name, "-o", path)
 
-        until("the shards have addresses", lambda: bool(printed()), 60)
+        until("the shards have addresses", lambda: bool(printed()))
         shown: list[str] = json.loads(printed())
         return shown
 
@@ -116,7 +116,7 @@ class Apart:
     def trains_without(self, *regions: str) -> None:
         """Wait until these regions' learners, and no others, are away."""
         left = self.slots - {f"{region}-0" for region in regions}
-        until(f"{left} train", lambda: set(self.home.training()) == left, 90)
+        until(f"{left} train", lambda: set(self.home.training()) == left)
 
     def merges(self, region: str) -> int:
         """How many commits hold work of a region."""

@@ -136,7 +136,7 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     for kubectl in clusters:
         kubectl("create", "namespace", name)
         kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-        kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=20s")
+        kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=120s")
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
@@ -168,7 +168,7 @@ def cut(lab: LabCommand, kube: Kubectl) -> Iterator[Callable[..., None]]:
     if lost:
         lab("heal", *lost)
         for node in lost:
-            until(f"{node} Ready again", lambda node=node: kube.node_is_ready(node), 90)  # type: ignore[misc]
+            until(f"{node} Ready again", lambda node=node: kube.node_is_ready(node))  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ class Installed:
         """Replace all replicas: the kubelet starts a container again at once the first time."""
         old = set(self.pods())
         self.kube("-n", NAMESPACE, "delete", "pod", "--grace-period=0", "--force", *old)
-        until("other replicas", lambda: len(set(self.ready()) - old) == REPLICAS, 90)
+        until("other replicas", lambda: len(set(self.ready()) - old) == REPLICAS)
         self.leader()
 
     def kill(self, pod: str) -> None:

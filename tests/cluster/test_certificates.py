@@ -58,7 +58,7 @@ def test_a_job_trains_to_its_end_over_tls_and_answers_nobody_without_a_certifica
     names = [(TARGET_NAME, own.identity.server_name)]
     nobody = grpc.secure_channel(where, grpc.ssl_channel_credentials(own.authority), options=names)
     assert refusal(nobody) is grpc.StatusCode.UNAVAILABLE
-    until("the operator is answered", lambda: job.is_true("Progressing"), 30)
+    until("the operator is answered", lambda: job.is_true("Progressing"))
     until("Complete", lambda: job.is_true("Complete"), 240)
     assert job.condition("Accepted")["status"] == "True"
 
@@ -133,7 +133,7 @@ def test_a_job_whose_issuer_is_cert_managers_trains_when_its_secrets_are_there(
     job = Job(kube=kube, namespace=namespace, name="sealed")
     issued = {**SYNCER, "tls": {"mode": "Required", "issuerRef": {"name": "corp"}}}
     kube.apply(namespace, manifest("sealed", REGIONS, syncer=issued, learner=pace(300)))
-    until("it waits", lambda: job.condition("Accepted")["reason"] == "CertificatesMissing", 60)
+    until("it waits", lambda: job.condition("Accepted")["reason"] == "CertificatesMissing")
     assert not job.pods()
     authority: Authorities | None = None
     for order in kube.get("-n", namespace, "certificates")["items"]:
@@ -146,6 +146,6 @@ def test_a_job_whose_issuer_is_cert_managers_trains_when_its_secrets_are_there(
         made = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
         kube.apply(namespace, {**made, "type": "kubernetes.io/tls"})
     job.trains(sum(REGIONS.values()))
-    until("accepted", lambda: job.is_true("Accepted"), 30)
+    until("accepted", lambda: job.is_true("Accepted"))
     shard = kube.get("-n", namespace, "secret", "sealed-tls-shard")
     assert shard["metadata"]["ownerReferences"][0]["name"] == "sealed"

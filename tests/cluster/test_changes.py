@@ -117,13 +117,13 @@ def test_more_and_fewer_learners_restart_nobody(
     assert before.items() <= job.uids().items()
     assert not job.events("DegradedTrue")  # one that is asked for and starts is not missing
     commits = len(job.commits())
-    until("merges go on", lambda: len(job.commits()) > commits + 2, 90)
+    until("merges go on", lambda: len(job.commits()) > commits + 2)
     job.patch(regions=[{"name": "us-east", "learners": 2}])
-    until("two are left", lambda: len(job.pods("learner")) == 2, 90)
+    until("two are left", lambda: len(job.pods("learner")) == 2)
     commits = len(job.commits())
-    until("merges go on with two", lambda: len(job.commits()) > commits + 2, 90)
+    until("merges go on with two", lambda: len(job.commits()) > commits + 2)
     assert job.uids() == before
-    until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2", 30)
+    until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2")
 
 
 @pytest.mark.timeout(900)
@@ -149,7 +149,7 @@ def test_a_region_more_and_less_restarts_nobody(train: Callable[..., Job]) -> No
     job.trains(3)
     assert before.items() <= job.uids().items()
     job.patch(regions=[{"name": "us-east", "learners": 2}])
-    until("two are left", lambda: len(job.pods("learner")) == 2, 90)
+    until("two are left", lambda: len(job.pods("learner")) == 2)
     assert job.uids() == before
     job.trains(2)
 
@@ -198,13 +198,13 @@ def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
 ) -> None:
     syncer = {"shards": 1, "storage": {"type": storage, "size": "1Gi"}}
     job = train("stops", {"us-east": 1}, syncer=syncer)
-    until("some versions", lambda: len(job.commits()) > 4, 60)
+    until("some versions", lambda: len(job.commits()) > 4)
     before = job.status()
     job.patch(suspend=True)
-    until("suspended", lambda: job.is_true("Suspended"), 90)
+    until("suspended", lambda: job.is_true("Suspended"))
     assert not job.pods("learner")
     if storage == "PersistentVolumeClaim":
-        until("no shard is left", lambda: not job.pods(), 60)
+        until("no shard is left", lambda: not job.pods())
     job.patch(suspend=False)
     job.trains(1)
     after = job.status()
@@ -219,14 +219,14 @@ def test_a_job_created_suspended_has_no_pods_and_all_conditions(
     atoll: Installed, kube: Kubectl, namespace: str
 ) -> None:
     job = apply(kube, namespace, "waits", {"us-east": 1}, suspend=True)
-    until("suspended", lambda: job.is_true("Suspended"), 20)
+    until("suspended", lambda: job.is_true("Suspended"))
     assert [each["type"] for each in job.get()["status"]["conditions"]] == [*TYPES]
     assert not job.pods()
-    until("it is told", lambda: bool(job.events("SuspendedTrue")), 30)
+    until("it is told", lambda: bool(job.events("SuspendedTrue")))
     ((kind, said),) = job.events("SuspendedTrue")
     assert (kind, said.partition(":")[0]) == ("Normal", "Suspended is True")
     job.patch(suspend=False)
-    until("its end, too", lambda: bool(job.events("SuspendedFalse")), 60)
+    until("its end, too", lambda: bool(job.events("SuspendedFalse")))
     ((kind, said),) = job.events("SuspendedFalse")
     assert (kind, said.partition(":")[0]) == ("Normal", "Suspended is False")
 
@@ -238,14 +238,14 @@ def test_bad_input_fails_the_job_and_leaves_no_pod(
     wrong = pace(300)
     wrong["template"]["spec"]["containers"][0]["args"] = ["--batch=-1"]
     job = apply(kube, namespace, "wrong", {"us-east": 1}, learner=wrong)
-    until("failed", lambda: job.is_true("Failed"), 120)
+    until("failed", lambda: job.is_true("Failed"))
     found = job.condition("Failed")
     assert found["reason"] == "BadInput"
     assert "exit code 64" in found["message"]
-    until("it is told", lambda: bool(job.events("FailedTrue")), 30)
+    until("it is told", lambda: bool(job.events("FailedTrue")))
     assert job.events("FailedTrue") == [("Warning", f"Failed is True: {found['message']}")]
     assert " FailedTrue " in job.kubectl("describe", "dtj", job.name)
-    until("no pod is left", lambda: not job.pods(), 90)
+    until("no pod is left", lambda: not job.pods())
 
 
 @pytest.mark.long
@@ -257,9 +257,9 @@ def test_a_finished_job_goes_after_its_time_to_live(
         kube, namespace, "late", {"us-east": 1},
         activeDeadlineSeconds=5, ttlSecondsAfterFinished=5,
     )  # fmt: skip
-    until("failed", lambda: job.condition("Failed")["reason"] == "DeadlineExceeded", 60)
+    until("failed", lambda: job.condition("Failed")["reason"] == "DeadlineExceeded")
     words = ("-n", namespace, "get", "dtj", "late")
-    until("gone", lambda: kube.attempt(*words).returncode != 0, 90)
+    until("gone", lambda: kube.attempt(*words).returncode != 0)
 
 
 @pytest.mark.long
@@ -271,7 +271,7 @@ def test_at_rest_twenty_jobs_cost_no_write(atoll: Installed, kube: Kubectl, name
     regions = {"us-east": 1, "eu-west": 1}
     jobs = [apply(kube, namespace, f"rest-{i}", regions, suspend=True) for i in range(19)]
     for job in jobs:
-        until("suspended", lambda job=job: job.is_true("Suspended"), 60)  # type: ignore[misc]
+        until("suspended", lambda job=job: job.is_true("Suspended"))  # type: ignore[misc]
     until("failed", lambda: failed.is_true("Failed") and not failed.pods(), 180)
     pass_seconds(15)
     versions, writes = _versions(kube, namespace), atoll.metric(WRITES)

@@ -27,7 +27,7 @@ def _fetch(url: str) -> str:
 def _until_answers(kube: Kubectl, namespace: str, url: str) -> None:
     """Endpoints, rules of kube-proxy and DNS follow some moments after a pod is Ready."""
     words = ("-n", namespace, "exec", "row-0", "--", "python3", "-c", _fetch(url))
-    until(f"{url} answers", lambda: kube.attempt(*words).stdout.strip() == "200", 30)
+    until(f"{url} answers", lambda: kube.attempt(*words).stdout.strip() == "200")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def web(kube: Kubectl, namespace: str, worker_image: str) -> str:
         service("row", clusterIP="None"),
     )
     for each in ("deployment/web", "statefulset/row"):
-        kube("-n", namespace, "rollout", "status", each, "--timeout=60s")
+        kube("-n", namespace, "rollout", "status", each, "--timeout=120s")
     return namespace
 
 
@@ -103,7 +103,7 @@ def test_an_image_loaded_into_running_nodes_can_be_used(
     del pod["containers"][0]["readinessProbe"]
     del pod["containers"][0]["workingDir"]
     kube.apply(namespace, workload("Deployment", "new", 2, pod))
-    kube("-n", namespace, "rollout", "status", "deployment/new", "--timeout=60s")
+    kube("-n", namespace, "rollout", "status", "deployment/new", "--timeout=120s")
 
 
 def test_clusters_reach_each_other_by_node_port(
@@ -116,7 +116,7 @@ def test_clusters_reach_each_other_by_node_port(
             namespace, workload("StatefulSet", "row", 1, pod), service("row", type="NodePort")
         )
     for kubectl in clusters:
-        kubectl("-n", namespace, "rollout", "status", "statefulset/row", "--timeout=60s")
+        kubectl("-n", namespace, "rollout", "status", "statefulset/row", "--timeout=120s")
     for here, there in ((first, second), (second, first)):
         (port,) = there.get("-n", namespace, "service", "row")["spec"]["ports"]
         for node in there.get("nodes")["items"][:2]:
@@ -128,8 +128,8 @@ def test_a_kubelet_that_ends_by_itself_is_started_again(lab: LabCommand, kube: K
     name = "c1-eu-west-2"
     before = lab.node(name)["pids"]["kubelet"]
     os.kill(before, signal.SIGTERM)  # it exits; a kubelet that is cut gets SIGKILL
-    until("another kubelet", lambda: lab.node(name)["pids"].get("kubelet", before) != before, 20)
-    until("Ready", lambda: kube.node_is_ready(name), 30)
+    until("another kubelet", lambda: lab.node(name)["pids"].get("kubelet", before) != before)
+    until("Ready", lambda: kube.node_is_ready(name))
 
 
 @pytest.mark.parametrize(("how", "region"), [*zip(WAYS, NODES, strict=True)])
@@ -142,11 +142,11 @@ def test_a_cut_node_is_not_ready_until_it_is_healed(
     lab("cut", name, "--how", how)
     try:
         assert lab.node(name)["state"] == state
-        until(f"{name} not Ready", lambda: not kube.node_is_ready(name), 90)
+        until(f"{name} not Ready", lambda: not kube.node_is_ready(name))
         lost_after = time.monotonic() - began
     finally:
         lab("heal", name)
-    back_after = until(f"{name} Ready again", lambda: kube.node_is_ready(name), 60)
+    back_after = until(f"{name} Ready again", lambda: kube.node_is_ready(name))
     assert lab.node(name)["state"] == "on"
     print(f"{how}: not Ready after {lost_after:.1f} s, Ready {back_after:.1f} s after heal")  # noqa: T201
     others = [n["metadata"]["name"] for n in kube.get("nodes")["items"]]

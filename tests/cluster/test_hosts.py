@@ -36,7 +36,7 @@ def test_learners_of_two_hosts_train_to_the_end(
     assert pods.keys() == {f"{name}-{host}" for name in SETS for host in range(HOSTS)}
     heads = {slot: pods[f"hosts-{slot}-0"]["metadata"]["uid"] for slot in SLOTS}
     assert job.training() == heads
-    until("both are ready", lambda: _ready(job) == {"us-east": 1, "eu-west": 1}, 60)
+    until("both are ready", lambda: _ready(job) == {"us-east": 1, "eu-west": 1})
     registrar = job.status()
     assert registrar is not None
     for slot in registrar.slots:
@@ -48,7 +48,7 @@ def test_learners_of_two_hosts_train_to_the_end(
     assert status["progress"]["step"] >= TICKS
     assert (status["learnersDesired"], status["columns"]["learners"]) == (2, "0/2")
     assert {each["replaced"] for each in status["regions"]} == {0}
-    until("no host is left", lambda: not job.pods("learner"), 60)
+    until("no host is left", lambda: not job.pods("learner"))
 
 
 def _ready(job: Job) -> dict[str, int]:

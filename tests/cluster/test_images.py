@@ -32,7 +32,7 @@ def _run(kube: Kubectl, namespace: str, pod: Object) -> tuple[str, str]:
     def phase() -> str:
         return str(kube.get("-n", namespace, "pod", name)["status"]["phase"])
 
-    until(f"{name} ended", lambda: phase() in ("Succeeded", "Failed"), 60)
+    until(f"{name} ended", lambda: phase() in ("Succeeded", "Failed"))
     return phase(), kube("-n", namespace, "logs", name)
 
 

@@ -56,7 +56,7 @@ def queues(
          FORCE, "--wait", "--timeout", "120s")  # fmt: skip
     yield
     # Its objects have finalizers that only it removes, so they go first.
-    kube("delete", "localqueues,clusterqueues,resourceflavors", "--all", "-A", "--timeout=60s")
+    kube("delete", "localqueues,clusterqueues,resourceflavors", "--all", "-A", "--timeout=120s")
     call("uninstall", "kueue")
     kube("delete", "namespace", NAMESPACE, "--wait=false")
 

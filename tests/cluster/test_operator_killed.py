@@ -33,7 +33,7 @@ def killed(lab: LabCommand, atoll: Installed, kube: Kubectl, namespace: str) -> 
             yield
             changed()
             atoll.kill(pod)
-        until("it is started again", lambda: atoll.restarts()[pod] == 1, 60)
+        until("it is started again", lambda: atoll.restarts()[pod] == 1)
         atoll.another_leads(holder)
 
     return upon
@@ -82,7 +82,7 @@ def test_every_change_comes_to_its_end(
     assert before.items() <= job.uids().items()
     with killed("statefulsets"):
         job.patch(regions=two)
-    until("two are left", lambda: job.uids() == before, 90)
+    until("two are left", lambda: job.uids() == before)
 
     with killed("statefulsets"):
         job.patch(learner=pace(250))
@@ -94,14 +94,14 @@ def test_every_change_comes_to_its_end(
     before, node = job.uids(), job.node_of("torn-eu-west-0")
     with killed("statefulsets"):
         cut(node, how="power")
-    until("replaced", lambda: job.node_of("torn-eu-west-0") not in ("", node), 120)
+    until("replaced", lambda: job.node_of("torn-eu-west-0") not in ("", node))
     job.trains(2)
     del before["torn-eu-west-0"]
     assert before.items() <= job.uids().items()
 
     with killed("statefulsets"):
         job.patch(suspend=True)
-    until("suspended", lambda: job.is_true("Suspended"), 90)
+    until("suspended", lambda: job.is_true("Suspended"))
     assert not job.pods("learner")
     with killed("statefulsets"):
         job.patch(suspend=False)
@@ -112,7 +112,7 @@ def test_every_change_comes_to_its_end(
     with killed("statefulsets"):
         job.kubectl("delete", "dtj", job.name, "--wait=false")
     left = ("get", "all,cm,pdb,sa", "-l", f"atoll.dev/job={job.name}", "-o", "name")
-    until("nothing is left", lambda: not job.kubectl(*left), 90)
+    until("nothing is left", lambda: not job.kubectl(*left))
 
 
 @pytest.mark.long
@@ -122,8 +122,8 @@ def test_completion_comes_to_its_end(killed: Killed, kube: Kubectl, namespace: s
     kube.apply(namespace, manifest(job.name, {"us-east": 1}, steps=60, learner=pace(300)))
     job.trains(1)
     with killed("statefulsets"):
-        until("complete", lambda: job.is_true("Complete"), 120)
-    until("no pod is left", lambda: not job.pods(), 90)
+        until("complete", lambda: job.is_true("Complete"))
+    until("no pod is left", lambda: not job.pods())
     assert job.is_true("Complete")
 
 

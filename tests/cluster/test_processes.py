@@ -25,7 +25,7 @@ def test_a_process_runs_until_its_last_thread_has_gone() -> None:
             )
             assert runs(process.pid)
             kill(process.pid)
-            until("it has ended", lambda: not runs(process.pid), 30)
+            until("it has ended", lambda: not runs(process.pid))
             kill(process.pid)  # no error
         finally:
             process.kill()

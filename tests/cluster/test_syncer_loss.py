@@ -28,7 +28,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     finally:
         kube("uncordon", REFUGE)
     (pod,) = job.pods("shard")
-    until("some versions", lambda: len(job.commits()) > 8, 60)
+    until("some versions", lambda: len(job.commits()) > 8)
     reply, learners, tape = job.status(), job.uids("learner"), job.tape()
     assert reply is not None
     assert job.node_of(pod) == HOME
@@ -36,10 +36,10 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
 
     watch = Stopwatch()
     cut(HOME, how="power")
-    watch.until("object", lambda: bool(job.pods("shard").keys() - {pod}), 60)
+    watch.until("object", lambda: bool(job.pods("shard").keys() - {pod}))
     watch.until("trains", lambda: len(job.training()) == 2, 240)
     sys.stderr.write(f"\nsyncer's node, {storage}: {watch.laps}\n")
-    until("it commits", lambda: any(c["epoch"] > reply.epoch for c in _commits(job.tape())), 60)
+    until("it commits", lambda: any(c["epoch"] > reply.epoch for c in _commits(job.tape())))
     again = job.status()
     assert again is not None
     assert again.run == reply.run
@@ -49,7 +49,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     assert job.uids("learner") == learners
     assert all(job.steps()[slot] > count for slot, count in steps.items())
     _assert_that_no_version_was_lost(tape, job.tape(), keeps=storage == "PersistentVolumeClaim")
-    until("the syncer is ready", lambda: job.is_true("SyncerReady"), 60)
+    until("the syncer is ready", lambda: job.is_true("SyncerReady"))
     said = job.condition("SyncerReady").get("message", "")
     assert ("storage is Ephemeral" in said) == (storage == "Ephemeral")
 
@@ -61,7 +61,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
         words = ("get", kinds, "-l", "atoll.dev/job=keeps", "-o", "name")
         return set(job.kubectl(*words).split())
 
-    until("only retained storage is left", lambda: left() == kept, 90)
+    until("only retained storage is left", lambda: left() == kept)
 
 
 def _commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

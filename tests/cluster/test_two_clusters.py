@@ -75,7 +75,7 @@ def test_a_cluster_without_the_syncer_says_what_it_lacks_and_then_trains(both: A
     both.says(other, "Accepted", "CredentialsRefused")
     assert "operator.crt" in other.condition("Accepted")["message"]
     home.kubectl("delete", "dtj", "apart")  # the next one has another UID and authority
-    until("its shard has gone", lambda: not home.pods("shard"), 60)
+    until("its shard has gone", lambda: not home.pods("shard"))
     home.kube.apply(home.namespace, job)
     whole = both.copied_endpoints(job)
     before = home.uids("shard")
@@ -90,7 +90,7 @@ def test_a_cluster_without_the_syncer_says_what_it_lacks_and_then_trains(both: A
     assert not other.pods()
     both.bring(both.printed_credentials("eu-west"), "eu-west")
     for one in (home, other):
-        until("both train", lambda: one.get()["status"].get("learnersLive") == 2, 120)  # noqa: B023
+        until("both train", lambda: one.get()["status"].get("learnersLive") == 2)  # noqa: B023
     assert home.uids("shard") == before  # endpoints restart nobody where the syncer runs
     for one, region in ((home, "us-east"), (other, "eu-west")):
         assert list(one.pods("learner")) == [f"apart-{region}-0"]
@@ -134,18 +134,18 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     home.patch(suspend=True)
     both.says(other, "Suspended", "SuspendedElsewhere")
     for one in (home, other):
-        until("no pod is left", lambda: not one.pods(), 90)  # noqa: B023
+        until("no pod is left", lambda: not one.pods())  # noqa: B023
     both.says(other, "Suspended", "SuspendedElsewhere", 1.0)
     home.patch(suspend=False)
     home.trains(2)
     other.kubectl("delete", "dtj", "apart")  # a region that leaves for good
-    until("the others train on", lambda: set(home.training()) == {"us-east-0"}, 60)
+    until("the others train on", lambda: set(home.training()) == {"us-east-0"})
     wrong = {"sync": job["spec"]["sync"] | {"overlap": 3}}
     other.kube.apply(other.namespace, job | {"spec": job["spec"] | wrong})
     both.says(other, "SpecDrift", "OtherManifest")
     message = other.condition("SpecDrift")["message"]
     assert "spec.sync.overlap is 3 here and 2 in the cluster of us-east" in message
-    until("nothing is left of the former pod", lambda: not other.pods(), 60)
+    until("nothing is left of the former pod", lambda: not other.pods())
     (learners,) = other.kube.get("-n", other.namespace, "statefulsets")["items"]
     assert learners["spec"]["replicas"] == 0
     assert set(home.training()) == {"us-east-0"}
@@ -160,7 +160,7 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     assert len(home.training()) == 2
     home.kubectl("delete", "dtj", "apart")
     both.says(other, "Ready", "SyncerLost")
-    until("its learners are gone", lambda: not other.pods(), 60)
+    until("its learners are gone", lambda: not other.pods())
 
 
 @pytest.mark.long

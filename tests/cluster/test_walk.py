@@ -31,7 +31,7 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
         found: list[dict[str, str]] = job.get().get("status", {}).get("conditions", [])
         return found
 
-    until("all conditions", lambda: [each["type"] for each in conditions()] == [*TYPES], 20)
+    until("all conditions", lambda: [each["type"] for each in conditions()] == [*TYPES])
     until("three learners train", lambda: job.get()["status"].get("learnersLive") == 3, 180)
     columns = job.kubectl("get", "dtj").splitlines()
     assert columns[0].split() == [
@@ -55,7 +55,7 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     assert "DESCRIPTION:" in explained
     _is_waited_for_from_python(job)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
-    until("it is told", lambda: bool(job.events("CompleteTrue")), 30)
+    until("it is told", lambda: bool(job.events("CompleteTrue")))
     ((kind, said),) = job.events("CompleteTrue")
     assert (kind, said.partition(":")[0]) == ("Normal", "Complete is True")
     assert " CompleteTrue " in job.kubectl("describe", "dtj", job.name)
@@ -63,13 +63,13 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     assert status["exportURL"] == "file:///models/three-regions"
     assert status["progress"]["progressPercentage"] == 100
     metrics = {each["name"]: float(each["value"]) for each in status["progress"]["metrics"]}
-    until("no pod is left", lambda: not job.pods(), 60)
+    until("no pod is left", lambda: not job.pods())
     assert abs(_loss(job, worker_image) - metrics["outer_loss"]) < 0.01
     assert metrics["outer_loss"] < 2.2
     job.kubectl("delete", "dtj", "three-regions", "--wait=false")
     left = "all,cm,pdb,sa"
     selector = "-l", "atoll.dev/job=three-regions"
-    until("nothing is left", lambda: not job.kubectl("get", left, *selector, "-o", "name"), 60)
+    until("nothing is left", lambda: not job.kubectl("get", left, *selector, "-o", "name"))
 
 
 def _is_read_and_exported_from_here(job: Job, model: Path, atoll: Callable[..., str]) -> None:
@@ -84,7 +84,7 @@ def _is_read_and_exported_from_here(job: Job, model: Path, atoll: Callable[..., 
     assert [row.split()[1] for row in rows if row.startswith("shard-0 ")] == ["Serving"]
     picture = model.with_name("loss.png")
     drawn = ("plot", job.name, "--out", str(picture))
-    until("a loss of each learner is noted", lambda: "3 learners" in atoll(*drawn), 60)
+    until("a loss of each learner is noted", lambda: "3 learners" in atoll(*drawn))
     assert picture.stat().st_size > 0
     logs = atoll("logs", job.name, "--tail", "1").splitlines()
     slots = ("us-east-0", "eu-west-0", "ap-south-0")

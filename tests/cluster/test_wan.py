@@ -135,7 +135,7 @@ def apart(regions: Regions, tmp_path: Path) -> Iterator[Apart]:
     for job in jobs.values():
         job.kubectl("delete", "dtj,secret,pvc", "--all")
     for job in jobs.values():
-        until("no pod is left", lambda job=job: not job.pods(), 120)  # type: ignore[misc]
+        until("no pod is left", lambda job=job: not job.pods())  # type: ignore[misc]
     links.end(pid)
 
 

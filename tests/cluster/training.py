@@ -15,7 +15,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.channels import TARGET_NAME
 from atoll_protos.credentials import Credentials
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
-from cluster.kubectl import Kubectl, Object, until
+from cluster.kubectl import SECONDS_MAX, Kubectl, Object, until
 
 PORT = 7700
 TRAIN_SECONDS_MAX = 240.0
@@ -84,7 +84,7 @@ class Job:
         for address in itertools.chain(list(self.channels), self._addresses()):
             channel = self.channels.get(address) or self._open(address)
             try:
-                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=2)
+                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=5)
             except grpc.RpcError:
                 self.channels.pop(address, None)
                 channel.close()
@@ -196,7 +196,9 @@ class Stopwatch:
     began: float = field(default_factory=time.time)
     laps: dict[str, float] = field(default_factory=dict)
 
-    def until(self, what: str, condition: Callable[[], bool], seconds_max: float) -> float:
+    def until(
+        self, what: str, condition: Callable[[], bool], seconds_max: float = SECONDS_MAX
+    ) -> float:
         while not condition():
             passed = time.time() - self.began
             assert passed < seconds_max, f"{what}: not within {seconds_max:.0f} s; {self.laps}"

@@ -16,6 +16,12 @@ def test_an_export_that_fails_is_tried_again_and_said(tmp_path: Path) -> None:
         status = json.loads((out / "status.json").read_text())
         return {each["type"]: each for each in status["conditions"]}
 
+    def blocked() -> dict[str, dict[str, Any]]:
+        """The conditions once they say that the export cannot be written."""
+        now = conditions()
+        reasons = (now["Progressing"]["reason"], now["Degraded"]["reason"])
+        return now if reasons == ("Exporting", "StoreTrouble") else {}
+
     # The learners wait with their first step until the export cannot be written.
     gate = tmp_path / "gate"
     train = f"exec {sys.executable} -m atoll_worker bytegpt.train:main"
@@ -29,10 +35,8 @@ def test_an_export_that_fails_is_tried_again_and_said(tmp_path: Path) -> None:
         run.until(lambda: conditions()["SyncerReady"]["message"] == seeding, seeding)
         (out / "export").write_text("this is no folder")
         gate.touch()
-        run.until(lambda: conditions()["Degraded"]["reason"] == "StoreTrouble", "its word")
-        found = conditions()
+        found = run.until(blocked, "its word")
         assert str(out / "export") in found["Degraded"]["message"]
-        assert found["Progressing"]["reason"] == "Exporting"
         assert found["Complete"]["status"] == "False"
         (out / "export").unlink()
         code, stderr = run.finish()

@@ -56,7 +56,9 @@ class ShardUnderTest:
     def status(self) -> pb.StatusReply:
         """What it says of itself."""
         with grpc.insecure_channel(self.endpoint, options=channels.control_options()) as channel:
-            reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
+            reply: pb.StatusReply = SyncerStub(channel).Status(
+                pb.StatusRequest(), timeout=SECONDS_MAX
+            )
             return reply
 
 

@@ -47,19 +47,19 @@ def call(endpoint: str, credentials: Credentials, ask: Any) -> grpc.StatusCode:
 
 
 CALLS = {
-    "Status": lambda channel: SyncerStub(channel).Status(pb.StatusRequest(), timeout=10),
+    "Status": lambda channel: SyncerStub(channel).Status(pb.StatusRequest(), timeout=SECONDS_MAX),
     "Status with an intent": lambda channel: SyncerStub(channel).Status(
-        pb.StatusRequest(intent=pb.INTENT_SUSPEND), timeout=10
+        pb.StatusRequest(intent=pb.INTENT_SUSPEND), timeout=SECONDS_MAX
     ),
-    "Hello": lambda channel: RegistrarStub(channel).Hello(pb.HelloRequest(), timeout=10),
+    "Hello": lambda channel: RegistrarStub(channel).Hello(pb.HelloRequest(), timeout=SECONDS_MAX),
     "MarkBegun": lambda channel: RegistrarStub(channel).MarkBegun(
-        pb.MarkBegunRequest(shard=9), timeout=10
+        pb.MarkBegunRequest(shard=9), timeout=SECONDS_MAX
     ),
     "ReportFinal": lambda channel: RegistrarStub(channel).ReportFinal(
-        pb.ReportFinalRequest(shard=9), timeout=10
+        pb.ReportFinalRequest(shard=9), timeout=SECONDS_MAX
     ),
     "SetOwner": lambda channel: RegistrarStub(channel).SetOwner(
-        pb.SetOwnerRequest(slot="here-1", uid="", word=7), timeout=10
+        pb.SetOwnerRequest(slot="here-1", uid="", word=7), timeout=SECONDS_MAX
     ),
 }
 ALLOWED = {
@@ -153,7 +153,7 @@ def test_a_bulk_stream_comes_from_who_has_opened_the_session(served: ShardUnderT
 def test_probes_find_health_alone_on_a_port_of_plain_text(served: ShardUnderTest) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{served.health_port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        reply = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        reply = health.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS_MAX)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
         calls: Any = (
             (SyncerStub(channel).Status, pb.StatusRequest()),
@@ -161,7 +161,7 @@ def test_probes_find_health_alone_on_a_port_of_plain_text(served: ShardUnderTest
         )
         for ask, request in calls:
             with pytest.raises(grpc.RpcError) as refused:
-                ask(request, timeout=10)
+                ask(request, timeout=SECONDS_MAX)
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -54,7 +54,7 @@ def gateway(folder: Path, shards: dict[str, ShardUnderTest]) -> Iterator[str]:
         assert running.poll() is None, (folder / "haproxy.log").read_text()
     finally:
         running.terminate()
-        running.wait(20)
+        running.wait(SECONDS_MAX)
 
 
 def listens(port: int) -> bool:

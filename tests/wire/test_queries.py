@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.local.supervisor import free_ports
 from chart.shown import filled, panels, rules
-from wire.raw_peer import first_commit, peer, shard, until
+from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, until
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = TESTS / "chart/promql"
@@ -61,7 +61,8 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("shard")
 
     def scrape() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        address = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(address, timeout=SECONDS_MAX) as reply:
             return str(reply.read().decode())
 
     async def scenario() -> str:

@@ -130,7 +130,7 @@ def test_a_shard_says_and_counts_handshakes_that_fail(
         options = [(channels.TARGET_NAME, ISSUER.owner.server_name)]
         with grpc.secure_channel(served.endpoint, mine, options=options) as channel:
             with pytest.raises(grpc.RpcError) as refused:
-                SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
+                SyncerStub(channel).Status(pb.StatusRequest(), timeout=SECONDS_MAX)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     asyncio.run(until(lambda: scrape(served.metrics_port)[name] > before))
     measured(began, f"{event}: {words}")

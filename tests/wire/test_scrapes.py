@@ -13,7 +13,7 @@ from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, shard_command,
 
 def scrape(port: int) -> dict[str, float]:
     """Every sample by its name without the prefix, and its label."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS_MAX) as reply:
         families = text_string_to_metric_families(reply.read().decode())
     found = {}
     for sample in (sample for family in families for sample in family.samples):

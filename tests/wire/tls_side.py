@@ -108,7 +108,7 @@ def status(endpoint: str, credentials: Credentials) -> pb.StatusReply:
         ),
         options=[*control_options(), (TARGET_NAME, credentials.identity.server_name)],
     ) as channel:
-        reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=10)
+        reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=SECONDS_MAX)
         return reply
 
 

@@ -27,7 +27,7 @@ def test_a_learner_more_and_a_learner_less_restarts_nobody_under(
     person.goes_on(["us-east-0", "eu-west-0", "eu-west-1"])
     assert before.items() <= person.uids().items()
     person.edits(("- {name: eu-west, learners: 2}", EU_WEST))
-    until("the third is gone", lambda: person.uids() == before, 120)
+    until("the third is gone", lambda: person.uids() == before)
     person.goes_on(["us-east-0", "eu-west-0"])
     assert person.job.condition("Failed")["status"] == "False"
 
@@ -39,7 +39,7 @@ def test_a_region_comes_and_goes_and_restarts_nobody(person: Person) -> None:
     person.trains(3)
     assert before.items() <= person.uids().items()
     person.edits(("    - {name: ap-south, learners: 1}\n", ""))
-    until("the region is gone", lambda: person.uids() == before, 120)
+    until("the region is gone", lambda: person.uids() == before)
     person.goes_on(["us-east-0", "eu-west-0"])
 
 
@@ -115,7 +115,7 @@ def test_suspend_and_resume_by_patch_keep_the_run(person: Person) -> None:
     assert not person.uids("learner")
     person.types("""kubectl patch dtj tiny --type=merge -p '{"spec": {"suspend": false}}'""")
     person.trains(2)
-    until("the same run", lambda: person.run() == run, 60)
+    until("the same run", lambda: person.run() == run)
 
 
 @pytest.mark.long

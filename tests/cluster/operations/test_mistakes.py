@@ -212,7 +212,7 @@ def test_a_failed_job_that_is_deleted_and_applied_again_fixed_trains(person: Per
     person.edits((right, wrong))
     person.reads("Failed", "True", "BadInput", "exit code 64")
     person.types(f"kubectl delete dtj {JOB} --wait=false")
-    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"), 60)
+    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"))
     person.edits((wrong, right))
     person.trains(2)
     assert person.job.condition("Failed")["status"] == "False"
@@ -237,7 +237,7 @@ def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
     person.starts()
     run = person.run()
     person.types("kubectl delete dtj tiny --wait=false")
-    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"), 60)
+    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"))
     person.applies()
     person.trains(2)
     assert person.run() != run
@@ -250,11 +250,11 @@ def test_a_new_job_carries_on_what_a_deleted_one_has_kept(person: Person) -> Non
     )
     person.edits((SYNCER, kept))
     person.trains(2)
-    until("some versions", lambda: len(person.job.commits()) > 8, 120)
+    until("some versions", lambda: len(person.job.commits()) > 8)
     run, reply = person.run(), person.job.status()
     assert reply is not None
     person.types(f"kubectl delete dtj {JOB} --wait=false")
-    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"), 60)
+    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"))
     person.edits(
         (kept, f"{kept}\n  restore: {{fromJob: {{name: tiny}}}}"),
         ("--batch=2", "--batch=3"),  # what was wrong is fixed

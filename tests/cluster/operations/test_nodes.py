@@ -30,7 +30,7 @@ def test_a_drain_moves_one_learner_and_the_others_train_on(
     before = person.starts()
     node = person.job.node_of("tiny-eu-west-0")
     person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=120s")
-    until("moved", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]), 60)
+    until("moved", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]))
     person.trains(2)
     assert person.job.node_of("tiny-eu-west-0") != node
     assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
@@ -58,7 +58,7 @@ def test_a_cordon_changes_nothing(person: Person, uncordoned: None) -> None:
 def test_a_pod_that_is_deleted_comes_back_and_goes_on(person: Person) -> None:
     before = person.starts()
     person.types("kubectl delete pod tiny-eu-west-0 --wait=false")
-    until("made again", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]), 120)
+    until("made again", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]))
     person.trains(2)
 
 
@@ -74,7 +74,7 @@ def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(person: Perso
     }
     where = f"/api/v1/namespaces/{person.namespace}/pods/{shard}/eviction"
     person.kube("create", "--raw", where, "-f", "-", stdin=json.dumps(eviction))
-    until("another pod", lambda: shard not in person.job.pods("shard"), 120)
+    until("another pod", lambda: shard not in person.job.pods("shard"))
     person.trains(2)
     reply = person.job.status()
     assert reply is not None

@@ -110,19 +110,19 @@ def test_upgrade_rollback_uninstall_and_a_new_name_restart_no_pod_of_a_running_j
     again = ("upgrade", RELEASE, str(CHART), *here, "--reuse-values", "--force-conflicts", *WAIT)
     helm(*again, "--set", f"images.operator={image_of('operator')}")
     goes_on()
-    until("two replicas", lambda: replicas() == [image_of("operator")] * 2, 60)
+    until("two replicas", lambda: replicas() == [image_of("operator")] * 2)
     person.reads("Progressing", "True")
 
     # rollback
     helm("rollback", RELEASE, "1", *here, "--force-conflicts", *WAIT)
-    until("one replica", lambda: replicas() == [former_operator], 60)
+    until("one replica", lambda: replicas() == [former_operator])
     goes_on()
     helm(*again, "--set", f"images.operator={image_of('operator')}")
     goes_on()
 
     # uninstall
     helm("uninstall", RELEASE, *here, *WAIT)
-    until("no operator", lambda: not replicas(), 60)
+    until("no operator", lambda: not replicas())
     kube("get", "crd", CRD)
     goes_on()
     left = kube("get", "clusterrole,clusterrolebinding", "-o", "name", "-l", SELECTOR)

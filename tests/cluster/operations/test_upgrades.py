@@ -65,7 +65,7 @@ def test_a_crd_that_is_deleted_and_made_again_serves_new_jobs(
 ) -> None:
     person.starts()
     kube("delete", "crd", CRD)
-    until("no pod is left", lambda: not person.uids(), 120)
+    until("no pod is left", lambda: not person.uids())
     kube("apply", "--server-side", "-f", str(CRD_FILE))
     kube("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
     person.starts()
