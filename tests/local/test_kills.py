@@ -63,9 +63,9 @@ def test_a_learner_and_then_a_shard_are_killed_and_the_run_goes_on(tmp_path: Pat
 def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     slow = "podOverrides: {args: ['--batch=2', '--context=32', '--step-milliseconds-min=400']}"
-    long_enough = (  # for one kill, 20 s after the start, and a new start
+    long_enough = (  # for one kill, when both have trained for 20 s
         *("--set", f"spec.regions=[{{name: us-east, {slow}}}, {{name: eu-west, {slow}}}]"),
-        *("--set", "spec.steps=56", "--set", "spec.syncer.shards=1", "--set", "spec.evaluator="),
+        *("--set", "spec.steps=70", "--set", "spec.syncer.shards=1", "--set", "spec.evaluator="),
         *("--set", "spec.sync.quorum=2"),  # it cannot end before whoever was killed is back
     )
     with running(TINY, out, "--chaos", *long_enough) as run:

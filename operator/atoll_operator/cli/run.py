@@ -90,7 +90,10 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         Output, typer.Option("--output", help="What to show; without a terminal, lines.")
     ] = Output.TABLE,
     chaos: Annotated[
-        bool, typer.Option("--chaos", help="Kill a random process with SIGKILL every 20 s.")
+        bool,
+        typer.Option(
+            "--chaos", help="Kill a random process with SIGKILL whenever all have trained for 20 s."
+        ),
     ] = False,
 ) -> None:
     """Train on this machine: learners and shards run as processes.

@@ -63,7 +63,7 @@ from atoll_operator.api.facts import ENDED
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.runfile import TRAIN, expected, run_file
 from atoll_operator.api.spec import Job
-from atoll_operator.api.status import Status
+from atoll_operator.api.status import Status, missing
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.children import ends_of
@@ -89,7 +89,7 @@ from atoll_protos.expected import Expected
 from atoll_protos.run import RunFile
 
 POLL_SECONDS = 0.5
-CHAOS_SECONDS = 20.0
+CHAOS_SECONDS = 20.0  # in which all train, before the next kill
 LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
 
 
@@ -140,7 +140,7 @@ class Training:
         self._check(seen)
         if complete and self.complete_at is None:
             self.complete_at = now
-        if self.chaos and now - self.chaos_at >= CHAOS_SECONDS and not final:
+        if self.chaos and not final and self._calm(seen, now):
             self.chaos_at = now
             self._kill_one()
         if self.complete_at is None:
@@ -197,6 +197,16 @@ class Training:
         row = EXITS.get(end.code)
         reason = (row.reason if row else "") or "ProcessFailed"
         raise JobFailedError(reason, f"{first.planned.name}: {why}; log: {shown(first.log)}")
+
+    def _calm(self, seen: progress.Snapshot, now: float) -> bool:
+        """Whether all shards have answered and all learners trained for CHAOS_SECONDS.
+
+        Kills at fixed times would leave no time to train where a start takes as long.
+        """
+        away = set(missing(seen.job, seen.replies)) - set(self.slots.absent)
+        if away or not all(seen.replies):
+            self.chaos_at = now
+        return now - self.chaos_at >= CHAOS_SECONDS
 
     def _kill_one(self) -> None:
         """Kill any process or learner that runs; all may be waiting for their next start."""

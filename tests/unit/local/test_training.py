@@ -176,3 +176,45 @@ def test_learners_whose_processes_run_for_the_first_time_start_for_ten_minutes()
     assert ends_of(found, 600.0).starting == ("b-0",)
     other.process = None  # it has yet to be started
     assert ends_of(found, 600.0).starting == ()
+
+
+def test_chaos_kills_only_when_all_have_trained_for_a_while_whatever_the_machine(
+    tmp_path: Path,
+) -> None:
+    """Kills at fixed times left a slow machine no time between the starts in which to train."""
+    replies: list[pb.StatusReply | None] = []
+    killed: list[Child] = []
+
+    def poll(now: float, ends: progress.Ends = progress.NO_ENDS) -> progress.Snapshot:
+        found = progress.status(job(), replies, NOW, ends)
+        return progress.Snapshot(job=job(), replies=replies, status=found, bytes_per_second=None)
+
+    processes: Any = Processes(learner("a-0"), learner("a-1"))
+    processes.children[0].process = object()
+    processes.kill = killed.append
+    training = Training(
+        needed=0,
+        slots=expected(job()),
+        out=tmp_path,
+        supervisor=processes,
+        poller=SimpleNamespace(poll=poll),  # type: ignore[arg-type]
+        view=SimpleNamespace(show=lambda seen, now: None, say=lambda text: None),
+        status=progress.status(job(), [None, None], NOW),
+        chaos=True,
+    )
+
+    def kills(at: float, *now_said: pb.StatusReply | None) -> int:
+        replies[:] = now_said
+        training.advance(at)
+        return len(killed)
+
+    some, every = reply(training=("a-0", "b-0")), reply()
+    for second in range(0, 100, 10):
+        assert kills(second, some, some) == 0
+        assert kills(second + 5, every, None) == 0
+    assert kills(100.0, every, every) == 0
+    assert kills(114.9, every, every) == 0
+    assert kills(115.0, every, every) == 1  # 20 s after the last that was not so
+    assert kills(134.9, every, every) == 1
+    processes.children[1].given_up = "ValueError: boom"
+    assert kills(135.0, some, some) == 2  # who is given up is not waited for
