@@ -18,12 +18,13 @@ from atoll import Learner
 from local.forked import script_of
 
 RANKS = 2
-STEPS = 30  # of an opening
+STEPS = 30  # of an opening, at least
 STEP_SECONDS = 0.03
+ADOPTIONS = 4  # two slices may be from before; then at least one is of this opening's work
 
 
 def train(folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
-    """Enter the job, make some steps, and leave."""
+    """Enter the job, make steps until some of them are merged, and leave."""
     torch.manual_seed(0)
     model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -32,13 +33,15 @@ def train(folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
         line = {"cursor": learner.cursor, "state": found}
         with (folder / f"{rank}.jsonl").open("a") as lines:
             lines.write(json.dumps(line) + "\n")
-        for _ in range(STEPS):
+        steps = adoptions = 0
+        while steps < STEPS or adoptions < ADOPTIONS:  # the same on all ranks
             model(torch.ones(1, 8)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(STEP_SECONDS)
             place = f"{learner.cursor + 1} of {rank}"
-            learner.step(tokens=1, state=place.encode)
+            done = learner.step(tokens=1, state=place.encode)
+            steps, adoptions = steps + 1, adoptions + bool(done.adopted)
 
 
 def be(rank: int, folder: Path) -> None:

@@ -20,7 +20,7 @@ from local.test_kills import check_law, learners_lines
 PERIOD, ROUNDS = 20, 6
 DECOUPLED_PERIOD = 16
 MOVED_MIN = 0.1  # else there is nothing to compare
-LATE_TICKS_MAX = 2 * DECOUPLED_PERIOD  # a grace is some ticks, 11 on a busy machine; a silence 80
+LATE_TICKS_MAX = 6 * DECOUPLED_PERIOD  # a grace is some ticks, 11 on a busy machine; a silence 300
 RANKS = 2
 MIXED = {"one-0": "one", "ddp-0": "ddp", "fsdp2-0": "fsdp2"}
 SINGLE = dict.fromkeys(MIXED, "one")
@@ -113,7 +113,7 @@ def test_ranks_that_are_killed_or_stopped_are_one_new_incarnation_and_the_law_ho
 ) -> None:
     """Whoever it is, head or not: the commits of the others go on meanwhile."""
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": "4"}
+    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": "15"}
     job.write_text(manifest(MIXED, DECOUPLED, 100_000, **slow))
     events = [
         ("ddp-0", 1, signal.SIGKILL),
