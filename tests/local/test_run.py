@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from atoll_operator.local.summary import conserve, merged_by_tape
 from bytegpt.data import read as read_text
-from local.command import TINY, commits, json_lines, run_atoll, tapes
+from local.command import RUN_SECONDS_MAX, TINY, commits, json_lines, run_atoll, tapes
 
 STEPS = 100
 FOUR = ("--set", "spec.sync.fragments=4")
@@ -60,7 +60,11 @@ def test_the_exported_model_has_the_loss_that_was_measured_last(out: Path) -> No
     atoll = Path(sys.executable).with_name("atoll")
     arguments = [str(out / "export"), "--heldout-bytes", str(1 << 17)]
     done = subprocess.run(
-        [atoll, "eval", *arguments], capture_output=True, text=True, timeout=120, check=True
+        [atoll, "eval", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=True,
     )
     measured = json.loads(done.stdout)
     last = json_lines(out / "evaluations.jsonl")[-1]
@@ -125,7 +129,11 @@ def test_pictures_and_an_export_in_hugging_face_layout_are_there(out: Path) -> N
 def test_a_second_run_in_the_same_folder_is_refused(out: Path) -> None:
     atoll = Path(sys.executable).with_name("atoll")
     done = subprocess.run(
-        [atoll, "run", TINY, "--out", out], capture_output=True, text=True, timeout=60, check=False
+        [atoll, "run", TINY, "--out", out],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
     )
     assert done.returncode == 2
     assert "--resume" in done.stderr

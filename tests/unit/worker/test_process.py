@@ -87,7 +87,7 @@ os._exit(0)
 
 def test_it_ends_with_its_training_process_although_a_fork_of_that_holds_the_link_open() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PARENT], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PARENT], capture_output=True, text=True, check=True, timeout=200
     )
     transport, fork = map(int, done.stdout.split())
     try:
@@ -179,6 +179,6 @@ def test_importing_atoll_starts_no_process(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     assert not done.stdout.strip()
