@@ -46,6 +46,7 @@ The files that it writes: processes.json, as a whole after every change, and log
 import contextlib
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -74,6 +75,7 @@ from atoll_protos.exits import ExitCode
 
 BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STOP_SECONDS = 8.0
+PORTS = range(20_000, 29_000)  # below those of outgoing connections and of Kubernetes' services
 FINISHED_SECONDS = 2.0  # for the job to be final too, after a learner that says that it is
 LOG_BYTES = 64 * 1024  # of the end of a log that are read for the last words
 TELEMETRY_BYTES = 1 << 20  # of the end of the telemetry of a start, which may have lasted for days
@@ -318,12 +320,19 @@ def _shard(planned: Planned) -> int:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports of the loopback interface that are free at the moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return tuple(each.getsockname()[1] for each in sockets)
+    """Ports of the loopback interface that are free at the moment.
+
+    A process listens on its port only seconds later. So none is of those that the system gives to
+    outgoing connections (on Linux from 32768 on): one of these could have it by then.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as each, contextlib.suppress(OSError):
+            each.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) >= count:
+            return tuple(found)
+    raise OSError(f"only {len(found)} of the ports from {PORTS[0]} to {PORTS[-1]} are free")
 
 
 def _end_of(child: Child, code: int, seconds: float) -> End:

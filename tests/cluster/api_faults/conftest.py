@@ -1,7 +1,6 @@
 """The operator behind a proxy, a job that trains all the time, and what jobs own unspoilt."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_operator.local.supervisor import free_ports
 from cluster.api_faults.faulty import Proxy
 from cluster.api_faults.world import (
     CONVERGES_SECONDS_MAX,
@@ -35,8 +35,7 @@ def world(
     kube("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     proxy = Proxy(kube.kubeconfig, tmp_path)
     config = proxy.start()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    (port,) = free_ports(1)
     environment = {
         **os.environ,
         "KUBECONFIG": str(config),

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ import yaml
 
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, jobs_path, lease_path, path
 from atoll_operator.kube.election import TIMES
+from atoll_operator.local.supervisor import free_ports
 from unit.kube.api_server import SECONDS_MAX, ApiServer, serving, until
 from unit.kube.cluster_values import MANIFEST
 
@@ -56,9 +56,8 @@ class Replica:
 
 
 async def replica(config: Path) -> Replica:
-    """Start one more; its port is free by chance."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    """Start one more."""
+    (port,) = free_ports(1)
     environment = {
         **os.environ,
         "KUBECONFIG": str(config),

@@ -1,6 +1,7 @@
 """Local mode starts what a template names, as its image would, and again when it ends."""
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from atoll_operator.local.supervisor import (
     Supervisor,
     backoff_seconds,
     cannot_train,
+    free_ports,
     tail,
 )
 
@@ -361,3 +363,17 @@ def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(tmp_path: Pa
         assert [child.restarts for child in run.children] == [0, 0]
     finally:
         run.stop()
+
+
+def test_ports_are_free_and_none_that_an_outgoing_connection_may_get(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another program's connection had a shard's port by the time that the shard listened."""
+    found = free_ports(100)
+    assert len(set(found)) == 100
+    assert max(found) < 32_768  # the first that Linux gives to outgoing connections
+    with socket.create_server(("127.0.0.1", found[0])):
+        monkeypatch.setattr(supervisor, "PORTS", found[:4])
+        assert sorted(free_ports(3)) == sorted(found[1:4])
+        with pytest.raises(OSError, match="only 3 of the ports"):
+            free_ports(4)
