@@ -15,6 +15,7 @@ On the wire the pieces of a part follow one another without gaps, in the order o
 f32 and bf16 there are no scales, and the pieces lie one behind the other in the whole as well.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -22,6 +23,59 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import BLOCK_MAX, EXACT_BYTES, Form, of
 
 LANES_MAX: Final = 256  # parts of a slice on the wire
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which parts of every slice one process holds: `first` .. `stop` of `parts` in all.
+
+    They are consecutive, so what it holds of a slice is one run of elements: the bytes of that run
+    are laid out as those of a slice with `form(...)` (a small slice of its own).
+    """
+
+    first: int = 0
+    stop: int = 1
+    parts: int = 1
+
+    @property
+    def lanes(self) -> range:
+        """The numbers of the parts that are held."""
+        return range(self.first, self.stop)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left for others."""
+        return len(self.lanes) == self.parts
+
+    def elements(self, form: Form) -> range:
+        """Which elements of a slice are held; may be empty."""
+        edges = part_edges(form, self.parts)
+        return range(edges[self.first], edges[self.stop])
+
+    def form(self, form: Form) -> Form:
+        """Of what is held of a slice."""
+        held = self.elements(form)
+        exact = min(held.stop, form.exact) - min(held.start, form.exact)
+        return Form(exact, len(held) - exact)
+
+    def spans(self, form: Form, encoding: pb.Encoding) -> tuple[tuple[range, ...], ...]:
+        """By part of all: where its bytes lie in the bytes of what is held; none of others' parts.
+
+        Raises ValueError for an encoding without a codec.
+        """
+        if self.is_whole:
+            return part_spans(form, encoding, self.parts)
+        held, edges = self.elements(form), part_edges(form, self.parts)
+        own = self.form(form)
+        return tuple(
+            _spans(own, encoding, edges[part] - held.start, edges[part + 1] - held.start)
+            if part in self.lanes
+            else ()
+            for part in range(self.parts)
+        )
+
+
+ALL: Final = Share()  # of a process that holds everything
 
 
 def part_edges(form: Form, parts: int) -> tuple[int, ...]:
@@ -44,19 +98,20 @@ def part_spans(form: Form, encoding: pb.Encoding, parts: int) -> tuple[tuple[ran
     """
     if parts == 1:
         return (_some(range(form.byte_count(encoding))),)
+    edges = pairwise(part_edges(form, parts))
+    return tuple(_spans(form, encoding, first, stop) for first, stop in edges)
+
+
+def _spans(form: Form, encoding: pb.Encoding, first: int, stop: int) -> tuple[range, ...]:
+    """Where the bytes of elements first..stop lie; no block of a codec is cut there."""
     codec, levels_at = of(encoding), form.exact_bytes + of(encoding).scale_bytes(form.coded)
-    spans = []
-    for first, stop in pairwise(part_edges(form, parts)):
-        exact = range(EXACT_BYTES * min(first, form.exact), EXACT_BYTES * min(stop, form.exact))
-        begin, end = max(0, first - form.exact), max(0, stop - form.exact)
-        scales = range(
-            form.exact_bytes + codec.scale_bytes(begin), form.exact_bytes + codec.scale_bytes(end)
-        )
-        levels = range(
-            levels_at + -(-begin * codec.bits // 8), levels_at + -(-end * codec.bits // 8)
-        )
-        spans.append(_some(exact, scales, levels))
-    return tuple(spans)
+    exact = range(EXACT_BYTES * min(first, form.exact), EXACT_BYTES * min(stop, form.exact))
+    begin, end = max(0, first - form.exact), max(0, stop - form.exact)
+    scales = range(
+        form.exact_bytes + codec.scale_bytes(begin), form.exact_bytes + codec.scale_bytes(end)
+    )
+    levels = range(levels_at + -(-begin * codec.bits // 8), levels_at + -(-end * codec.bits // 8))
+    return _some(exact, scales, levels)
 
 
 def _some(*spans: range) -> tuple[range, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays, tensors
 from atoll_protos.codecs import BLOCK_MAX, CODECS, Codec, Form
-from atoll_protos.parts import LANES_MAX, part_edges, part_spans, span_bytes
+from atoll_protos.parts import ALL, LANES_MAX, Share, part_edges, part_spans, span_bytes
 
 codecs = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.wire)
 sizes = st.integers(0, 4000)
@@ -64,6 +64,37 @@ def test_an_encoded_part_is_a_piece_of_the_encoded_slice_rule_32(
         assert [byte for span in of_part for byte in whole[span.start : span.stop]] == alone
         own = Form(len(exact_values), len(coded_values))
         assert span_bytes(of_part) == own.byte_count(codec.encoding)
+
+
+@codecs
+@given(exact=sizes, coded=sizes, hosts=st.integers(2, 5), lanes=st.integers(1, 4))
+@settings(max_examples=25)
+def test_what_a_process_holds_and_encodes_alone_are_its_parts_of_the_encoded_slice_rule_32(
+    codec: Codec, exact: int, coded: int, hosts: int, lanes: int
+) -> None:
+    form, parts = Form(exact, coded), hosts * lanes
+    values = torch.randn(form.element_count, generator=torch.Generator().manual_seed(exact + coded))
+    whole = arrays.pack(values.numpy(), codec.encoding, form)
+    expected, edges = part_spans(form, codec.encoding, parts), part_edges(form, hosts)
+    for host in range(hosts):
+        share = Share(host * lanes, (host + 1) * lanes, parts)
+        held = share.elements(form)
+        assert (held.start, held.stop) == (edges[host], edges[host + 1])  # however many lanes
+        assert share.form(form).element_count == len(held)
+        own = arrays.pack(values.numpy()[held.start : held.stop], codec.encoding, share.form(form))
+        for part, spans in enumerate(share.spans(form, codec.encoding)):
+            here = expected[part] if part in share.lanes else ()
+            assert [*joined(own, spans)] == [*joined(whole, here)]
+
+
+def joined(data: memoryview, spans: tuple[range, ...]) -> bytes:
+    return b"".join(data[span.start : span.stop] for span in spans)
+
+
+def test_a_process_without_others_holds_whole_slices() -> None:
+    form = Form(3, 65)
+    assert (ALL.elements(form), ALL.form(form)) == (range(68), form)
+    assert Share(0, 3, 3).spans(form, pb.INT8) == part_spans(form, pb.INT8, 3)
 
 
 def test_one_part_is_the_whole_slice_and_an_unknown_encoding_has_none() -> None:

@@ -15,6 +15,7 @@ from atoll_worker.link.messages import (
     Finished,
     GiveCompanion,
     Leaving,
+    Listening,
     Message,
     Proceed,
     Prolonged,
@@ -25,7 +26,7 @@ from atoll_worker.link.messages import (
 from unit.worker.link_side import CONFIGURE
 
 MESSAGES = [
-    CONFIGURE,
+    dataclasses.replace(CONFIGURE, lanes=4, own_lanes=(2, 4), head="10.0.0.1:9", secret="s"),
     Evaluated(tick=3, loss=2.5, tokens=100, seconds=0.5),
     Adopt(shard=1, fragment=2, number=3, blend=0.5),
     Boundary(
@@ -45,6 +46,7 @@ MESSAGES = [
     Fail(exit_code=77, reason="a higher incarnation"),
     Finished(),
     GiveCompanion(changed=True),
+    Listening(port=40000),
     Leaving(reason="terminated"),
     Proceed(),
     Start(incarnation=1, cursor=2, tick=3, data_state=b""),

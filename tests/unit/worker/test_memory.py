@@ -6,6 +6,7 @@ import torch
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
 from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.parts import Share
 from atoll_protos.tensors import from_bytes
 from atoll_worker.link import memory
 from atoll_worker.link.memory import ALIGN_BYTES, Memory, Plan
@@ -82,3 +83,22 @@ def test_an_observer_has_no_capture_regions() -> None:
     plan = memory.plan(LAYOUT, adopt_encoding=pb.F32, captures=False)
     assert plan.capture_offsets == ()
     assert len(plan.adopt_offsets) == len(LAYOUT.slices)
+
+
+def test_the_memory_of_a_share_has_the_size_of_what_is_held_also_of_nothing() -> None:
+    whole = memory.plan(LAYOUT, adopt_encoding=pb.BF16, captures=True)
+    shares = [Share(lane, lane + 1, 64) for lane in range(64)]
+    plans = [memory.plan(LAYOUT, adopt_encoding=pb.BF16, captures=True, share=s) for s in shares]
+    for index, form in enumerate(whole.forms):
+        held = [plan.forms[index] for plan in plans]
+        assert sum(each.element_count for each in held) == form.element_count
+        assert min(each.element_count for each in held) == 0
+    for plan in plans:
+        ours, theirs = both_ends(plan)
+        for number, key in enumerate(plan.slices):
+            form = ours.form(*key)
+            assert len(ours.capture(*key)) == 4 * form.element_count
+            data = memoryview(bytes([number + 1]) * form.byte_count(pb.BF16))
+            ours.place(*key, pb.BF16, data)
+            assert theirs.adopt(*key) == data
+            arrays.packed(theirs.adopt(*key), pb.BF16, form)  # also of nothing

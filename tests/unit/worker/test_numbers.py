@@ -11,6 +11,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
 from atoll_protos.codecs import Wire, base_encoding, encoded_size, encoding_of
 from atoll_protos.layout import Layout, TensorSpec, build_layout
+from atoll_protos.parts import ALL, Share, part_spans
 from atoll_protos.run import Sync
 from atoll_worker.link import memory
 from atoll_worker.link.socket import memory_plan
@@ -24,10 +25,12 @@ def layout(dtype: str = "float32", merge: str = "rda") -> Layout:
     return build_layout([TensorSpec(name="t", shape=(COUNT,), dtype=dtype, merge=merge)], 1, 1)
 
 
-def numbers(wire_down: Wire, of: Layout | None = None) -> tuple[ArrayNumbers, memory.Memory]:
+def numbers(
+    wire_down: Wire, of: Layout | None = None, share: Share = ALL
+) -> tuple[ArrayNumbers, memory.Memory]:
     sync = Sync(fragments=1, period=4, wire_up=wire_down, wire_down=wire_down)
     of = of or layout()
-    plan = memory_plan(of, sync, observer=False)
+    plan = memory_plan(of, sync, observer=False, share=share)
     descriptor = memory.create()
     memory.resize(descriptor, plan)
     shared = memory.attach(plan, descriptor)
@@ -180,3 +183,39 @@ def test_the_rounding_is_that_of_each_tensor_in_a_slice_of_several() -> None:
     assert not made.difference(0, 0, base).any()
     shared.capture(0, 0)[:] = (held + 1).tobytes()
     assert made.difference(0, 0, base) == pytest.approx(np.full(COUNT, -1.0), abs=1e-3)
+
+
+@pytest.mark.parametrize("wire", [Wire.F32, Wire.INT8, Wire.INT4])
+def test_numbers_of_a_share_are_its_piece_of_the_numbers_of_the_slice(wire: Wire) -> None:
+    specs = [
+        TensorSpec(name="buffer", shape=(40,), dtype="float32", merge="average"),
+        TensorSpec(name="half", shape=(600,), dtype="float16", merge="rda"),
+        TensorSpec(name="wide", shape=(500,), dtype="float32", merge="rda"),
+    ]
+    of, bad = build_layout(specs, 1, 1), 500
+    form = of.slice(0, 0).form
+    random = np.random.default_rng(7)
+    theta = random.standard_normal(form.element_count).astype(np.float32)
+    theta[bad] = np.inf
+    values = random.standard_normal(form.element_count).astype(np.float32)
+    held = arrays.pack(values, base_encoding(wire), form)
+    whole, shared = numbers(wire, of)
+    shared.capture(0, 0)[:] = theta.tobytes()
+    base = arrays.packed(held, base_encoding(wire), form)
+    expected = whole.difference(0, 0, base)
+    names = []
+    for lane in range(3):
+        share = Share(lane, lane + 1, 3)
+        made, own = numbers(wire, of, share)
+        span = share.elements(form)
+        own.capture(0, 0)[:] = theta[span.start : span.stop].tobytes()
+        part = b"".join(
+            held[each.start : each.stop] for each in part_spans(form, base_encoding(wire), 3)[lane]
+        )
+        found = made.decode(0, pb.Publish(), base_encoding(wire), bytearray(part), None)
+        difference = made.difference(0, 0, found)
+        assert difference.tobytes() == expected[span.start : span.stop].tobytes()
+        names += made.not_finite(0, 0, difference)
+        encoding, data = made.encode_difference(0, 0, difference)
+        assert len(data) == share.form(form).byte_count(encoding)
+    assert names == ["half"]

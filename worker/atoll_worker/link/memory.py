@@ -15,6 +15,10 @@ transport inherits the descriptor, derives the same plan from the layout and che
     then        nothing, but for the time in which a companion is sent: first CHANGED_BYTES_MAX for
                 what training has changed of it, then the whole one (neither is mapped)
 
+Of a learner with lanes on several hosts, the first rank of each host has such a memory. It holds
+that host's share of every slice (atoll_protos.parts): regions have the size of what is held
+and are laid out as those of a smaller slice. A share of a slice may be empty.
+
 Each region begins on a page. This module knows bytes only, and imports neither torch nor numpy:
 the training process lays tensors over the regions, the transport lays numpy arrays over them.
 
@@ -38,6 +42,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import Form
 from atoll_protos.companion import CHANGED_BYTES_MAX
 from atoll_protos.layout import Layout
+from atoll_protos.parts import ALL, Share
 
 ALIGN_BYTES = 4096
 COUNTER = struct.Struct("=Q")
@@ -49,7 +54,8 @@ class Plan:
     """Where each slice's counter and regions lie; both ends derive it from the layout."""
 
     slices: tuple[tuple[int, int], ...]  # (shard, fragment) in order
-    forms: tuple[Form, ...]
+    share: Share  # of each slice that is held here
+    forms: tuple[Form, ...]  # of what is held
     capture_offsets: tuple[int, ...]  # empty for an observer
     adopt_offsets: tuple[int, ...]
     adopt_encoding: pb.Encoding  # F32 or BF16: of all versions but the last one
@@ -57,10 +63,12 @@ class Plan:
     byte_count: int
 
 
-def plan(layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool) -> Plan:
+def plan(
+    layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool, share: Share = ALL
+) -> Plan:
     """Counters first, then all capture regions, then all adopt regions."""
     slices = layout.slices
-    forms = [each.form for each in slices]
+    forms = [share.form(each.form) for each in slices]
     finals = [layout.final_encoding(each, adopt_encoding) for each in slices]
     sizes = [aligned(2 * COUNTER.size * len(slices))]
     if captures:
@@ -70,6 +78,7 @@ def plan(layout: Layout, *, adopt_encoding: pb.Encoding, captures: bool) -> Plan
     first_adopt = 1 + len(slices) * captures
     return Plan(
         slices=tuple((each.shard, each.fragment) for each in slices),
+        share=share,
         forms=tuple(forms),
         capture_offsets=tuple(starts[1:first_adopt]),
         adopt_offsets=tuple(starts[first_adopt:-1]),
@@ -92,8 +101,12 @@ class Memory:
     mapping: mmap.mmap = field(repr=False)
     index: dict[tuple[int, int], int] = field(repr=False)
 
+    def form(self, shard: int, fragment: int) -> Form:
+        """Of what is held of a slice."""
+        return self.plan.forms[self.index[shard, fragment]]
+
     def capture(self, shard: int, fragment: int) -> memoryview:
-        """Where theta of a slice is copied to: f32 [element_count]."""
+        """Where theta of a slice is copied to: f32 [elements that are held]."""
         return self._region(shard, fragment, self.plan.capture_offsets, CAPTURE_ENCODING)
 
     def adopt(self, shard: int, fragment: int) -> memoryview:

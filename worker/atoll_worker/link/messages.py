@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from atoll_protos.layout import TensorSpec
+from atoll_protos.parts import Share
 
 # ---------------------------------------------------------------- training -> transport
 
@@ -32,7 +33,23 @@ class Configure:
     frozen_digest: str = ""  # of the frozen parameters (rule 3); empty: not known
     has_companion: bool = False  # it answers GiveCompanion
     lanes: int = 1  # Bulk streams to each shard (rule 34)
+    own_lanes: tuple[int, int] | None = None  # this process has those from .. to; None: all
+    hands: int = 0  # lane processes that the head's transport waits for
+    head: str = ""  # host:port of the head's side channel; with hands: host:0, where to listen
+    secret: str = ""  # of the side channel
+    silence_seconds: float = 120.0  # on the side channel, after which the other end is lost
     training_pid: int  # so that the transport sees the death of this process
+
+    @property
+    def share(self) -> Share:
+        """What this process holds of each slice, and carries on the wire."""
+        first, stop = self.own_lanes or (0, self.lanes)
+        return Share(first, stop, self.lanes)
+
+    @property
+    def is_hand(self) -> bool:
+        """Whether the process is a lane process, which carries values for a head elsewhere."""
+        return bool(self.head) and not self.hands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +105,13 @@ class Companion:
 
 
 # ---------------------------------------------------------------- transport -> training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """The first message of a head's transport with hands: where they may connect to it."""
+
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +188,15 @@ class Fail:
 
 
 Command: TypeAlias = (
-    Adopt | Capture | Fail | Finished | GiveCompanion | Proceed | Prolonged | Start | Tick
+    Adopt
+    | Capture
+    | Fail
+    | Finished
+    | GiveCompanion
+    | Listening
+    | Proceed
+    | Prolonged
+    | Start
+    | Tick
 )
 Message: TypeAlias = Configure | Boundary | Companion | Evaluated | Leaving | Warned | Command

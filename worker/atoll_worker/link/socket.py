@@ -65,6 +65,7 @@ from dataclasses import dataclass, field
 from atoll_protos.codecs import base_encoding
 from atoll_protos.companion import PART_BYTES, part_bytes
 from atoll_protos.layout import Layout
+from atoll_protos.parts import ALL, Share
 from atoll_protos.run import RunFile, Sync
 from atoll_worker.link import codec, memory
 from atoll_worker.link.codec import LinkError
@@ -167,10 +168,13 @@ class Link:
         self.socket.close()
 
 
-def memory_plan(layout: Layout, sync: Sync, *, observer: bool) -> Plan:
-    """The shared memory of a job's learner or observer; an observer captures nothing."""
+def memory_plan(layout: Layout, sync: Sync, *, observer: bool, share: Share = ALL) -> Plan:
+    """The shared memory of a job's learner or observer; an observer captures nothing.
+
+    `share` is what this process holds of each slice (`Configure.share`).
+    """
     encoding = base_encoding(sync.wire_down)
-    return memory.plan(layout, adopt_encoding=encoding, captures=not observer)
+    return memory.plan(layout, adopt_encoding=encoding, captures=not observer, share=share)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,7 +279,7 @@ def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
     run_file = RunFile.from_json(configure.run_file)
     layout = run_file.layout(configure.tensors)
     assert layout.digest == configure.layout_digest, "the two processes derived different layouts"
-    plan = memory_plan(layout, run_file.sync, observer=configure.observer)
+    plan = memory_plan(layout, run_file.sync, observer=configure.observer, share=configure.share)
     return TransportEnd(
         link=link,
         configure=configure,

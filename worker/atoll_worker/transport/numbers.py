@@ -6,13 +6,15 @@ arithmetic, and the simulation puts symbols in place of arrays. The arrays are n
 cost this process 500 MB and over a second of each start, and gives the same bits (`arrays`).
 """
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import arrays
 from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_protos.frames import Buffer
-from atoll_protos.layout import AVERAGE, Layout, Slice
+from atoll_protos.layout import AVERAGE, Layout, Piece, Slice
+from atoll_protos.parts import ALL, Share
 from atoll_protos.run import Sync
 from atoll_worker.link.memory import CAPTURE_ENCODING, Memory
 
@@ -56,23 +58,38 @@ class Numbers(Protocol):
         """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
 
 
-def rounded_spans(layout: Layout, owned: Slice, coded: Any) -> list[tuple[slice, Any]]:
+def rounded_spans(
+    layout: Layout, owned: Slice, coded: Any, share: Share = ALL
+) -> list[tuple[slice, Any]]:
     """Where a learner does not hold a base as it is: see arrays.difference.
 
     A tensor in f32 holds every base; one in bf16 or f16 holds those of its own type. A base has
     buffers in f32, and parameters in the dtype `coded`.
     """
     found = []
-    for piece in owned.pieces:
+    for piece, span in held_pieces(owned, share):
         tensor = layout.tensors[piece.tensor]
         dtype = arrays.DTYPES[tensor.dtype]
         if dtype not in (arrays.F32 if tensor.merge == AVERAGE else coded, arrays.F32):
-            found.append((slice(piece.offset, piece.offset + piece.element_count), dtype))
+            found.append((span, dtype))
     return found
 
 
+def held_pieces(owned: Slice, share: Share) -> Iterator[tuple[Piece, slice]]:
+    """The pieces of a slice of which something is held, and where that lies in what is held."""
+    held = share.elements(owned.form)
+    for piece in owned.pieces:
+        start = max(piece.offset, held.start)
+        stop = min(piece.offset + piece.element_count, held.stop)
+        if start < stop:
+            yield piece, slice(start - held.start, stop - held.start)
+
+
 class ArrayNumbers:
-    """See Numbers. A base is `codecs.Packed` with numpy arrays."""
+    """See Numbers. A base is `codecs.Packed` with numpy arrays.
+
+    Of every slice it has the share that the memory holds, and treats it as a slice of its own.
+    """
 
     def __init__(self, memory: Memory, sync: Sync, layout: Layout) -> None:
         self._memory, self._sync, self._layout = memory, sync, layout
@@ -87,7 +104,7 @@ class ArrayNumbers:
         """See Numbers."""
         if publish.difference:
             return arrays.moved(held, data, encoding, to=base_encoding(self._sync.wire_down))
-        form = self._layout.slice(shard, publish.version.slice).form
+        form = self._memory.form(shard, publish.version.slice)
         return arrays.packed(data, encoding, form)
 
     def place(self, shard: int, fragment: int, base: Base) -> None:
@@ -98,7 +115,7 @@ class ArrayNumbers:
         """See Numbers."""
         theta = self._captured(shard, fragment)
         owned = self._layout.slice(shard, fragment)
-        rounded = rounded_spans(self._layout, owned, base.coded.dtype)
+        rounded = rounded_spans(self._layout, owned, base.coded.dtype, self._memory.plan.share)
         return arrays.difference(base, theta, rounded=rounded)
 
     def not_finite(
@@ -109,15 +126,15 @@ class ArrayNumbers:
         owned, tensors = self._layout.slice(shard, fragment), self._layout.tensors
         names = (
             tensors[piece.tensor].name
-            for piece in owned.pieces
-            if not arrays.all_finite(values[piece.offset : piece.offset + piece.element_count])
+            for piece, span in held_pieces(owned, self._memory.plan.share)
+            if not arrays.all_finite(values[span])
         )
         return tuple(dict.fromkeys(names))
 
     def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
         """See Numbers."""
         encoding = encoding_of(self._sync.wire_up)
-        form = self._layout.slice(shard, fragment).form
+        form = self._memory.form(shard, fragment)
         return encoding, arrays.pack(difference, encoding, form)
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
@@ -129,5 +146,5 @@ class ArrayNumbers:
         return arrays.encoding_of(base), base.data
 
     def _captured(self, shard: int, fragment: int) -> arrays.Array:
-        """The capture region itself, f32 [element_count]."""
+        """The capture region itself, f32 [elements that are held]."""
         return arrays.from_bytes(self._memory.capture(shard, fragment), CAPTURE_ENCODING)
