@@ -91,11 +91,13 @@ class Frame:
 class Whole:
     """A transfer that is complete and whose length and checksum are right.
 
-    `payload` is empty where the bytes have gone to a Place.
+    `payload` is empty where the bytes have gone to a Place. `number` is the sender's, where the
+    transfer came in parts.
     """
 
     head: pb.Transfer
     payload: bytearray
+    number: int = 0
 
 
 def encode_frame(kind: Kind, transfer: int, offset: int, payload: Buffer) -> bytes:

@@ -26,6 +26,9 @@ dropped transfer that is still under way has no buffer any more.
 A transfer that belongs to no slice (a part of a companion) is not divided: lane 0 has it alone.
 With one lane every transfer is complete with its one part, and numbers are not looked at.
 
+A process that has some of the lanes only (a `Share`) gathers the parts on these: the bytes of what
+it holds. Who joins several such processes knows by the number which of their parts belong together.
+
 Whatever departs from this raises FrameError, and the session ends.
 """
 
@@ -36,7 +39,7 @@ from functools import partial
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.codecs import Form
 from atoll_protos.frames import Assembler, FrameError, Whole
-from atoll_protos.parts import part_spans, span_bytes
+from atoll_protos.parts import Share, span_bytes
 
 Key = tuple[str, int]  # what a transfer is of: kind and slice
 
@@ -48,8 +51,8 @@ class Open:
     number: int
     head: pb.Transfer  # of its first part, with the byte count of the whole
     data: bytearray | None  # None: a newer one has taken its place
-    spans: tuple[tuple[range, ...], ...]  # by lane
-    missing: set[int]  # lanes whose parts are not verified
+    spans: tuple[tuple[range, ...], ...]  # by lane, in what is held here
+    missing: set[int]  # own lanes whose parts are not verified
 
 
 @dataclass(slots=True)
@@ -83,7 +86,8 @@ class Gathering:
     """See the module.
 
     `admit(head)` says how many bytes the whole transfer must have, or None to refuse it. `form`
-    gives the Form of the slice that an admitted head names, None where it is of no slice.
+    gives the Form of the slice that an admitted head names, None where it is of no slice. `share`
+    are the lanes that end here, by default all.
     """
 
     def __init__(
@@ -91,8 +95,10 @@ class Gathering:
         lanes: int,
         admit: Callable[[pb.Transfer], int | None],
         form: Callable[[pb.Transfer], Form | None],
+        share: Share | None = None,
     ) -> None:
         self.lanes, self._admit, self._form = lanes, admit, form
+        self._share = share or Share(0, lanes, lanes)
         self._open: dict[Key, Open] = {}
         self._newest: dict[Key, int] = {}  # number of the newest transfer
         self._last = [0] * lanes  # by lane: number of its newest part
@@ -159,7 +165,8 @@ class Gathering:
         named = pb.Transfer()
         named.CopyFrom(head)
         named.byte_count = byte_count
-        missing, data = set(range(len(spans))), bytearray(byte_count)
+        missing = set(self._share.lanes) if len(spans) > 1 else {0}
+        data = bytearray(sum(map(span_bytes, spans)))
         whole = Open(number=number, head=named, data=data, spans=spans, missing=missing)
         self._open[key], self._newest[key] = whole, number
         return Part(whole, spans[lane])
@@ -172,7 +179,7 @@ class Gathering:
         if form is None:
             return ((range(head.byte_count if byte_count is None else byte_count),),)
         try:
-            return part_spans(form, head.encoding, self.lanes)
+            return self._share.spans(form, head.encoding)
         except ValueError as error:
             raise FrameError(str(error)) from error
 
@@ -185,7 +192,7 @@ class Gathering:
         if whole.missing:
             return None
         del self._open[key_of(whole.head)]
-        return Whole(whole.head, whole.data)
+        return Whole(whole.head, whole.data, whole.number)
 
 
 def key_of(head: pb.Transfer) -> Key:

@@ -16,6 +16,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.certificates import Authorities, issue, make_authorities
 from atoll_protos.channels import TARGET_NAME, Folder, control_options
 from atoll_protos.credentials import ANY, Credentials
+from atoll_protos.frames import Whole
 from atoll_protos.identity import Identity, Owner, Role
 from atoll_protos.names import PROTOCOL
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
@@ -146,7 +147,9 @@ class Heard:
     def form(self, shard: int, head: pb.Transfer) -> None:
         del shard, head
 
-    async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None: ...
+    def opened(self, shard: int, welcome: pb.Welcome) -> None: ...
+
+    async def published(self, shard: int, whole: Whole) -> None: ...
 
     def disconnected(self, shard: int, reason: str) -> None:
         if not self.reason.done():

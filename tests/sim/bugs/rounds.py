@@ -13,7 +13,7 @@ from atoll_syncer.model.round import Round, decide
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import offers, rounds, sessions
 from atoll_syncer.rules.shard import Shard
-from atoll_worker.transport.transport import Transport
+from atoll_worker.transport.sending import Sending
 
 Patch = pytest.MonkeyPatch
 
@@ -41,13 +41,13 @@ def a_clock_that_forgets_its_log(patch: Patch) -> None:
 
 def offers_without_a_call(patch: Patch) -> None:
     """Rule 10."""
-    send_offer = Transport._send_offer
+    send_offer = Sending.offer
 
-    def twice(self: Transport, shard: int, offer: pb.Offer) -> None:
+    def twice(self: Sending, shard: int, offer: pb.Offer) -> None:
         send_offer(self, shard, offer)
         send_offer(self, shard, offer)
 
-    patch.setattr(Transport, "_send_offer", twice)
+    patch.setattr(Sending, "offer", twice)
     patch.setattr(offers, "objection", lambda state, sender, offer: "")
 
 
@@ -89,14 +89,14 @@ def offers_in_the_order_of_arrival(patch: Patch) -> None:
 
 def offers_that_say_more_than_they_hold(patch: Patch) -> None:
     """Rule 12."""
-    send_offer = Transport._send_offer
+    send_offer = Sending.offer
 
-    def boast(self: Transport, shard: int, offer: pb.Offer) -> None:
+    def boast(self: Sending, shard: int, offer: pb.Offer) -> None:
         offer.capture += 1
         offer.counters.steps += 1
         send_offer(self, shard, offer)
 
-    patch.setattr(Transport, "_send_offer", boast)
+    patch.setattr(Sending, "offer", boast)
 
 
 def calls_that_outlive_their_session(patch: Patch) -> None:
@@ -135,13 +135,13 @@ def a_grace_that_is_cut_short(patch: Patch) -> None:
 
 def offers_that_never_leave(patch: Patch) -> None:
     """Rule 11: the slice stands still while its quorum is alive."""
-    send_offer = Transport._send_offer
+    send_offer = Sending.offer
 
-    def some(self: Transport, shard: int, offer: pb.Offer) -> None:
+    def some(self: Sending, shard: int, offer: pb.Offer) -> None:
         if offer.slice > 0 or offer.base == 0:
             send_offer(self, shard, offer)
 
-    patch.setattr(Transport, "_send_offer", some)
+    patch.setattr(Sending, "offer", some)
 
 
 def a_clock_that_counts_every_other_step(patch: Patch) -> None:

@@ -15,6 +15,7 @@ from atoll_protos.channels import Folder
 from atoll_protos.credentials import Fault, FaultKind, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
+from atoll_protos.frames import Whole
 from atoll_protos.identity import Identity, Owner, Role
 from atoll_worker.transport import lanes, transport
 from atoll_worker.transport.client import Dialler, ShardClient
@@ -48,11 +49,15 @@ class Listener:
 
     def connected(self, shard: int) -> None: ...
 
+    def opened(self, shard: int, welcome: pb.Welcome) -> None: ...
+
     def message(self, shard: int, message: pb.ToLearner) -> None: ...
 
     def form(self, shard: int, head: pb.Transfer) -> None: ...
 
     def publish_started(self, shard: int, head: pb.Transfer) -> None: ...
+
+    async def published(self, shard: int, whole: Whole) -> None: ...
 
     def disconnected(self, shard: int, reason: str) -> None:
         del shard

@@ -62,7 +62,7 @@ def test_every_message_comes_out_as_it_went_in(message: Message) -> None:
 
 
 def test_every_kind_of_message_is_tried_here() -> None:
-    assert {type(message).__name__ for message in MESSAGES} == set(codec.KINDS)
+    assert {type(message).__name__ for message in MESSAGES} == set(codec.LINK.kinds)
 
 
 def test_a_loss_may_be_unknown() -> None:

@@ -203,7 +203,7 @@ def test_numbers_of_a_share_are_its_piece_of_the_numbers_of_the_slice(wire: Wire
     shared.capture(0, 0)[:] = theta.tobytes()
     base = arrays.packed(held, base_encoding(wire), form)
     expected = whole.difference(0, 0, base)
-    names = []
+    names: list[str] = []
     for lane in range(3):
         share = Share(lane, lane + 1, 3)
         made, own = numbers(wire, of, share)

@@ -16,6 +16,7 @@ from atoll_protos import arrays
 from atoll_protos.codecs import Form, Wire
 from atoll_protos.companion import part_bytes
 from atoll_protos.exits import ExitCode
+from atoll_protos.frames import Whole
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
@@ -121,7 +122,7 @@ class Rig:
         self.transport.exchange.capture_lost = (  # type: ignore[method-assign]
             lambda shard, offer: self.lost.append(offer) or []  # type: ignore[func-returns-value]
         )
-        self.transport.captures = {KEY: self.memory.counter(*KEY)}
+        self.transport.values.captures = {KEY: self.memory.counter(*KEY)}
 
     def capture(self, value: float) -> None:
         """The training process copies the slice, whole."""
@@ -132,7 +133,7 @@ class Rig:
     def captured(self, value: float) -> None:
         """And its Boundary has come."""
         self.capture(value)
-        self.transport.captures[KEY] += 2
+        self.transport.values.captures[KEY] += 2
 
     def sent(self, meanwhile: Callable[[], None] = lambda: None) -> Outgoing | None:
         """What leaves for an offer; `meanwhile` happens while its difference is being formed."""
@@ -159,7 +160,7 @@ def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:
     rig.captured(2.0)
     outgoing = rig.sent()
     assert outgoing is not None
-    head, data = outgoing
+    head, data = outgoing.head, outgoing.data
     assert (head.offer, head.encoding, head.byte_count) == (OFFER, pb.F32, 4 * COUNT)
     assert arrays.from_bytes(data, pb.F32).tolist() == [3.0] * COUNT
     assert rig.lost == []
@@ -203,7 +204,7 @@ def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
 
     outgoing = asyncio.run(scenario())
     assert outgoing is not None
-    assert arrays.from_bytes(outgoing[1], pb.F32).tolist() == [3.0] * COUNT
+    assert arrays.from_bytes(outgoing.data, pb.F32).tolist() == [3.0] * COUNT
 
 
 def test_tensors_whose_values_are_not_finite_are_named_in_the_log_once() -> None:
@@ -254,7 +255,7 @@ def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> Non
     async def scenario() -> None:
         rig.transport.feed([SendOffer(0, OFFER)])
         rig.capture(7.0)
-        await asyncio.gather(*rig.transport._forming)
+        await asyncio.gather(*rig.transport.sending.works)
 
     asyncio.run(scenario())
     assert rig.lost == []
@@ -272,10 +273,10 @@ def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) 
     publish = pb.Publish(version=version, difference=True, base=3)
     rig.transport.exchange.published = lambda *_: []  # type: ignore[method-assign]
     head = pb.Transfer(publish=publish, encoding=encoding, byte_count=len(data))
-    asyncio.run(rig.transport.published(0, head, data))
+    asyncio.run(rig.transport.published(0, Whole(head, data)))
     decoded = arrays.decode(data, encoding, np.empty(COUNT, np.float32))
     expected = (held.astype(np.float32) + decoded).astype(ml_dtypes.bfloat16)
-    assert rig.transport.candidates[0, 0, 4].data == expected.tobytes()
+    assert rig.transport.values.candidates[0, 0, 4].data == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_final_values_are_placed_once_more_from_the_bases() -> None:
     rig.transport.bases[KEY] = full(5.0)
     rig.transport.feed([Place(0, 0, 3)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 5.0, np.float32).tobytes()
-    rig.transport.candidates[0, 0, 4] = full(6.0)
+    rig.transport.values.candidates[0, 0, 4] = full(6.0)
     rig.transport.feed([Place(0, 0, 4)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 6.0, np.float32).tobytes()
 
@@ -326,6 +327,6 @@ def test_each_capture_that_a_boundary_names_counts_its_region_on_by_two() -> Non
         adopted=(),
         captured=(KEY,),
     )
-    before = rig.transport.captures[KEY]
+    before = rig.transport.values.captures[KEY]
     rig.transport._from_training(boundary)
-    assert rig.transport.captures[KEY] == before + 2
+    assert rig.transport.values.captures[KEY] == before + 2

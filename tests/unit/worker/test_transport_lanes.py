@@ -10,6 +10,7 @@ from atoll_protos.codecs import Form
 from atoll_protos.errors import SpecError
 from atoll_protos.frames import Whole
 from atoll_protos.gathering import Gathering
+from atoll_protos.parts import Share
 from atoll_protos.run import Region, RunFile
 from atoll_worker.settings import read_job
 from atoll_worker.transport.lanes import Dividing, Outgoing, Payload
@@ -18,14 +19,14 @@ FORM = Form(10, 1000)
 SIZE = FORM.byte_count(pb.INT8)
 
 
-def offer(number: int, data_state: bytes | None = None) -> tuple[pb.Transfer, bytes]:
+def offer(number: int, data_state: bytes | None = None) -> Outgoing:
     named = pb.Offer(slice=number, data_state=data_state)
     data = bytes((number + at) % 256 for at in range(SIZE))
-    return pb.Transfer(offer=named, encoding=pb.INT8, byte_count=SIZE), data
+    return Outgoing(pb.Transfer(offer=named, encoding=pb.INT8, byte_count=SIZE), data)
 
 
-def companion() -> tuple[pb.Transfer, bytes]:
-    return pb.Transfer(companion=pb.Companion(), byte_count=5), b"12345"
+def companion() -> Outgoing:
+    return Outgoing(pb.Transfer(companion=pb.Companion(), byte_count=5), b"12345")
 
 
 def form(head: pb.Transfer) -> Form | None:
@@ -35,7 +36,7 @@ def form(head: pb.Transfer) -> Form | None:
 def sent(lanes: int, *outgoing: Outgoing | None) -> tuple[Dividing, list[Whole]]:
     """What a receiver puts together when the last lane goes first, and each as far as it can."""
     queue: asyncio.Queue[Payload] = asyncio.Queue()
-    dividing = Dividing(lanes, queue, form)
+    dividing = Dividing(Share(0, lanes, lanes), queue, form)
     gathering = Gathering(lanes, lambda head: SIZE if form(head) else 5, form)
     wholes: list[Whole] = []
 
@@ -75,7 +76,7 @@ def test_all_parts_of_an_offer_say_the_same_of_its_data_state_rule_28() -> None:
 
 def test_lanes_that_wait_for_one_transfer_all_get_it() -> None:
     queue: asyncio.Queue[Payload] = asyncio.Queue()
-    dividing = Dividing(3, queue, form)
+    dividing = Dividing(Share(0, 3, 3), queue, form)
 
     async def one() -> Outgoing:
         return offer(1)

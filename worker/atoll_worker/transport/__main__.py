@@ -3,7 +3,8 @@
 It does first what must not come too late: it ignores the signals that are meant for the training
 process, and tunes the allocator before grpc is imported. Then it imports its own modules, which
 takes most of its start, and only after that waits for Configure: `training.process` starts it
-early, while the training process still imports torch and builds the model.
+early, while the training process still imports torch and builds the model. Configure says whether
+it is the transport of a learner or observer, or the lane process of one of a learner's hosts.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from atoll_worker.link.socket import open_transport_end, outlive_signals
 
 
 def main() -> None:
-    """Serve one learner or observer, then end without waiting for threads."""
+    """Serve one learner, one host of it, or an observer; then end without waiting for threads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--memory-fd", type=int, required=True)
@@ -30,6 +31,8 @@ def main() -> None:
     from atoll_protos.channels import Folder
     from atoll_worker.settings import needed_of
     from atoll_worker.transport.client import Dialler
+    from atoll_worker.transport.hand import LaneProcess
+    from atoll_worker.transport.hands import Hands
     from atoll_worker.transport.numbers import ArrayNumbers
     from atoll_worker.transport.telemetry import Telemetry
     from atoll_worker.transport.transport import Outside, Transport
@@ -38,24 +41,36 @@ def main() -> None:
         end = open_transport_end(flags.link_fd, flags.memory_fd)
     except EOFError:
         sys.exit(0)
-    needed = needed_of(end.configure.slot)
-    dialler = Dialler(Folder(path=end.configure.tls_folder, needed=needed))
-    outside = Outside(
-        end=end,
-        numbers=ArrayNumbers(end.memory, end.run_file.sync, end.layout),
-        telemetry=Telemetry(end.configure.telemetry_folder, end.configure.slot),
-        open_channel=dialler.open,
-        ready=dialler.ready,
-        trouble=dialler.trouble,
-        clock=time.monotonic,
-    )
+    configure = end.configure
+    dialler = Dialler(Folder(path=configure.tls_folder, needed=needed_of(configure.slot)))
+    numbers = ArrayNumbers(end.memory, end.run_file.sync, end.layout)
 
-    async def serve() -> None:
+    async def serve() -> int:
+        if configure.is_hand:
+            return await LaneProcess(
+                end=end, numbers=numbers, open_channel=dialler.open, ready=dialler.ready
+            ).run()
+        hands = Hands(
+            share=configure.share,
+            secret=configure.secret,
+            silence_seconds_max=configure.silence_seconds,
+        )
+        outside = Outside(
+            end=end,
+            numbers=numbers,
+            telemetry=Telemetry(configure.telemetry_folder, configure.slot),
+            open_channel=dialler.open,
+            ready=dialler.ready,
+            trouble=dialler.trouble,
+            clock=time.monotonic,
+            hands=hands if configure.hands else None,
+        )
         await Transport(outside).run()
+        return 0
 
-    asyncio.run(serve())
+    code = asyncio.run(serve())
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def yield_to_training() -> None:

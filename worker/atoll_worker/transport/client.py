@@ -1,11 +1,11 @@
 """The gRPC edge of a learner or observer: the streams of one shard, dialled out.
 
-There is one control stream and one Bulk stream, or as many as the session has lanes.
+There is one control stream and one Bulk stream, or as many as the session has lanes and this
+process has of them (bulk.py).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,32 +17,28 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import channels, diagnosis
-from atoll_protos.channels import (
-    BULK_METHOD,
-    LANE_METADATA,
-    SECRET_METADATA,
-    SESSION_METADATA,
-    Folder,
-    Options,
-    bulk_options,
-    control_options,
-)
+from atoll_protos.channels import Folder, Options, control_options
 from atoll_protos.codecs import Form
 from atoll_protos.credentials import CredentialsError, Fault, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
-from atoll_protos.frames import FrameError
+from atoll_protos.frames import Whole
 from atoll_protos.gathering import Gathering
+from atoll_protos.parts import Share
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from atoll_worker.transport.bulk import (
+    CONNECT_SECONDS_MAX,
+    BulkStreams,
+    OpenChannel,
+    Ready,
+    first_to_end,
+    why_ended,
+)
 from atoll_worker.transport.lanes import Dividing, Payload
 
-CONNECT_SECONDS_MAX = 10.0
 CONNECTED, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 log = structlog.get_logger()
-
-OpenChannel = Callable[[str, Options], grpc.aio.Channel]
-Ready = Callable[[str, grpc.aio.Channel], Awaitable[None]]
 
 
 class Listener(Protocol):
@@ -51,8 +47,11 @@ class Listener(Protocol):
     def connected(self, shard: int) -> None:
         """The control stream is open: Join may be sent."""
 
+    def opened(self, shard: int, welcome: pb.Welcome) -> None:
+        """The shard takes this process: its lanes are about to open."""
+
     def disconnected(self, shard: int, reason: str) -> None:
-        """Both streams are gone; said once per `dial`."""
+        """All streams are gone; said once per `dial`."""
 
     def message(self, shard: int, message: pb.ToLearner) -> None:
         """A control message has arrived."""
@@ -63,8 +62,8 @@ class Listener(Protocol):
     def form(self, shard: int, head: pb.Transfer) -> Form | None:
         """Of the slice that a transfer is of, either way; None where it is of none."""
 
-    async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
-        """A transfer is whole and its checksum is right."""
+    async def published(self, shard: int, whole: Whole) -> None:
+        """All parts of a transfer that come here have come, and their checksums are right."""
 
 
 class Dialler:
@@ -152,7 +151,10 @@ class Outbox:
 
 
 class ShardClient:
-    """All streams to one shard. `dial` once per connection; `hang_up` ends it."""
+    """All streams to one shard. `dial` once per connection; `hang_up` ends it.
+
+    `share` are the lanes of this process; None: all that the session has.
+    """
 
     def __init__(
         self,
@@ -161,24 +163,27 @@ class ShardClient:
         listener: Listener,
         open_channel: OpenChannel,
         ready: Ready = channel_ready,
+        share: Share | None = None,
     ) -> None:
+        self.share = share
         self.shard, self.endpoint, self.listener = shard, endpoint, listener
         self._open_channel, self._ready = open_channel, ready
-        self.bytes_sent = 0
-        self.bytes_received = 0
         self._outbox = Outbox()
         self._bulk: asyncio.Queue[Payload] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._hung_up = ""  # why
 
     def dial(self) -> None:
         """Open the streams in the background; the listener hears how it goes."""
         assert self._task is None, "dialled twice"
         self._outbox, self._bulk = Outbox(), asyncio.Queue()
+        self._hung_up = "hung up"
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
 
-    def hang_up(self) -> None:
-        """Close both streams; the listener hears `disconnected`."""
+    def hang_up(self, reason: str = "hung up") -> None:
+        """Close all streams; the listener hears `disconnected` with this reason."""
         if self._task is not None:
+            self._hung_up = reason
             self._task.cancel()
 
     def send(self, message: pb.ToShard) -> None:
@@ -200,31 +205,22 @@ class ShardClient:
             async with self._open_channel(self.endpoint, control_options()) as channel:
                 await asyncio.wait_for(self._ready(self.endpoint, channel), CONNECT_SECONDS_MAX)
                 await self._session(channel)
-        except TimeoutError:
-            reason = f"{self.endpoint} does not answer"
-        except grpc.aio.AioRpcError as error:
-            reason = f"{error.code().name}: {error.details()}"
-        except FrameError as error:
-            reason = f"bad transfer: {error}"
-        except SpecError as error:  # of the credentials: no dialling helps
-            reason = str(error)
-            self._refuse(f"{error.field}: {error.problem}", error.remedy)
-        except OutOfDateError as error:
-            reason = str(error)
-        except RefusedError as error:
-            reason = f"{self.endpoint}: {error}"
         except asyncio.CancelledError:
-            reason = "hung up"
-        except Exception as error:  # a bug; the session that it ended is not left mute
-            reason = f"error in a stream: {error!r}"
-            log.error("stream failed", shard=self.shard, reason=reason)
-            raise
+            reason = self._hung_up
+        except Exception as error:
+            if isinstance(error, SpecError):  # of the credentials: no dialling helps
+                self.refuse(f"{error.field}: {error.problem}", error.remedy)
+            found = why_ended(error, self.endpoint)
+            reason = found or f"error in a stream: {error!r}"
+            if found is None:  # a bug; the session that it ended is not left mute
+                log.error("stream failed", shard=self.shard, reason=reason)
+                raise
         finally:
             self._task = None
             self.listener.disconnected(self.shard, reason)
 
-    def _refuse(self, reason: str, remedy: str) -> None:
-        """What a shard would say of these credentials, if it could be asked."""
+    def refuse(self, reason: str, remedy: str) -> None:
+        """Say what a shard would say of these credentials, if it could be asked."""
         end = pb.End(code=pb.NOT_ALLOWED, reason=reason, remedy=remedy)
         self.listener.message(self.shard, pb.ToLearner(end=end))
 
@@ -251,55 +247,22 @@ class ShardClient:
                 await call.write(await self._outbox.take())
 
     async def _bulk_streams(self, session: "asyncio.Future[pb.Welcome]") -> None:
-        """All lanes, opened once the shard has said the session's number and secret."""
+        """The lanes, opened once the shard has said the session's number and secret."""
         welcome = await session
         lanes = max(1, welcome.lanes)
+        share = self.share or Share(0, lanes, lanes)
+        if share.parts != lanes:
+            raise RefusedError(f"takes {lanes} lanes, and this learner has {share.parts}")
         form = partial(self.listener.form, self.shard)
-        gathering = Gathering(lanes, partial(self.listener.publish_started, self.shard), form)
-        dividing = Dividing(lanes, self._bulk, form)
-        opened = (self._lane(welcome, lane, gathering, dividing) for lane in range(lanes))
-        await first_to_end(*opened)
-
-    async def _lane(
-        self, welcome: pb.Welcome, lane: int, gathering: Gathering, dividing: Dividing
-    ) -> None:
-        metadata = [
-            (SESSION_METADATA, str(welcome.session)),
-            (SECRET_METADATA, welcome.secret),
-        ]
-        if gathering.lanes > 1:
-            metadata.append((LANE_METADATA, str(lane)))
-        async with self._open_channel(self.endpoint, bulk_options()) as channel:
-            method: Any = channel.stream_stream(BULK_METHOD)
-            call = method(metadata=tuple(metadata))
-            await first_to_end(
-                self._read_bulk(call, lane, gathering), self._write_bulk(call, lane, dividing)
-            )
-
-    async def _read_bulk(self, call: Any, lane: int, gathering: Gathering) -> None:
-        while (frame := await call.read()) is not grpc.aio.EOF:
-            self.bytes_received += len(frame)
-            done = gathering.feed(lane, frame)
-            if done is not None:
-                await self.listener.published(self.shard, done.head, done.payload)
-
-    async def _write_bulk(self, call: Any, lane: int, dividing: Dividing) -> None:
-        with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
-            while True:
-                for frame in (await dividing.next(lane)).frames(lane):
-                    await call.write(frame)
-                    self.bytes_sent += len(frame)
-
-
-async def first_to_end(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all until one returns or raises, then cancel the others; raises what it raised."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task in done:
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        started = partial(self.listener.publish_started, self.shard)
+        streams = BulkStreams(
+            endpoint=self.endpoint,
+            open_channel=self._open_channel,
+            session=welcome.session,
+            secret=welcome.secret,
+            line=Dividing(share, self._bulk, form),
+            gathering=Gathering(lanes, started, form, share),
+            whole=partial(self.listener.published, self.shard),
+        )
+        self.listener.opened(self.shard, welcome)
+        await streams.run()

@@ -12,18 +12,15 @@ Inputs come from three sides, all in one event loop:
   Publish that is whole, disconnected (once for every `Dial`);
 - the clock, when `Exchange.deadline` is reached.
 
-A version on its way to the model passes three places. What has arrived whole is a *candidate*.
-`Place` copies it into the adopt region of the shared memory and `Command(Adopt)` names it to the
-training process, which takes it at its next step boundary. The Boundary that says so leads to
-`Promote`: the candidate is the *base* now. `Discard` drops one that a newer one has replaced. So
-`bases` are always what the training process really has adopted, bit for bit.
+The values themselves are held by `Values`. An offer belongs to the session in which it was due:
+with that session it is forgotten. `SendOffer` begins to form it at once; when its capture was
+overwritten meanwhile, nothing is sent, and the rules hear `capture_lost` when the offer's turn
+comes, and make another one.
 
-An offer is `base - theta` of one slice. The training process copies theta into the capture region
-at a step boundary, and the region's counter is odd while it writes. `SendOffer` forms and encodes
-the difference at once, in a thread, so that no other message waits for it. Then it compares the
-counter with that of the mark that the offer names: when the region has been written again, nothing
-is sent; the rules hear `capture_lost` when the offer's turn comes, and make another one. An offer
-belongs to the session in which it was due: with that session it is forgotten.
+A learner on several hosts has a lane process on each further host (hands.py), which does with its
+share of every slice what is done here with the head's. A version has arrived, an offer is sent and
+a command behind a Place is given when all of them are ready. Who has lost a hand can do none of it
+any more: the training process gets Fail, and all sessions end (rule 30).
 
 The transport ends when the training process leaves or is gone: control messages that wait (the
 Leaves) get LEAVE_SECONDS_MAX in all, then all connections are closed. Everything outside is given
@@ -39,15 +36,21 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import Form, base_encoding, encoding_of
-from atoll_protos.companion import part_count
+from atoll_protos.codecs import Form
 from atoll_protos.deadline import Deadline
-from atoll_protos.frames import Buffer
+from atoll_protos.exits import ExitCode
+from atoll_protos.frames import Whole
 from atoll_protos.gathering import key_of
-from atoll_protos.layout import Layout
-from atoll_protos.names import REGISTRAR_SHARD
-from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Companion, Configure, Evaluated, Leaving, Warned
+from atoll_worker.link import messages
+from atoll_worker.link.messages import (
+    Boundary,
+    Companion,
+    Evaluated,
+    Fail,
+    Leaving,
+    Listening,
+    Warned,
+)
 from atoll_worker.rules.effects import (
     Command,
     Dial,
@@ -63,40 +66,18 @@ from atoll_worker.rules.effects import (
     SendSeed,
 )
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.client import OpenChannel, Ready, ShardClient, channel_ready
-from atoll_worker.transport.lanes import Outgoing
-from atoll_worker.transport.numbers import Base, Encoded, Numbers
+from atoll_worker.transport.bulk import OpenChannel, Ready
+from atoll_worker.transport.client import ShardClient, channel_ready
+from atoll_worker.transport.ends import TrainingEnd
+from atoll_worker.transport.hands import Hands
+from atoll_worker.transport.numbers import Base, Numbers
+from atoll_worker.transport.sending import Sending
+from atoll_worker.transport.values import Key, Values, publish_bytes
 
 LEAVE_SECONDS_MAX = 3.0
 TROUBLE_SECONDS = 5.0  # between two looks at the credentials
-FORMED_AT_ONCE_MAX = 4  # offers; each takes a thread and as much memory as its slice in f32
 
 log = structlog.get_logger()
-
-
-class TrainingEnd(Protocol):
-    """The way to the training process; see link.socket.TransportEnd."""
-
-    configure: Configure
-    run_file: RunFile
-    layout: Layout
-
-    def attach(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_message: Callable[[Any], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        """Call back in the loop: every message, and once the end."""
-
-    def send(self, command: Any) -> None:
-        """Send one command; never waits."""
-
-    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
-        """One part of the companion that the training process has given."""
-
-    def companion_sent(self) -> None:
-        """The whole companion is sent, and may be forgotten."""
 
 
 class Lines(Protocol):
@@ -123,13 +104,18 @@ class Outside:
     ready: Ready = channel_ready
     trouble: Callable[[], str] | None = None  # why it could not dial now; reads files
     clock: Callable[[], float]  # monotonic seconds
+    hands: Hands | None = None  # of a learner on several hosts
 
 
 class Transport:
     """See the module. `run` is its whole life."""
 
     def __init__(self, outside: Outside) -> None:
-        self.end, self.numbers, self.telemetry = outside.end, outside.numbers, outside.telemetry
+        self.end, self.values, self.telemetry = (
+            outside.end,
+            Values(outside.numbers),
+            outside.telemetry,
+        )
         self.now, self.layout = outside.clock, outside.end.layout
         self._trouble = outside.trouble
         configure = self.end.configure
@@ -143,31 +129,50 @@ class Transport:
             frozen_digest=configure.frozen_digest,
             has_companion=configure.has_companion,
         )
+        self.hands = outside.hands or Hands(share=configure.share)
+        self.hands.listener = self
+        share = None if outside.hands is None else configure.share
         self.clients = [
-            ShardClient(shard, endpoint, self, outside.open_channel, outside.ready)
+            ShardClient(shard, endpoint, self, outside.open_channel, outside.ready, share)
             for shard, endpoint in enumerate(configure.endpoints)
         ]
-        self.bases: dict[tuple[int, int], Base] = {}  # as adopted
-        self.candidates: dict[tuple[int, int, int], Base] = {}  # received, not yet adopted
-        self.captures: dict[tuple[int, int], int] = {}  # counter that the newest mark belongs to
         self.over = asyncio.Event()
         self._owes_nothing = asyncio.Event()  # to the export
-        self.not_finite: dict[tuple[int, int], tuple[str, ...]] = {}  # tensors of the last offer
         self._away: dict[int, str] = {}  # why shards could not be reached last time
         self._said = ""  # of the credentials
         self._deadline = Deadline(self.now, self.exchange.deadline)
-        self._forming: set[asyncio.Task[Encoded | None]] = set()
-        self._threads = asyncio.Semaphore(FORMED_AT_ONCE_MAX)
+        self.sending = Sending(
+            end=self.end,
+            values=self.values,
+            hands=self.hands,
+            client=lambda shard: self.clients[shard],
+            exchange=self.exchange,
+            feed=self.feed,
+        )
+
+    @property
+    def bases(self) -> dict[Key, Base]:
+        """What the training process has adopted of every slice."""
+        return self.values.bases
 
     async def run(self) -> None:
         """Until the training process leaves or dies."""
         self.telemetry.open()
-        if not self.end.configure.observer:
-            self.captures = {key: self.numbers.counter(*key) for key in self.exchange.slices}
+        configure = self.end.configure
+        if not configure.observer:
+            self.values.begin(self.exchange.slices)
+        if configure.hands:
+            host = configure.head.rpartition(":")[0]
+            self.end.send(Listening(port=await self.hands.listen(host)))
         self.end.attach(asyncio.get_running_loop(), self._from_training, self.over.set)
-        self.feed(self.exchange.start(self.now()))
-        keepers = [asyncio.create_task(each) for each in (self._keep_time(), self._keep_looking())]
         over = asyncio.create_task(self.over.wait())
+        if configure.hands:
+            gathered = asyncio.create_task(self.hands.gathered())
+            await asyncio.wait({gathered, over}, return_when=asyncio.FIRST_COMPLETED)
+            gathered.cancel()
+        self.feed(self.exchange.start(self.now()))
+        works = self._keep_time(), self._keep_looking(), self._keep_hands()
+        keepers = [asyncio.create_task(each) for each in works]
         await asyncio.wait({*keepers, over}, return_when=asyncio.FIRST_COMPLETED)
         for keeper in keepers:
             if keeper.done():
@@ -177,6 +182,7 @@ class Transport:
         await asyncio.gather(*(client.drained(LEAVE_SECONDS_MAX) for client in self.clients))
         for client in self.clients:
             client.hang_up()
+        await self.hands.leave()
         self.telemetry.close()
 
     async def _companion_taken(self) -> None:
@@ -185,7 +191,9 @@ class Transport:
             await asyncio.wait_for(self._owes_nothing.wait(), LEAVE_SECONDS_MAX)
 
     def feed(self, effects: list[Effect]) -> None:
-        """Perform effects in order."""
+        """Perform effects in order; none any more when a hand is lost."""
+        if self.hands.lost:
+            return
         for effect in effects:
             self._perform(effect)
         if self.exchange.owes_companion:
@@ -201,8 +209,13 @@ class Transport:
         self._away.pop(shard, None)
         self.feed(self.exchange.connected(shard, self.now()))
 
+    def opened(self, shard: int, welcome: pb.Welcome) -> None:
+        """See client.Listener."""
+        self.hands.opened(shard, welcome)
+
     def disconnected(self, shard: int, reason: str) -> None:
         """See client.Listener."""
+        self.hands.closed(shard)
         if not self.over.is_set():
             if self._away.get(shard) != reason:
                 log.info("disconnected", shard=shard, reason=reason)
@@ -219,25 +232,33 @@ class Transport:
             return None
         if not self.exchange.publish_started(shard, head.publish, self.now()):
             return None
-        part = self.layout.slice(shard, head.publish.version.slice)
-        wire_down = self.end.run_file.sync.wire_down
-        base = base_encoding(wire_down)
-        whole = base, self.layout.final_encoding(part, base)
-        known = (encoding_of(wire_down),) if head.publish.difference else whole
-        return part.form.byte_count(head.encoding) if head.encoding in known else None
+        return publish_bytes(self.layout, self.end.run_file.sync, shard, head)
 
     def form(self, shard: int, head: pb.Transfer) -> Form | None:
         """See client.Listener."""
         kind, fragment = key_of(head)
         return None if kind == "companion" else self.layout.slice(shard, fragment).form
 
-    async def published(self, shard: int, head: pb.Transfer, payload: bytearray) -> None:
+    async def published(self, shard: int, whole: Whole) -> None:
         """See client.Listener."""
-        publish = head.publish
-        key = shard, publish.version.slice
-        base = self.numbers.decode(shard, publish, head.encoding, payload, self.bases.get(key))
-        self.candidates[*key, publish.version.version.number] = base
-        self.feed(self.exchange.published(shard, publish, self.now()))
+        self.hands.verified(shard, whole)
+
+    # ------------------------------------------------------------ what the hands say
+
+    def arrived(self, shard: int, whole: Whole) -> None:
+        """See hands.HandsListener."""
+        self.values.arrived(shard, whole.head, whole.payload)
+        self.feed(self.exchange.published(shard, whole.head.publish, self.now()))
+
+    def command(self, command: messages.Command) -> None:
+        """See hands.HandsListener."""
+        self.end.send(command)
+
+    def lanes_lost(self, shard: int, reason: str, remedy: str) -> None:
+        """See hands.HandsListener."""
+        if remedy:
+            self.clients[shard].refuse(reason, remedy)
+        self.clients[shard].hang_up(reason)
 
     # ------------------------------------------------------------ performing
 
@@ -245,12 +266,12 @@ class Transport:
         match message:
             case Boundary():
                 for key in message.captured:
-                    self.captures[key] += 2
+                    self.values.captured(key)
                 self.feed(self.exchange.boundary(message, self.now()))
             case Warned(reason=reason):
                 self._perform(Record({"event": "warning", "reason": reason}))
             case Companion():
-                self._send_part(message, 0)
+                self.sending.companion(message)
             case Leaving(reason=reason):
                 self.feed(self.exchange.leave(reason, self.now()))
                 self.over.set()
@@ -263,25 +284,26 @@ class Transport:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Command(command):
-                self.end.send(command)
+                self.hands.command(command)
             case SendMessage(shard, message):
                 if message.HasField("join") and self.end.configure.lanes > 1:
                     message.join.lanes = self.end.configure.lanes  # the rules know of none
                 self.clients[shard].send(message)
             case SendOffer(shard, offer):
-                self._send_offer(shard, offer)
+                self.sending.offer(shard, offer)
             case SendSeed(shard):
-                self._send_seed(shard)
+                self.sending.seed(shard)
             case SendHeld(shard, held):
-                self._send_held(shard, held)
-            case Place(shard, fragment, number) if (shard, fragment, number) in self.candidates:
-                self.numbers.place(shard, fragment, self.candidates[shard, fragment, number])
-            case Place(shard, fragment):  # the final values, once more
-                self.numbers.place(shard, fragment, self.bases[shard, fragment])
+                self.sending.held(shard, held)
+            case Place(shard, fragment, number):
+                self.values.place(shard, fragment, number)
+                self.hands.place(shard, fragment, number)
             case Promote(shard, fragment, number):
-                self.bases[shard, fragment] = self.candidates.pop((shard, fragment, number))
+                self.values.promote(shard, fragment, number)
+                self.hands.promote(shard, fragment, number)
             case Discard(shard, fragment, number):
-                self.candidates.pop((shard, fragment, number), None)
+                self.values.discard(shard, fragment, number)
+                self.hands.discard(shard, fragment, number)
             case Record(fields) if not self.end.configure.observer:
                 exchange = self.exchange
                 known = {
@@ -295,89 +317,19 @@ class Transport:
             case HangUp(shard):
                 self.clients[shard].hang_up()
 
-    def _send_offer(self, shard: int, offer: pb.Offer) -> None:
-        """Rule 16: what has been captured again since the offer was made is not sent."""
-        key = shard, offer.slice
-        work = self._formed(key, self.bases[key], self.captures[key])
-        forming = asyncio.create_task(work, name=f"offer-{shard}-{offer.slice}")
-        self._forming.add(forming)
-        forming.add_done_callback(self._forming.discard)
+    async def _keep_hands(self) -> None:
+        """When one is lost, end everything but the link, over which the training process hears it.
 
-        async def payload() -> Outgoing | None:
-            encoded = await forming
-            if encoded is None:
-                self.feed(self.exchange.capture_lost(shard, offer))
-                return None
-            encoding, data = encoded
-            return pb.Transfer(offer=offer, encoding=encoding, byte_count=len(data)), data
-
-        self.clients[shard].send_bulk(payload)
-
-    async def _formed(self, key: tuple[int, int], base: Base, counter: int) -> Encoded | None:
-        """The difference to the capture of this count; None if the region has another one."""
-        async with self._threads:
-            difference = await asyncio.to_thread(self.numbers.difference, *key, base)
-            if self.numbers.counter(*key) != counter:
-                return None
-            bad = await asyncio.to_thread(self.numbers.not_finite, *key, difference)
-            self._note_not_finite(key, bad)
-            return await asyncio.to_thread(self.numbers.encode_difference, *key, difference)
-
-    def _note_not_finite(self, key: tuple[int, int], names: tuple[str, ...]) -> None:
-        """Say it when a slice of the model begins or ends to have values that are not finite."""
-        if names == self.not_finite.get(key, ()):
-            return
-        self.not_finite[key] = names
-        if names:
-            log.error(
-                "values are not finite: nothing of this slice is merged until its next adoption",
-                tensors=names,
-                remedy="lower the learning rate, clip the gradients, or look at the data",
-            )
-        else:
-            log.info("all values of this slice are finite again", shard=key[0], slice=key[1])
-
-    def _send_seed(self, shard: int) -> None:
-        """The capture regions hold the model as it was made, until training begins."""
-        for part in self.layout.shard_slices(shard):
-            if bad := self.numbers.not_finite(shard, part.fragment):
-                self.feed(self.exchange.bad_seed(bad))
-                return
-        for part in self.layout.shard_slices(shard):
-            encoding, data = self.numbers.encode_seed(shard, part.fragment)
-            seed = pb.Seed(slice=part.fragment)
-            head = pb.Transfer(seed=seed, encoding=encoding, byte_count=len(data))
-            self._send_bulk(shard, head, data)
-
-    def _send_held(self, shard: int, held: pb.Held) -> None:
-        """The base as it is held (rule 22)."""
-        encoding, data = self.numbers.encode_base(self.bases[shard, held.version.slice])
-        self._send_bulk(
-            shard, pb.Transfer(held=held, encoding=encoding, byte_count=len(data)), data
-        )
-
-    def _send_part(self, companion: Companion, part: int) -> None:
-        """Each part is put in line when the one before it is on its way: offers go in between."""
-        changed, byte_count = companion.changed, companion.byte_count
-
-        async def payload() -> Outgoing | None:
-            data = await asyncio.to_thread(
-                self.end.companion_part, part, byte_count, changed=changed
-            )
-            head = pb.Companion(changed=changed, part=part, companion_bytes=byte_count)
-            if part + 1 < part_count(byte_count):
-                self._send_part(companion, part + 1)
-            elif not changed:
-                self.end.companion_sent()
-            return pb.Transfer(companion=head, byte_count=len(data)), data
-
-        self.clients[REGISTRAR_SHARD].send_bulk(payload)
-
-    def _send_bulk(self, shard: int, head: pb.Transfer, data: Buffer) -> None:
-        async def payload() -> Outgoing | None:
-            return head, data
-
-        self.clients[shard].send_bulk(payload)
+        An Adopt that waits for what a lost hand was to place is never sent.
+        """
+        reason = await self.hands.failed()
+        log.error("a lane process is lost", reason=reason)
+        self.hands.abort()
+        for client in self.clients:
+            client.hang_up(reason)
+        remedy = "start all ranks of this learner again"
+        self.end.send(Fail(exit_code=int(ExitCode.TRY_AGAIN), reason=f"{reason}; {remedy}"))
+        await asyncio.Event().wait()
 
     async def _keep_looking(self) -> None:
         """Look at the credentials from time to time: what is wrong is said while shards hear it."""
