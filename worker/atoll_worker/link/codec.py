@@ -34,6 +34,7 @@ class Codec:
         self._fields = {
             name: tuple(each.name for each in fields(kind)) for name, kind in self.kinds.items()
         }
+        assert not any("kind" in names for names in self._fields.values()), "it says which it is"
 
     def encode(self, message: Any) -> bytes:
         """The message with its length in front. Floats may be NaN; tuples become lists."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import structlog
 
 from atoll_protos.channels import (
     BULK_METHOD,
@@ -30,6 +31,8 @@ from atoll_protos.gathering import Gathering
 from atoll_worker.transport.lanes import Line
 
 CONNECT_SECONDS_MAX = 10.0
+
+log = structlog.get_logger()
 
 OpenChannel = Callable[[str, Options], grpc.aio.Channel]
 Ready = Callable[[str, grpc.aio.Channel], Awaitable[None]]
@@ -56,7 +59,14 @@ class BulkStreams:
 
     async def run(self) -> None:
         """Until any of the lanes ends; the first error is raised."""
-        await first_to_end(*(self._lane(lane) for lane in self.line.share.lanes))
+        share = self.line.share
+        try:
+            await first_to_end(*(self._lane(lane) for lane in share.lanes))
+        finally:
+            if not share.is_whole:
+                sent, received = sum(self.bytes_sent.values()), sum(self.bytes_received.values())
+                lanes = f"{share.first} .. {share.stop - 1}"
+                log.info("lanes closed", lanes=lanes, sent=sent, received=received)
 
     async def _lane(self, lane: int) -> None:
         self.bytes_sent[lane] = self.bytes_received[lane] = 0

@@ -183,14 +183,14 @@ class LaneProcess:
 
     def _prepare(self, wanted: side.Prepare) -> None:
         keys = [(wanted.shard, fragment) for fragment in wanted.fragments]
-        bases = {key[1]: self.values.bases[key] for key in keys if wanted.kind != Kind.SEED}
+        bases = {key[1]: self.values.bases[key] for key in keys if wanted.what != Kind.SEED}
         self.prepared[wanted.order] = parts = Parts(wanted, bases)
-        if wanted.kind == Kind.OFFER:
+        if wanted.what == Kind.OFFER:
             self._offer(parts)
             return
         parts.begun, bad = True, list[str]()
         for key in keys:
-            if wanted.kind == Kind.SEED:
+            if wanted.what == Kind.SEED:
                 bad += self.numbers.not_finite(*key)
                 parts.encoded[key[1]] = self.numbers.encode_seed(*key)
             else:
@@ -280,8 +280,6 @@ class LaneProcess:
                 reason, remedy = f"{error.field}: {error.problem}", error.remedy
             if found is None:  # a bug
                 log.error("stream failed", shard=shard, reason=reason)
-        sent, received = session.streams.bytes_sent, session.streams.bytes_received
-        log.info("lanes closed", shard=shard, reason=reason, sent=sent, received=received)
         if reason:
             self.stream.send(
                 side.LanesLost(shard=shard, session=session.number, reason=reason, remedy=remedy)

@@ -234,7 +234,7 @@ class Hands:
             self._tell(
                 side.Prepare(
                     order=ticket.order,
-                    kind=kind,
+                    what=kind,
                     shard=shard,
                     fragments=fragments,
                     capture=capture,

@@ -126,7 +126,7 @@ class Prepare:
     """
 
     order: int  # names this Prepare
-    kind: Kind
+    what: Kind
     shard: int
     fragments: tuple[int, ...]
     capture: int = 0  # the region's counter after it

@@ -1,0 +1,328 @@
+"""A learner on several hosts whose training processes are played: real transports, links, memories.
+
+Each host has its share of every slice in a memory of its own and a transport process beside it; the
+first is the head's. What the training processes would do with torch is done here on numpy arrays:
+a step adds a known value to every element, so all versions follow from the run file alone.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll_protos import arrays
+from atoll_protos.codecs import Wire
+from atoll_protos.layout import Layout, TensorSpec
+from atoll_protos.parts import Share
+from atoll_protos.run import Region, RunFile, Sync
+from atoll_worker.link import memory
+from atoll_worker.link.memory import Memory
+from atoll_worker.link.messages import (
+    Adopt,
+    Boundary,
+    Capture,
+    Configure,
+    Fail,
+    Finished,
+    Leaving,
+    Listening,
+    Message,
+    Proceed,
+    Start,
+)
+from atoll_worker.link.socket import Link, memory_plan
+from atoll_worker.training.process import PROGRAM
+from wire.raw_peer import SECONDS_MAX
+
+SPECS = (
+    TensorSpec(name="a", shape=(300, 300), dtype="float32", merge="rda"),
+    TensorSpec(name="b", shape=(300, 256), dtype="float32", merge="mean"),
+    TensorSpec(name="statistics", shape=(333,), dtype="float32", merge="average"),
+)
+SECRET = "of the side channel"
+WAITS_MAX = 400  # of WAIT_SECONDS
+WAIT_SECONDS = 0.25
+
+Key = tuple[int, int]
+
+
+def run_file(wire: Wire, steps: int = 8) -> RunFile:
+    """Lock-step, so that what is merged does not depend on who is quick."""
+    sync = Sync(
+        fragments=2, period=4, overlap=1, wire_up=wire, wire_down=wire, lockstep=True, grace=False
+    )
+    regions = (Region(name="here", learners=1),)
+    return RunFile(job="wire", regions=regions, shards=1, seed=1, steps=steps, sync=sync)
+
+
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """One host: its transport process, and the ends that its training process has."""
+
+    share: Share
+    process: subprocess.Popen[bytes]
+    link: Link
+    memory: Memory
+    log: Path
+    silent: bool = False  # its training process reports nothing for now
+    owed: list[Boundary] = field(default_factory=list)
+
+    def report(self, boundary: Boundary) -> None:
+        """As the training process does."""
+        self.owed.append(boundary)
+        while self.owed and not self.silent:
+            self.link.send(self.owed.pop(0))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What its transport process has said."""
+        text = self.log.read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+@dataclass(kw_only=True)
+class PlayedLearner:
+    """See the module. `lanes` are those of each host."""
+
+    run: RunFile
+    endpoint: str
+    folder: Path
+    hosts: int
+    lanes: int = 1
+    instance: str = "first"
+    silence_seconds: float = 60.0
+    secret_of: Callable[[int], str] = lambda host: SECRET
+    owners: list[Host] = field(default_factory=list)
+    theta: dict[Key, Any] = field(default_factory=dict)
+    steps: int = 0
+    started: bool = False
+    finished: bool = False
+    proceed: bool = False
+    failed: Fail | None = None
+    on_capture: Callable[["PlayedLearner", Key], None] = lambda learner, key: None
+    head_address: str = ""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the model."""
+        return self.run.layout(SPECS)
+
+    @property
+    def head(self) -> Host:
+        """The first host."""
+        return self.owners[0]
+
+    # ------------------------------------------------------------ its processes
+
+    def begin(self, *, hands: bool = True) -> None:
+        """Start all processes; without `hands` only the head's."""
+        for each in self.layout.slices:
+            random = np.random.default_rng(each.fragment)
+            values = random.standard_normal(each.element_count).astype(np.float32)
+            self.theta[each.shard, each.fragment] = values
+        self.start_host(0)
+        if self.hosts > 1:
+            listening = self.next()
+            assert isinstance(listening, Listening), listening
+            self.head_address = f"127.0.0.1:{listening.port}"
+            for host in range(1, self.hosts if hands else 1):
+                self.start_host(host)
+
+    def start_host(self, host: int) -> Host:
+        """One transport process, and its Configure."""
+        share = Share(host * self.lanes, (host + 1) * self.lanes, self.hosts * self.lanes)
+        plan = memory_plan(self.layout, self.run.sync, observer=False, share=share)
+        descriptor = memory.create()
+        memory.resize(descriptor, plan)
+        held = memory.attach(plan, descriptor)
+        ours, theirs = socket.socketpair()
+        log = self.folder / f"{self.instance}-{len(self.owners)}.log"
+        with theirs, log.open("wb") as output:
+            links = ("--link-fd", str(theirs.fileno()), "--memory-fd", str(descriptor))
+            process = subprocess.Popen(
+                [*PROGRAM, *links], stderr=output, pass_fds=(theirs.fileno(), descriptor)
+            )
+        os.close(descriptor)
+        found = Host(share=share, process=process, link=Link(ours), memory=held, log=log)
+        self.owners.append(found)
+        for key in self.theta:
+            self.write(found, key)
+        found.link.send(self.configure(host, share))
+        return found
+
+    def configure(self, host: int, share: Share) -> Configure:
+        """Of one host's transport."""
+        several = self.hosts > 1
+        return Configure(
+            run_file=self.run.to_json(),
+            tensors=self.layout.tensors,
+            layout_digest=self.layout.digest,
+            slot="here-0",
+            uid="u",
+            instance=f"u-{self.instance}",
+            endpoints=(self.endpoint,),
+            telemetry_folder="" if host else str(self.folder / self.instance),
+            observer=False,
+            lanes=share.parts,
+            own_lanes=(share.first, share.stop) if several else None,
+            hands=0 if host else self.hosts - 1,
+            head=(self.head_address if host else "127.0.0.1:0") if several else "",
+            secret=self.secret_of(host) if several else "",
+            silence_seconds=self.silence_seconds,
+            training_pid=os.getpid(),
+        )
+
+    def end(self) -> None:
+        """Whatever has happened, nothing is left."""
+        for owner in self.owners:
+            owner.process.kill()
+            owner.process.wait(SECONDS_MAX)
+            owner.link.close()
+
+    # ------------------------------------------------------------ its training processes
+
+    def train(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Make steps until the job is finished, `until` says so, or the transport has failed."""
+        for command in self.awaited(lambda: self.started or until()):
+            del command
+        while not (self.finished or self.failed or until()):
+            self.steps += 1
+            for key, values in self.theta.items():
+                values += np.float32(0.01) * np.sin(np.arange(values.size) + self.steps)
+                self.theta[key] = values.astype(np.float32)
+            self.proceed = False
+            self.report(again=False)
+            for command in self.awaited(lambda: self.proceed or self.finished or until()):
+                del command
+
+    def awaited(self, done: Callable[[], bool]) -> Iterator[Message]:
+        """Obey what comes until `done`; a boundary after everything that changes the model."""
+        waits = 0
+        while not (done() or self.failed):
+            if (command := self.head.link.next()) is None:
+                assert not self.head.link.closed, self.head.log.read_text()
+                waits += 1
+                assert waits < WAITS_MAX, [owner.log.read_text()[-2000:] for owner in self.owners]
+                self.head.link.wait(WAIT_SECONDS)
+                self.head.link.fill()
+                continue
+            self.obey(command)
+            yield command
+
+    def next(self) -> Message:
+        """The next command, not obeyed."""
+        for _ in range(WAITS_MAX):
+            self.head.link.fill()
+            if (command := self.head.link.next()) is not None:
+                return command
+            assert not self.head.link.closed, self.head.log.read_text()
+            self.head.link.wait(WAIT_SECONDS)
+        raise AssertionError("nothing comes")
+
+    def obey(self, command: Message) -> None:
+        """All owners carry it out."""
+        match command:
+            case Adopt(shard=shard, fragment=fragment, number=number):
+                self.adopt((shard, fragment))
+                self.report(adopted=((shard, fragment, number),))
+            case Capture(slices=keys):
+                for key in keys:
+                    for owner in self.owners:
+                        self.write(owner, key)
+                    self.on_capture(self, key)
+                self.report(captured=tuple(keys))
+            case Start():
+                self.started = True
+            case Proceed():
+                self.proceed = True
+            case Finished(again=keys):
+                for key in keys:
+                    self.adopt(key)
+                self.finished = True
+            case Fail():
+                self.failed = command
+
+    def report(
+        self,
+        *,
+        adopted: tuple[tuple[int, int, int], ...] = (),
+        captured: tuple[Key, ...] = (),
+        again: bool = True,
+    ) -> None:
+        """To every owner's transport, the hands' first."""
+        boundary = Boundary(
+            own_steps=self.steps,
+            tokens=10,
+            loss=1.0,
+            step_seconds=0.01,
+            blocked_seconds=0.0,
+            cursor=self.steps,
+            adopted=adopted,
+            captured=captured,
+            again=again,
+        )
+        for owner in reversed(self.owners):
+            if owner is self.head or adopted or captured:
+                owner.report(boundary)
+
+    def write(self, owner: Host, key: Key) -> None:
+        """One capture of what an owner holds."""
+        span = owner.share.elements(self.layout.slice(*key).form)
+        owner.memory.turn(*key)
+        owner.memory.capture(*key)[:] = self.theta[key][span.start : span.stop].tobytes()
+        owner.memory.turn(*key)
+
+    def adopt(self, key: Key) -> None:
+        """Take what lies in the adopt regions of all owners."""
+        for owner in self.owners:
+            span = owner.share.elements(self.layout.slice(*key).form)
+            region, form = owner.memory.adopt(*key), owner.memory.form(*key)
+            value = arrays.packed(bytes(region), owner.memory.adopt_encoding(*key), form)
+            values = np.concatenate([value.exact, value.coded.astype(np.float32)])
+            self.theta[key][span.start : span.stop] = values
+
+    def leave(self) -> list[int]:
+        """All training processes leave; the exit codes of the transports."""
+        for owner in reversed(self.owners):
+            owner.link.send(Leaving(reason="finished"))
+        return [owner.process.wait(SECONDS_MAX) for owner in self.owners]
+
+    # ------------------------------------------------------------ what has come of it
+
+    def values(self) -> list[bytes]:
+        """The model, by slice."""
+        return [self.theta[key].tobytes() for key in sorted(self.theta)]
+
+    def stop(self, host: int, sign: signal.Signals) -> None:
+        """A signal to one host's transport process."""
+        self.owners[host].process.send_signal(sign)
+
+
+@contextmanager
+def played(**fields: Any) -> Iterator[PlayedLearner]:
+    """A learner whose processes are gone at the end."""
+    learner = PlayedLearner(**fields)
+    try:
+        yield learner
+    finally:
+        learner.end()
+
+
+def commits(folder: Path) -> list[tuple[int, int, str]]:
+    """Slice, version and digest of every commit on the shard's tape."""
+    lines = [json.loads(line) for line in (folder / "tape.jsonl").read_text().splitlines()]
+    return [(x["slice"], x["version"], x["digest"]) for x in lines if x.get("event") == "commit"]
+
+
+def lane_bytes(owner: Host) -> tuple[int, int]:
+    """What its process says it has sent and received on its lanes, of all sessions."""
+    closed = [line for line in owner.lines() if line["event"] == "lanes closed"]
+    return tuple(sum(line[way] for line in closed) for way in ("sent", "received"))  # type: ignore[return-value]
