@@ -7,12 +7,11 @@ a step adds a known value to every element, so all versions follow from the run 
 
 import json
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,13 +54,19 @@ WAIT_SECONDS = 0.25
 Key = tuple[int, int]
 
 
-def run_file(wire: Wire, steps: int = 8) -> RunFile:
+def run_file(wire: Wire, overlap: int) -> RunFile:
     """Lock-step, so that what is merged does not depend on who is quick."""
     sync = Sync(
-        fragments=2, period=4, overlap=1, wire_up=wire, wire_down=wire, lockstep=True, grace=False
+        fragments=2,
+        period=4,
+        overlap=overlap,
+        wire_up=wire,
+        wire_down=wire,
+        lockstep=True,
+        grace=False,
     )
     regions = (Region(name="here", learners=1),)
-    return RunFile(job="wire", regions=regions, shards=1, seed=1, steps=steps, sync=sync)
+    return RunFile(job="wire", regions=regions, shards=1, seed=1, steps=8, sync=sync)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,9 +81,9 @@ class Host:
     silent: bool = False  # its training process reports nothing for now
     owed: list[Boundary] = field(default_factory=list)
 
-    def report(self, boundary: Boundary) -> None:
-        """As the training process does."""
-        self.owed.append(boundary)
+    def report(self, *boundaries: Boundary) -> None:
+        """As the training process does, also what it owes."""
+        self.owed += boundaries
         while self.owed and not self.silent:
             self.link.send(self.owed.pop(0))
 
@@ -99,7 +104,6 @@ class PlayedLearner:
     lanes: int = 1
     instance: str = "first"
     silence_seconds: float = 60.0
-    secret_of: Callable[[int], str] = lambda host: SECRET
     owners: list[Host] = field(default_factory=list)
     theta: dict[Key, Any] = field(default_factory=dict)
     steps: int = 0
@@ -108,6 +112,7 @@ class PlayedLearner:
     proceed: bool = False
     failed: Fail | None = None
     on_capture: Callable[["PlayedLearner", Key], None] = lambda learner, key: None
+    on_idle: Callable[["PlayedLearner"], None] = lambda learner: None  # nothing comes
     head_address: str = ""
 
     @cached_property
@@ -136,8 +141,8 @@ class PlayedLearner:
             for host in range(1, self.hosts if hands else 1):
                 self.start_host(host)
 
-    def start_host(self, host: int) -> Host:
-        """One transport process, and its Configure."""
+    def start_host(self, host: int, **changes: Any) -> Host:
+        """One transport process, and its Configure, with these changes."""
         share = Share(host * self.lanes, (host + 1) * self.lanes, self.hosts * self.lanes)
         plan = memory_plan(self.layout, self.run.sync, observer=False, share=share)
         descriptor = memory.create()
@@ -155,7 +160,7 @@ class PlayedLearner:
         self.owners.append(found)
         for key in self.theta:
             self.write(found, key)
-        found.link.send(self.configure(host, share))
+        found.link.send(replace(self.configure(host, share), **changes))
         return found
 
     def configure(self, host: int, share: Share) -> Configure:
@@ -175,7 +180,7 @@ class PlayedLearner:
             own_lanes=(share.first, share.stop) if several else None,
             hands=0 if host else self.hosts - 1,
             head=(self.head_address if host else "127.0.0.1:0") if several else "",
-            secret=self.secret_of(host) if several else "",
+            secret=SECRET if several else "",
             silence_seconds=self.silence_seconds,
             training_pid=os.getpid(),
         )
@@ -196,8 +201,8 @@ class PlayedLearner:
         while not (self.finished or self.failed or until()):
             self.steps += 1
             for key, values in self.theta.items():
-                values += np.float32(0.01) * np.sin(np.arange(values.size) + self.steps)
-                self.theta[key] = values.astype(np.float32)
+                moved = values + np.float32(0.01) * np.sin(np.arange(values.size) + self.steps)
+                self.theta[key] = moved.astype(np.float32)
             self.proceed = False
             self.report(again=False)
             for command in self.awaited(lambda: self.proceed or self.finished or until()):
@@ -213,6 +218,8 @@ class PlayedLearner:
                 assert waits < WAITS_MAX, [owner.log.read_text()[-2000:] for owner in self.owners]
                 self.head.link.wait(WAIT_SECONDS)
                 self.head.link.fill()
+                if not self.head.link.received:
+                    self.on_idle(self)
                 continue
             self.obey(command)
             yield command
@@ -274,9 +281,10 @@ class PlayedLearner:
                 owner.report(boundary)
 
     def write(self, owner: Host, key: Key) -> None:
-        """One capture of what an owner holds."""
+        """One capture of what an owner holds; it may have begun already."""
         span = owner.share.elements(self.layout.slice(*key).form)
-        owner.memory.turn(*key)
+        if owner.memory.counter(*key) % 2 == 0:
+            owner.memory.turn(*key)
         owner.memory.capture(*key)[:] = self.theta[key][span.start : span.stop].tobytes()
         owner.memory.turn(*key)
 
@@ -301,10 +309,6 @@ class PlayedLearner:
         """The model, by slice."""
         return [self.theta[key].tobytes() for key in sorted(self.theta)]
 
-    def stop(self, host: int, sign: signal.Signals) -> None:
-        """A signal to one host's transport process."""
-        self.owners[host].process.send_signal(sign)
-
 
 @contextmanager
 def played(**fields: Any) -> Iterator[PlayedLearner]:
@@ -318,7 +322,9 @@ def played(**fields: Any) -> Iterator[PlayedLearner]:
 
 def commits(folder: Path) -> list[tuple[int, int, str]]:
     """Slice, version and digest of every commit on the shard's tape."""
-    lines = [json.loads(line) for line in (folder / "tape.jsonl").read_text().splitlines()]
+    tape = folder / "tape.jsonl"
+    text = tape.read_text() if tape.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     return [(x["slice"], x["version"], x["digest"]) for x in lines if x.get("event") == "commit"]
 
 

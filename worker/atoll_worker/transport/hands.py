@@ -8,6 +8,7 @@ transport after it, so that no hand hears of a step before the one that it follo
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Callable
@@ -116,6 +117,7 @@ class Hands:
     _wholes: dict[tuple[Key, int], Whole] = field(default_factory=dict)  # by slice and number
     _orders: int = 0
     _server: asyncio.Server | None = None
+    _serving: set["asyncio.Task[Any]"] = field(default_factory=set)
     _over: bool = False
 
     # ------------------------------------------------------------ they come, and go
@@ -153,6 +155,8 @@ class Hands:
             self._server.close()
         ends = [hand.stream.leave(CLOSE_SECONDS_MAX) for hand in self.hands.values()]
         await asyncio.gather(*ends)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=CLOSE_SECONDS_MAX)
 
     def abort(self) -> None:
         """End the streams at once, and with them the hands: the learner is to start again."""
@@ -166,17 +170,25 @@ class Hands:
         return set(range(self.share.parts)) - set(self.share.lanes) - there
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stream = SideStream(reader, writer, self.silence_seconds_max)
+        """A task of asyncio's, which must not end as cancelled when the transport ends."""
+        task = asyncio.current_task()
+        assert task is not None, "a task of the server"
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._serve(SideStream(reader, writer, self.silence_seconds_max))
+
+    async def _serve(self, stream: SideStream) -> None:
         try:
             async with asyncio.timeout(HELLO_SECONDS_MAX):
                 hello = await stream.hello()
         except (LinkError, OSError, TimeoutError) as error:
             log.warning("not a lane process of this learner", reason=str(error) or "it is silent")
-            stream.abort()
+            await stream.turn_away()
             return
         if reason := self._refusal(hello):
             log.warning("a lane process is turned away", reason=reason)
-            stream.abort()
+            await stream.turn_away()
             return
         number = len(self.hands)
         self.hands[number] = Hand(Share(hello.first, hello.stop, hello.lanes), stream)

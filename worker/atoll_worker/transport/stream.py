@@ -83,7 +83,7 @@ class SideStream:
             for work in works:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
-            self._writer.close()
+            await self.turn_away()
 
     async def leave(self, seconds_max: float) -> None:
         """End in order: what was sent has left, and the other end knows that this is no loss."""
@@ -95,6 +95,12 @@ class SideStream:
     def abort(self) -> None:
         """End at once: the other end has lost this one."""
         self._writer.transport.abort()
+
+    async def turn_away(self) -> None:
+        """End at once, and return when the socket is closed."""
+        self.abort()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     async def _read(self, on_message: Callable[[Any], None]) -> str:
         try:
