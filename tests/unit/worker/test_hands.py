@@ -13,7 +13,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.frames import Whole
 from atoll_protos.parts import Share
 from atoll_worker.link.messages import Adopt, Fail, Listening, Tick
-from atoll_worker.rules.effects import Command, Discard, Place, Promote
+from atoll_worker.rules.effects import Command, Dial, Place, SendMessage
 from atoll_worker.transport import side
 from atoll_worker.transport.coordination import Outcome
 from atoll_worker.transport.hands import Hands, head_digest
@@ -320,6 +320,7 @@ def test_a_head_that_has_lost_a_hand_ends_the_others_and_does_nothing_more_rule_
     client: Any = rig.client
     client.hang_up = ended.append
     client.dial = lambda: ended.append("dialled")
+    client.send = lambda message: ended.append("said more")
     rig.transport.values.bases[KEY] = rig.transport.values.candidates[*KEY, 1] = full(1.0)
 
     async def scenario() -> Any:
@@ -333,7 +334,7 @@ def test_a_head_that_has_lost_a_hand_ends_the_others_and_does_nothing_more_rule_
             first.stream.abort()
             assert await second.end() == "has ended"
             fail = await said.get()
-            rig.transport.feed([Command(Tick(tick=1)), Promote(*KEY, 1), Discard(*KEY, 1)])
+            rig.transport.feed([SendMessage(0, pb.ToShard()), Command(Tick(tick=1)), Dial(0)])
             rig.transport.disconnected(0, "hung up")
             keeping.cancel()
             await hands.leave()
