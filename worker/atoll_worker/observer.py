@@ -158,7 +158,7 @@ class Observer:
 
     def _absorb(self, replica: Replica) -> None:
         """Wait for the next values, at most a moment, and adopt them."""
-        replica.link.wait(POLL_SECONDS)
+        replica.wait(POLL_SECONDS)
         if work := replica.apply_commands():
             boundary = Boundary(
                 own_steps=0,

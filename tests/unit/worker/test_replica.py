@@ -34,6 +34,7 @@ from atoll_worker.ranks.reading import Reader
 from atoll_worker.training import process
 from atoll_worker.training.checksums import PLAIN_READER
 from atoll_worker.training.companion import Companion
+from atoll_worker.training.owner import Owner
 from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
 from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
@@ -93,14 +94,16 @@ def replica_of(model: nn.Module, sync: Sync) -> Iterator[tuple[Replica, Link, Sl
         places=places,
         specs=layout.tensors,
         slices={(each.shard, each.fragment): each for each in layout.slices},
-        memory=shared,
-        staging=staging,
-        link=Link(ours),
-        process=FakeProcess(threading.Thread()),  # type: ignore[arg-type]
+        owner=Owner(
+            memory=shared,
+            staging=staging,
+            link=Link(ours),
+            process=FakeProcess(threading.Thread()),  # type: ignore[arg-type]
+        ),
     )
     other = Link(theirs)
     yield replica, other, staging
-    replica.link.close()
+    replica.owner.link.close()
     other.close()
 
 
@@ -134,13 +137,13 @@ def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
     step(replica, 1)
     step(replica, 2)
     assert other.receive() == []
-    assert replica.memory.counter(1, 0) == 1
+    assert replica.owner.memory.counter(1, 0) == 1
     staging.tickets[0].over = True
     step(replica, 3)
     received = boundaries(other)
     assert [each.own_steps for each in received] == [1, 2, 3]
     assert [each.captured for each in received] == [((1, 0),), (), ()]
-    assert replica.memory.counter(1, 0) == 2
+    assert replica.owner.memory.counter(1, 0) == 2
 
 
 def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
@@ -153,11 +156,11 @@ def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
     staging.tickets[0].over = True
     replica.settle()
     assert [each.own_steps for each in boundaries(other)] == [1]
-    assert replica.memory.counter(0, 1) == 1, "the second copy is under way"
+    assert replica.owner.memory.counter(0, 1) == 1, "the second copy is under way"
     staging.tickets[1].over = True
     replica.settle()
     assert [each.own_steps for each in boundaries(other)] == [2]
-    assert replica.memory.counter(0, 1) == 2
+    assert replica.owner.memory.counter(0, 1) == 2
 
 
 def test_with_wait_the_device_is_waited_for(slow: tuple[Replica, Link, SlowStaging]) -> None:
@@ -207,7 +210,9 @@ def test_a_finished_model_has_the_final_values_though_it_was_trained_on(
 ) -> None:
     replica, other, _ = slow
     for number, key in enumerate(replica.slices):
-        region = from_bytes(replica.memory.adopt(*key), FLOATS[replica.memory.plan.adopt_encoding])
+        region = from_bytes(
+            replica.owner.memory.adopt(*key), FLOATS[replica.owner.memory.plan.adopt_encoding]
+        )
         region.fill_(float(number))
         other.send(Adopt(shard=key[0], fragment=key[1], number=9, blend=0.0))
     step(replica, 1)
@@ -230,7 +235,7 @@ def test_parameters_take_the_base_and_buffers_take_it_in_f32_bit_for_bit_rule_18
         own = {place.spec.name: place.tensor.clone() for place in replica.places}
         for key in replica.slices:
             owned = replica.slices[key]
-            region = packed(replica.memory.adopt(*key), pb.BF16, owned.form)
+            region = packed(replica.owner.memory.adopt(*key), pb.BF16, owned.form)
             for theta, part in pairs(replica.places, owned, region):
                 part.copy_(theta)
             other.send(Adopt(shard=key[0], fragment=key[1], number=1, blend=0.0))
@@ -280,13 +285,13 @@ def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
-        replica.memory_fd = memory.create()
+        replica.owner.memory_fd = memory.create()
         given = Given(models=[model], places=(), adapter="", files={}, frozen_digest="")
         given.fails, replica.companion = fails, given
         for changed in (False, True):
             transport.send(GiveCompanion(changed=changed))
         replica.apply_commands()
-        replica.link.flush()
+        replica.owner.link.flush()
         transport.wait(1.0)
         told = transport.receive()
         if fails:
@@ -298,20 +303,20 @@ def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be
             Told(changed=True, byte_count=len(b"changed")),
         ]
         for changed, content in ((False, b"whole"), (True, b"changed")):
-            offset = memory.companion_offset(replica.memory.plan, changed=changed)
-            assert os.pread(replica.memory_fd, 7, offset).startswith(content)
+            offset = memory.companion_offset(replica.owner.memory.plan, changed=changed)
+            assert os.pread(replica.owner.memory_fd, 7, offset).startswith(content)
 
 
 def test_tensors_that_keep_their_first_values_in_the_export_are_told_of() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
-        replica.memory_fd = memory.create()
+        replica.owner.memory_fd = memory.create()
         replica.companion = Given(
             models=[model], places=(), adapter="", files={}, frozen_digest="", stale=["table"]
         )
         transport.send(GiveCompanion(changed=True))
         replica.apply_commands()
-        replica.link.flush()
+        replica.owner.link.flush()
         transport.wait(1.0)
         _, warned = transport.receive()
     assert isinstance(warned, Warned)

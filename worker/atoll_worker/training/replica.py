@@ -1,4 +1,4 @@
-"""A model, its shared memory and its link to the transport: commands are carried out here.
+"""A model and what it shares with the transport process: commands are carried out here.
 
 Theory of operation
 -------------------
@@ -13,35 +13,17 @@ Of a learner of several processes this is the *head*. It shares what it draws fr
 other ranks, and instead of its own tensors it copies what all ranks hold together: values are
 gathered before a capture and dealt out at an adoption. The other ranks are followers (follower.py).
 
-On an accelerator nothing of this is finished when the call returns. The copies are put in line on
-the device, in order with the user's own work, and each gives a *ticket* (staging.py), which tells
-when it is done. A boundary therefore passes through these states:
-
-    apply_commands()       report()                  settle(): all its tickets are done
-   ------------------> work -------------> pending ---------------------------------> sent
-
-A Boundary message is sent only when everything that it names is done, and never before an older
-one. Thus the transport may read a capture region as soon as it receives a Boundary that names it,
-and may write an adopt region again in the same way. On a CPU each copy is done at once, so that
-every Boundary leaves in `report` itself.
-
-Invariants:
-1. The counter of a capture region is odd from the moment a copy is put in line until the last copy
-   of that slice is settled. `copies_under_way` counts them, since a device may be slow enough that
-   a second copy is put in line before the first is done.
-2. `pending` is in the order of the boundaries; `settle` stops at the first that is not done.
-3. `tick` never goes back, whatever order Tick and Start arrive in.
+What is copied into the shared memory and out of it, and when the transport is told, is in owner.py.
+`tick` never goes back, whatever order Tick and Start arrive in.
 
 Who drives it: Learner and Observer. They call `apply_commands` and then `report` at every boundary
 (with `wait=True` where the thread has nothing else to do), and `leave` exactly once.
 """
 
 import os
-import subprocess
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -49,14 +31,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from atoll_protos.codecs import Packed
 from atoll_protos.layout import AVERAGE, TensorSpec
-from atoll_protos.tensors import from_bytes, packed
 from atoll_worker.errors import TransportLostError
-from atoll_worker.link import memory, messages
+from atoll_worker.link import messages
 from atoll_worker.link import socket as links
-from atoll_worker.link.codec import LinkError
-from atoll_worker.link.memory import Memory
-from atoll_worker.link.socket import Link
 from atoll_worker.ranks.group import Group
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.settings import Job
@@ -65,13 +44,13 @@ from atoll_worker.training.checksums import PLAIN_READER
 from atoll_worker.training.companion import Companion, companion_of
 from atoll_worker.training.naming import cleaner
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
+from atoll_worker.training.owner import Owner, owner_of
 from atoll_worker.training.parameters import Place, pairs, travelling
-from atoll_worker.training.staging import Pairs, Scalar, Staging, Ticket, assign, staging_for
+from atoll_worker.training.staging import Pairs, Scalar, Ticket, assign
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
 
 POLL_SECONDS = 0.2  # a waiting thread looks for SIGTERM this often
-EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
 
 log = structlog.get_logger()
 
@@ -81,17 +60,11 @@ class Replica(Obeying):
     """See the module's theory of operation. `places` are in the order of the layout's tensors."""
 
     places: Sequence[Place]
-    memory: Memory
-    staging: Staging
-    link: Link
-    process: subprocess.Popen[bytes]
+    owner: Owner
     ranks: Group | None = None  # of this learner, if it has several; this is the head
-    memory_fd: int = -1  # of the file in which a companion is given
     companion: Companion | None = None
     unshared: Unshared | None = None
     watch: Watch | None = None  # whether the optimizer's steps undo what is adopted
-    pending: deque[tuple[messages.Boundary, BoundaryWork]] = field(default_factory=deque)
-    copies_under_way: Counter[Key] = field(default_factory=Counter)  # captures not yet settled
 
     def step_made(self) -> None:
         """A step was made on what is adopted. Raises SpecError if it has undone it; see `watch`."""
@@ -106,102 +79,78 @@ class Replica(Obeying):
         Raises LearnerError when the job refuses this process, and TransportLostError when the
         transport process is gone.
         """
-        work = self.obey(self.ranks.commands() if self.ranks else self.link.receive())
-        closed = self.ranks.closed if self.ranks else self.link.closed
+        link = self.owner.link
+        work = self.obey(self.ranks.commands() if self.ranks else link.receive())
+        closed = self.ranks.closed if self.ranks else link.closed
         if closed and not self.finished:
+            how = self.owner.how_it_ended()
             raise TransportLostError(
-                f"the transport process has ended ({self._how_it_ended()}); start this one again"
+                f"the transport process has ended ({how}); start this one again"
             )
         return work
 
     def report(
         self, boundary: messages.Boundary, work: BoundaryWork, *, wait: bool = False
     ) -> None:
-        """Send the Boundary as soon as its work is done; with `wait`, block until it is."""
-        self.pending.append((boundary, work))
-        self.settle(wait=wait)
+        """See Owner."""
+        self.owner.report(boundary, work, wait=wait)
 
     def settle(self, *, wait: bool = False) -> None:
-        """Send, in order, the Boundaries whose work is done; with `wait`, all of them."""
-        while self.pending:
-            boundary, work = self.pending[0]
-            if wait:
-                work.wait()
-            elif not work.done():
-                break
-            for key in work.captured:
-                self._end_capture(key)
-            self.send(boundary)
-            self.pending.popleft()
-        self.link.flush()
+        """See Owner."""
+        self.owner.settle(wait=wait)
 
     def capture(self, key: Key) -> Ticket:
         """Put the copy of a slice into its capture region in line."""
-        if not self.copies_under_way[key]:
-            self.memory.turn(*key)
-        self.copies_under_way[key] += 1
-        owned = self.slices[key]
-        region = packed(self.memory.capture(*key), memory.CAPTURE_ENCODING, owned.form)
-        if self.ranks is None:
-            return self.staging.capture(pairs(self.places, owned, region))
-        values = self.ranks.gather(owned)
-        assert values is not None, "this rank is not the head"
-        return self.staging.capture(self.ranks.flat(values, region))
+        return self.owner.capture(key, self._beside(key))
 
     def capture_seed(self) -> None:
         """Fill every capture region with the model as it is, which may become version 0."""
         for key in self.slices:
-            self.capture(key).wait()
-            self._end_capture(key)
+            self.owner.capture_now(key, self._beside(key))
+
+    def _beside(self, key: Key) -> Callable[[Packed[Tensor]], Pairs]:
+        """The values of a slice, in pairs with those of its capture region."""
+        owned = self.slices[key]
+        if self.ranks is None:
+            return partial(pairs, self.places, owned)
+        values = self.ranks.gather(owned)
+        assert values is not None, "this rank is not the head"
+        return partial(self.ranks.flat, values)
 
     def wait(self, seconds_max: float) -> None:
         """Return when a command has come, after `seconds_max` at the latest."""
-        self.link.wait(seconds_max)
+        self.owner.link.wait(seconds_max)
 
     def scalar(self, value: Tensor) -> Scalar:
         """Read a one-element tensor, behind the step; see Staging."""
-        return self.staging.scalar(value)
+        return self.owner.staging.scalar(value)
 
     def leave(self, reason: str) -> None:
         """Settle, send Leaving, and wait for the transport process to end."""
-        try:
-            if not self.link.closed:
-                self._settle_what_ends()
-                self.send(messages.Leaving(reason=reason))
-        except TransportLostError:
-            pass  # it has not read for a long time: process.stop kills it
-        finally:
-            self.trust()
-            process.stop(self.process, self.link)
-            self.staging.close()
-            if self.memory_fd >= 0:
-                os.close(self.memory_fd)
-                self.memory_fd = -1
+        self.trust()
+        self.owner.leave(reason)
 
     def send(self, message: messages.Message) -> None:
-        """Send; raises TransportLostError if the transport has not read for a very long time."""
-        try:
-            self.link.send(message)
-        except LinkError as error:
-            raise TransportLostError(f"{error}; start this process again") from error
+        """See Owner."""
+        self.owner.send(message)
 
     def adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
         """Put the values of a slice into the model, in line."""
         self.held.add(key)
         work.assigned[key] = None
         owned = self.slices[key]
-        region = packed(self.memory.adopt(*key), self.memory.adopt_encoding(*key), owned.form)
+        region, staging = self.owner.arrived(key), self.owner.staging
         if self.ranks is None:
             parts: Pairs = pairs(self.places, owned, region)
             averaged = [self.specs[each.tensor].merge == AVERAGE for each in owned.pieces]
         else:
             values = self.ranks.empty(owned)
-            work.tickets.append(self.staging.adopt(self.ranks.flat(values, region), 0.0))
+            work.tickets.append(staging.adopt(self.ranks.flat(values, region), 0.0))
             parts, averaged = self.ranks.deal(owned, values)
         watch = None if self.finished else self.watch
         sample = watch.before(parts, averaged) if watch else None
         if self.ranks is None:
-            work.tickets.append(self.staging.adopt(parts, blend))
+            work.tickets.append(staging.adopt(parts, blend))
         else:
             assign(parts, blend)
             self.ranks.written()
@@ -226,10 +175,10 @@ class Replica(Obeying):
         """
         if self.companion is None:
             return
-        offset = memory.companion_offset(self.memory.plan, changed=changed)
+        file, offset = self.owner.companion_file(changed=changed)
         try:
             with self._reading(self.companion) as reader:
-                count = self.companion.write(self.memory_fd, offset, changed=changed, reader=reader)
+                count = self.companion.write(file, offset, changed=changed, reader=reader)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             self.warn(f"the export will lack what does not travel: {error!r}")
             return
@@ -242,29 +191,6 @@ class Replica(Obeying):
         if self.ranks is None:
             return nullcontext(PLAIN_READER)
         return self.ranks.reading(companion.models, cleaner)
-
-    def _settle_what_ends(self) -> None:
-        """Settle all, but for what a device that has failed does not end: it fails once more.
-
-        The job is told why this process leaves; the error to be seen is that in the user's code.
-        """
-        try:
-            self.settle(wait=True)
-        except TransportLostError:
-            raise
-        except RuntimeError as error:
-            log.warning("the device does not end its copies", trouble=str(error))
-
-    def _end_capture(self, key: Key) -> None:
-        self.copies_under_way[key] -= 1
-        if not self.copies_under_way[key]:
-            self.memory.turn(*key)
-
-    def _how_it_ended(self) -> str:
-        try:
-            return f"exit code {self.process.wait(EXIT_CODE_SECONDS_MAX)}"
-        except subprocess.TimeoutExpired:
-            return "it closed its link"
 
 
 def open_replica(
@@ -339,30 +265,25 @@ def _opened(
         undo.callback(child.abandon)
         made = companion() if companion else None
         plan = links.memory_plan(layout, run_file.sync, observer=observer)
-        shared = child.attach(plan)
-        staging = staging_for(device, from_bytes(shared.whole(), torch.uint8))
+        owner = owner_of(child, plan, device)
         if ranks is not None:
             ranks.follow(child.link)
         replica = Replica(
             places=places,
             specs=specs,
             slices={(each.shard, each.fragment): each for each in layout.slices},
-            memory=shared,
-            staging=staging,
-            link=child.link,
-            process=child.process,
+            owner=owner,
             ranks=ranks,
-            memory_fd=child.memory_fd,
             companion=made,
         )
         if not observer:
             replica.capture_seed()
         if unshared is not None:
-            replica.watch = Watch(staging=staging)
+            replica.watch = Watch(staging=owner.staging)
             replica.watch.begin()
             undo.callback(replica.watch.end)
             replica.unshared = unshared
-        child.link.send(
+        owner.send(
             messages.Configure(
                 run_file=run_file.to_json(),
                 tensors=specs,
