@@ -175,7 +175,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     Variable(
         name=Env.LANES,
-        meaning="connections from the learner to each shard, over which each slice is divided",
+        meaning="connections of each host of a learner to each shard; slices are divided over all",
         roles=(Role.LEARNER,),
         set_by="the user",
         default="1",

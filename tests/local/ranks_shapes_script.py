@@ -1,7 +1,8 @@
 """A user's own script that trains one learner in the shape of its slot (ranks_shapes.py).
 
-SHAPES says for each slot its shape. The ranks are forks of this process, so that torch is imported
-once; with SINGLE the learner is this process, which computes the same.
+SHAPES says for each slot its shape, HOSTS on how many hosts its ranks say that they are. The ranks
+are forks of this process, so that torch is imported once; with SINGLE the learner is this process,
+which computes the same.
 """
 
 import json
@@ -25,6 +26,7 @@ from local.shapes_script import MEETINGS, meet, whole
 def be(rank: int, ranks: int, shape: str, meeting: str) -> None:
     """One rank, until the job is final."""
     if ranks > 1:
+        os.environ["ATOLL_HOST"] = str(rank * int(os.environ.get("HOSTS", "1")) // ranks)
         store = f"file://{meeting}/store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     torch.use_deterministic_algorithms(True)

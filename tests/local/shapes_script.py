@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll import Learner
+from local.leftovers import shared_bytes
 from local.lockstep_model import BATCH, Model, batch, inner_optimizer
 
 RANKS = 2
@@ -38,6 +39,8 @@ def main() -> None:
     if shape != "one":
         dist.init_process_group("gloo")
         rank = dist.get_rank()
+        hosts = json.loads(os.environ.get("HOSTS", "{}")).get(os.environ["ATOLL_SLOT"], 1)
+        os.environ["ATOLL_HOST"] = str(rank * hosts // RANKS)
     model = Model(seed=0)
     if shape == "fsdp2":
         fully_shard(model.hidden)
@@ -46,6 +49,7 @@ def main() -> None:
     with Learner(model, optimizer) as learner:
         run_folder = Path(os.environ["ATOLL_TELEMETRY_DIR"])
         (run_folder / f"{learner.slot}.{rank}.pid").write_text(str(os.getpid()))
+        (run_folder / f"{learner.slot}.{rank}.memory").write_text(str(shared_bytes()))
         trained = DistributedDataParallel(model) if shape == "ddp" else model
         while not learner.finished:
             if rank == 0 and "MEET" in os.environ and learner.own_steps in MEETINGS:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from local.background import Running, running
 from local.command import RUN_SECONDS_MAX, TESTS, commits, python_path, run_atoll
+from local.leftovers import check_none_is_left
 from local.lockstep_model import Model
 from local.test_kills import check_law, learners_lines
 
@@ -32,6 +33,8 @@ def manifest(
     shapes: dict[str, str],
     sync: dict[str, Any],
     steps: int,
+    shards: int = 2,
+    /,
     *,
     script: str = "shapes_script.py",
     **env: str,
@@ -48,7 +51,7 @@ def manifest(
         "steps": steps,
         "learner": {"template": {"spec": {"containers": [container]}}},
         "regions": [{"name": slot.removesuffix("-0")} for slot in shapes],
-        "syncer": {"shards": 2, "startSeconds": 600},  # ranks start slowly on a busy machine
+        "syncer": {"shards": shards, "startSeconds": 600},  # ranks start slowly on a busy machine
         "sync": sync,
     }
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
@@ -75,11 +78,14 @@ def check_ends(out: Path) -> None:
 def test_rounds_of_diloco_with_ddp_and_fsdp2_equal_those_of_single_processes_bit_for_bit(
     tmp_path: Path,
 ) -> None:
+    """One of them is on two hosts, each of which has its share of every slice."""
     found = []
     for number, shapes in enumerate((MIXED, SINGLE)):
         job, out = tmp_path / f"{number}.yaml", tmp_path / f"{number}"
-        job.write_text(manifest(shapes, LOCK_STEP, PERIOD * ROUNDS, MEET="1"))
+        hosts = json.dumps({"fsdp2-0": 2})
+        job.write_text(manifest(shapes, LOCK_STEP, PERIOD * ROUNDS, MEET="1", HOSTS=hosts))
         run_atoll(job, out)
+        check_none_is_left(out)
         for commit in commits(out):
             parts = [(each["slot"], each["steps"]) for each in commit["participants"]]
             assert sorted(parts) == [(slot, PERIOD) for slot in sorted(shapes)]

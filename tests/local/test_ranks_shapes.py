@@ -1,4 +1,7 @@
-"""Learners of every shape train together, and equal single processes bit for bit."""
+"""Learners of every shape train together, and equal single processes bit for bit.
+
+All are on two hosts, each of which has its share of every slice and a lane to each shard.
+"""
 
 from pathlib import Path
 
@@ -17,7 +20,7 @@ SCRIPT = "ranks_shapes_script.py"
 def check_shapes(folder: Path, shapes: dict[str, str]) -> None:
     """The job with ranks ends with the values of the same job with single processes."""
     found = []
-    for number, more in enumerate(({}, {"SINGLE": "1"})):
+    for number, more in enumerate(({"HOSTS": "2"}, {"SINGLE": "1"})):
         job, out = folder / f"{number}.yaml", folder / f"{number}"
         job.write_text(manifest(shapes, LOCK_STEP_SHORT, PERIOD * ROUNDS, script=SCRIPT, **more))
         run_atoll(job, out)

@@ -11,6 +11,7 @@ speaks with the job. When values move is decided by its transport, and carried o
 - lifeline.py  streams on which a rank notices that another one has ended or stands still
 - peers.py     which rank is lost, from what has come on those streams
 - exchange.py  moves the values of a slice between the ranks, in both directions
+- owners.py    which ranks own the values on their way to and from the wire, without torch
 - boxes.py     which box of a tensor this process holds, as DTensor and FSDP2 say it
 - reading.py   whole tensors for the head, one at a time, for an export
 - states.py    the data states of the ranks as one, and back

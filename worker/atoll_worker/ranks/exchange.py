@@ -33,6 +33,7 @@ from atoll_worker.ranks.boxes import (
     shard_of,
     sharded_modules,
 )
+from atoll_worker.ranks.owners import HEAD
 from atoll_worker.ranks.parts import (
     Block,
     Held,
@@ -44,8 +45,6 @@ from atoll_worker.ranks.parts import (
     upwards,
 )
 from atoll_worker.ranks.together import together
-
-HEAD = 0  # the rank that speaks with the job
 
 Pairs = Sequence[tuple[Tensor, Tensor]]  # (view of this rank's shard, values of equal shape)
 

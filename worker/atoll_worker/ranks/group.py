@@ -28,6 +28,7 @@ from atoll_protos.codecs import Packed
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import Slice, TensorSpec
+from atoll_protos.parts import Share
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Message
 from atoll_worker.link.socket import Link
@@ -35,6 +36,7 @@ from atoll_worker.ranks import boxes, exchange, reading, states
 from atoll_worker.ranks.control import HEAD, Control
 from atoll_worker.ranks.exchange import Exchange, Pairs
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
+from atoll_worker.ranks.owners import host_of, owners_of, share_of
 from atoll_worker.ranks.peers import BEAT_SECONDS, lost_error
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.ranks.together import together
@@ -60,6 +62,8 @@ class Group:
     words: dist.ProcessGroup  # of gloo, for the words of the head and what else is no value
     control: Control
     lifeline: Lifeline
+    hosts: tuple[int, ...] = (0,)  # of each rank, as it says itself
+    lanes: int = 1  # connections of each host to a shard
     exchange: Exchange | None = None
 
     @property
@@ -71,6 +75,19 @@ class Group:
     def closed(self) -> bool:
         """Whether the head's transport process is gone, as all ranks know it."""
         return self.control.closed
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The ranks that own parts of the values, in their order; the head is the first.
+
+        Where ranks do not reach the head by a stream of ours, it is the only one.
+        """
+        return owners_of(self.hosts, self.lanes) if self.lifeline.streams else (HEAD,)
+
+    @property
+    def share(self) -> Share | None:
+        """What this rank owns of each slice; None if nothing."""
+        return share_of(self.rank, self.owners, self.lanes)
 
     def agree(self, make: Callable[[], Made]) -> Made:
         """What `make` makes here. A SpecError of any rank is raised on every one."""
@@ -95,15 +112,17 @@ class Group:
                 )
 
     def open(
-        self, models: Sequence[nn.Module], places: Sequence[boxes.Placed]
+        self, models: Sequence[nn.Module], places: Sequence[boxes.Placed], lanes: int
     ) -> tuple[TensorSpec, ...]:
         """The tensors of the learner, which is all that its ranks hold together.
 
-        Raises SpecError on every rank for what cannot be put together.
+        `lanes` are the connections of each host to a shard. Raises SpecError on every rank for what
+        cannot be put together.
         """
+        self.lanes = lanes
         with self.guarded():
             self.exchange = exchange.open_exchange(
-                models, places, group=self.values, control=self.words
+                models, places, group=self.values, control=self.words, owners=self.owners
             )
         return self.exchange.table.specs
 
@@ -132,18 +151,18 @@ class Group:
             return self.control.counted()
 
     def gather(self, owned: Slice) -> Tensor | None:
-        """The values of a slice, f32 [element_count], on the head; None on the others."""
+        """What is owned of the values of a slice, f32 [elements], on an owner; None on others."""
         with self.guarded():
             return self._exchange.gather(owned)
 
     def empty(self, owned: Slice) -> Tensor:
-        """Room for the values of a slice, on the head."""
+        """Room for what is owned of the values of a slice, on an owner."""
         values = self._exchange.empty(owned)
-        assert values is not None, "this rank is not the head"
+        assert values is not None, "this rank owns nothing"
         return values
 
     def deal(self, owned: Slice, values: Tensor | None) -> tuple[Pairs, list[bool]]:
-        """Give every rank what it holds of the head's values of a slice.
+        """Give every rank what it holds of the owners' values of a slice.
 
         Pairs of (a view of what is held here, the values for it), and for each pair whether it is
         of a buffer that is averaged.
@@ -172,7 +191,7 @@ class Group:
         self._exchange.written()
 
     def flat(self, values: Tensor, region: Packed[Tensor]) -> Pairs:
-        """The values of a slice beside the parts of a region of the shared memory."""
+        """What is owned of a slice's values beside the parts of a region of the shared memory."""
         return exchange.flat_pairs(values, region)
 
     def leave(self, *, in_order: bool) -> None:
@@ -241,7 +260,8 @@ def open_group(
             use_local_synchronization=True,
         )
         assert isinstance(control, dist.ProcessGroup), "this process is one of the ranks"
-        silence = silence_seconds(os.environ)
+        silence, host = silence_seconds(os.environ), host_of(os.environ)
+        hosts = together(control, lambda: host)
         lifeline = open_lifeline(rank, lambda value: together(control, lambda: value), silence)
     except (RuntimeError, OSError) as error:
         lost = f"a rank of this learner has not entered it ({first_line(error)})"
@@ -255,6 +275,7 @@ def open_group(
         words=control,
         control=Control(begin=partial(Broadcast, control), rank=rank),
         lifeline=lifeline,
+        hosts=tuple(hosts),
     )
 
 

@@ -38,6 +38,7 @@ from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, Peers
 
 CONNECT_SECONDS_MAX: Final = 20.0
 HEAD: Final = 0
+LOOPBACK: Final = "127.0.0.1"
 
 log = structlog.get_logger()
 
@@ -49,10 +50,16 @@ class Lifeline:
     streams: dict[int, socket.socket]
     silence_seconds_max: float
     end: Callable[[], None]
+    head: str = LOOPBACK  # the head's address among the ranks
     end_seconds: float | None = None  # as Peers has it
     lost: str = ""  # who, and how that was seen
     found: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def listens(self) -> str:
+        """The address on which the head listens for the others: its loopback, or all."""
+        return LOOPBACK if self.head == LOOPBACK else ""
 
     def start(self) -> None:
         """Begin to look."""
@@ -128,15 +135,16 @@ def open_lifeline(
 ) -> Lifeline:
     """Connect this rank to the head; collective. `share` gives every rank's value to all.
 
-    Where ranks cannot connect, losses are seen by collectives alone, which a warning says.
+    Where ranks cannot connect, losses are seen by collectives alone, which a warning says; then
+    the head's host carries all values to and from the job.
     """
     hosts = share(_host())
     listener: socket.socket | None = None
     offer: object = None
     if rank == HEAD:
         one_host = len(set(hosts)) == 1
-        listener = socket.create_server(("127.0.0.1" if one_host else "", 0), backlog=len(hosts))
-        address = "127.0.0.1" if one_host else _address()
+        listener = socket.create_server((LOOPBACK if one_host else "", 0), backlog=len(hosts))
+        address = LOOPBACK if one_host else _address()
         offer = (address, listener.getsockname()[1], secrets.token_hex(16))
     offer = share(offer)[HEAD]
     assert isinstance(offer, tuple)
@@ -161,7 +169,12 @@ def open_lifeline(
         streams = {}
     for stream in streams.values():
         stream.setblocking(False)
-    lifeline = Lifeline(streams=streams, silence_seconds_max=silence_seconds_max, end=lambda: None)
+    lifeline = Lifeline(
+        streams=streams,
+        silence_seconds_max=silence_seconds_max,
+        end=lambda: None,
+        head=address,
+    )
     lifeline.end = lambda: end_process(rank, lifeline)
     lifeline.start()
     return lifeline

@@ -9,6 +9,7 @@ when is decided by the transport process and arrives as commands. It may import
 - replica.py      a model and what it shares with the transport: who speaks with the job
 - follower.py     the same on another rank of a learner of several processes
 - owner.py        shared memory, staging, and the process that sends what is in the memory
+- meeting.py      how the processes beside the owners of a learner find each other
 - obeying.py      carries out the commands of a step boundary, in one order on every rank
 - staging.py      copies between model and shared memory, on a CPU and on CUDA
 - parameters.py   which tensors of a model travel, and where the parts of a slice lie in them

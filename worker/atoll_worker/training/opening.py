@@ -10,6 +10,7 @@ from typing import TypeAlias
 from torch import nn
 from torch.optim import Optimizer
 
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_worker.ranks.group import Group
 from atoll_worker.settings import Job, say_alone
@@ -53,6 +54,7 @@ def agreed(
     job = ranks.agree(checked)
     ranks.same("slot", job.slot)
     ranks.same("run file", job.run_file.to_json())
+    ranks.same(Env.LANES, job.lanes)
     return job
 
 
@@ -74,14 +76,15 @@ def open_side(
     if ranks is not None:
         patterns = job.run_file.sync.mean_patterns
         places = ranks.agree(lambda: travelling_of(models, patterns))
-        specs = ranks.open(models, places)
+        specs = ranks.open(models, places, job.lanes)
         optimizers.check_alike(ranks.told(optimizers.settings(steps, places)))
     if job.alone:
         return open_alone(models, job.run_file.steps or 1)
     if ranks is None:
         return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
     if not ranks.is_head:
-        return open_follower(models, places, job.run_file.layout(specs), ranks, steps)
+        layout = job.run_file.layout(specs)
+        return open_follower(models, places, layout, ranks, job, instance, steps)
     return open_head(
         models,
         job,

@@ -36,19 +36,23 @@ import structlog
 import torch
 from torch import Tensor
 
-from atoll_protos.codecs import Form, Packed
+from atoll_protos.codecs import Packed
+from atoll_protos.layout import Layout
+from atoll_protos.parts import Share
 from atoll_protos.tensors import from_bytes, packed
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link import memory, messages
 from atoll_worker.link.codec import LinkError
 from atoll_worker.link.memory import Memory, Plan
 from atoll_worker.link.socket import Link
+from atoll_worker.settings import Job
 from atoll_worker.training import process
 from atoll_worker.training.obeying import BoundaryWork, Key
 from atoll_worker.training.process import TransportProcess
 from atoll_worker.training.staging import Pairs, Staging, Ticket, staging_for
 
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
+LOOK_SECONDS = 1.0  # of one wait for a first message; it is repeated
 
 log = structlog.get_logger()
 
@@ -73,7 +77,7 @@ class Owner:
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
         self.copies_under_way[key] += 1
-        region = packed(self.memory.capture(*key), memory.CAPTURE_ENCODING, self._form(key))
+        region = packed(self.memory.capture(*key), memory.CAPTURE_ENCODING, self.memory.form(*key))
         return self.staging.capture(pairs(region))
 
     def capture_now(self, key: Key, pairs: Callable[[Packed[Tensor]], Pairs]) -> None:
@@ -84,7 +88,7 @@ class Owner:
     def arrived(self, key: Key) -> Packed[Tensor]:
         """The values that are in the adopt region of a slice."""
         encoding = self.memory.adopt_encoding(*key)
-        return packed(self.memory.adopt(*key), encoding, self._form(key))
+        return packed(self.memory.adopt(*key), encoding, self.memory.form(*key))
 
     def companion_file(self, *, changed: bool) -> tuple[int, int]:
         """The file in which a companion is given, and where in it."""
@@ -118,6 +122,24 @@ class Owner:
         except LinkError as error:
             raise TransportLostError(f"{error}; start this process again") from error
 
+    def listening(self) -> int:
+        """The port on which the head's transport waits for the lane processes; waits for it.
+
+        It is the first that the transport says. Raises TransportLostError if it ends before.
+        """
+        while (said := self.link.next()) is None:
+            if self.link.closed:
+                raise self.lost("transport process")
+            self.link.wait(LOOK_SECONDS)
+            self.link.fill()
+        assert isinstance(said, messages.Listening), f"{said} came before Listening"
+        return said.port
+
+    def lost(self, what: str) -> TransportLostError:
+        """The error of a rank beside which this process has ended."""
+        how = self._how_it_ended()
+        return TransportLostError(f"the {what} has ended ({how}); start this one again")
+
     def leave(self, reason: str) -> None:
         """Settle, send Leaving, and wait for the process beside this one to end."""
         try:
@@ -132,17 +154,6 @@ class Owner:
             if self.memory_fd >= 0:
                 os.close(self.memory_fd)
                 self.memory_fd = -1
-
-    def how_it_ended(self) -> str:
-        """What is known of the end of the process beside this one."""
-        try:
-            return f"exit code {self.process.wait(EXIT_CODE_SECONDS_MAX)}"
-        except subprocess.TimeoutExpired:
-            return "it closed its link"
-
-    def _form(self, key: Key) -> Form:
-        """Of what is owned of a slice."""
-        return self.memory.plan.forms[self.memory.index[key]]
 
     def _settle_what_ends(self) -> None:
         """Settle all, but for what a device that has failed does not end: it fails once more.
@@ -161,6 +172,12 @@ class Owner:
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
 
+    def _how_it_ended(self) -> str:
+        try:
+            return f"exit code {self.process.wait(EXIT_CODE_SECONDS_MAX)}"
+        except subprocess.TimeoutExpired:
+            return "it closed its link"
+
 
 def owner_of(child: TransportProcess, plan: Plan, device: torch.device) -> Owner:
     """The owner with this process beside it, which waits for Configure."""
@@ -171,4 +188,23 @@ def owner_of(child: TransportProcess, plan: Plan, device: torch.device) -> Owner
         link=child.link,
         process=child.process,
         memory_fd=child.memory_fd,
+    )
+
+
+def configuration(job: Job, instance: str, layout: Layout, share: Share) -> messages.Configure:
+    """What each process beside an owner is told; the caller adds what only some are."""
+    return messages.Configure(
+        run_file=job.run_file.to_json(),
+        tensors=layout.tensors,
+        layout_digest=layout.digest,
+        slot=job.slot,
+        uid=job.uid,
+        instance=instance,
+        endpoints=job.endpoints,
+        tls_folder=job.tls_folder,
+        telemetry_folder=job.telemetry_folder,
+        observer=not job.slot,
+        lanes=share.parts,
+        own_lanes=None if share.is_whole else (share.first, share.stop),
+        training_pid=os.getpid(),
     )

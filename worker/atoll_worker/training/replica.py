@@ -20,10 +20,9 @@ Who drives it: Learner and Observer. They call `apply_commands` and then `report
 (with `wait=True` where the thread has nothing else to do), and `leave` exactly once.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -33,7 +32,7 @@ from torch.optim import Optimizer
 
 from atoll_protos.codecs import Packed
 from atoll_protos.layout import AVERAGE, TensorSpec
-from atoll_worker.errors import TransportLostError
+from atoll_protos.parts import Share
 from atoll_worker.link import messages
 from atoll_worker.link import socket as links
 from atoll_worker.ranks.group import Group
@@ -42,9 +41,10 @@ from atoll_worker.settings import Job
 from atoll_worker.training import process
 from atoll_worker.training.checksums import PLAIN_READER
 from atoll_worker.training.companion import Companion, companion_of
+from atoll_worker.training.meeting import configure_head
 from atoll_worker.training.naming import cleaner
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
-from atoll_worker.training.owner import Owner, owner_of
+from atoll_worker.training.owner import Owner, configuration, owner_of
 from atoll_worker.training.parameters import Place, pairs, travelling
 from atoll_worker.training.staging import Pairs, Scalar, Ticket, assign
 from atoll_worker.training.undone import Watch
@@ -83,10 +83,7 @@ class Replica(Obeying):
         work = self.obey(self.ranks.commands() if self.ranks else link.receive())
         closed = self.ranks.closed if self.ranks else link.closed
         if closed and not self.finished:
-            how = self.owner.how_it_ended()
-            raise TransportLostError(
-                f"the transport process has ended ({how}); start this one again"
-            )
+            raise self.owner.lost("transport process")
         return work
 
     def report(
@@ -258,13 +255,13 @@ def _opened(
     observer: bool = False,
 ) -> Replica:
     """The replica and its transport process, which is told what the model looks like."""
-    run_file = job.run_file
-    layout, device = run_file.layout(specs), places[0].tensor.device
+    layout, device = job.run_file.layout(specs), places[0].tensor.device
+    share = (ranks and ranks.share) or Share(0, job.lanes, job.lanes)
     child = process.take()  # it gets ready while the model is copied
     with ExitStack() as undo:
         undo.callback(child.abandon)
         made = companion() if companion else None
-        plan = links.memory_plan(layout, run_file.sync, observer=observer)
+        plan = links.memory_plan(layout, job.run_file.sync, observer=observer, share=share)
         owner = owner_of(child, plan, device)
         if ranks is not None:
             ranks.follow(child.link)
@@ -283,24 +280,12 @@ def _opened(
             replica.watch.begin()
             undo.callback(replica.watch.end)
             replica.unshared = unshared
-        owner.send(
-            messages.Configure(
-                run_file=run_file.to_json(),
-                tensors=specs,
-                layout_digest=layout.digest,
-                slot=job.slot,
-                uid=job.uid,
-                instance=instance,
-                endpoints=job.endpoints,
-                tls_folder=job.tls_folder,
-                telemetry_folder=job.telemetry_folder,
-                observer=observer,
-                frozen_digest=made.frozen_digest if made else "",
-                has_companion=made is not None,
-                lanes=1 if observer else job.lanes,
-                training_pid=os.getpid(),
-            )
+        told = replace(
+            configuration(job, instance, layout, share),
+            frozen_digest=made.frozen_digest if made else "",
+            has_companion=made is not None,
         )
+        configure_head(owner, ranks, told)
         undo.pop_all()
     if made is not None and made.warning:
         replica.warn(made.warning)

@@ -1,0 +1,49 @@
+"""Processes of a run, found by the folder that all of them have in their environment; memory."""
+
+import os
+import time
+from pathlib import Path
+
+SECONDS_MAX = 30.0
+BLOCK_BYTES = 512  # of st_blocks
+LANES = b"atoll_worker.transport"  # a transport process or a lane process
+
+
+def of_run(out: Path) -> list[int]:
+    """All learners' processes of the run in this folder, and what they have started."""
+    wanted = f"ATOLL_TELEMETRY_DIR={out}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it has ended
+                continue
+    return found
+
+
+def beside(pid: int) -> int | None:
+    """The transport process or lane process that a training process has started."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            if LANES in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                return int(child)
+    return None
+
+
+def check_none_is_left(out: Path) -> None:
+    """After the end of a run nothing that it has started is there."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while left := of_run(out):
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+        assert time.monotonic() < deadline, commands
+        time.sleep(0.1)
+
+
+def shared_bytes() -> int:
+    """Of the memory that this process shares with the one beside it; of a file what is written."""
+    files = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    ours = [each.stat() for each in files if "memfd:atoll" in str(os.readlink(each))]
+    blocks = {each.st_ino: each.st_blocks for each in ours}  # a mapping has a descriptor of its own
+    return BLOCK_BYTES * sum(blocks.values())

@@ -1,0 +1,188 @@
+"""A rank that is no head but owns a host's share: its memory, and the lane process beside it."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atoll_protos.codecs import Packed
+from atoll_protos.layout import Slice, build_layout
+from atoll_protos.parts import Share
+from atoll_protos.tensors import FLOATS, from_bytes
+from atoll_worker.errors import TransportLostError
+from atoll_worker.link import memory
+from atoll_worker.link import socket as links
+from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Leaving, Message
+from atoll_worker.link.socket import Link
+from atoll_worker.ranks import exchange
+from atoll_worker.training import process
+from atoll_worker.training.follower import Follower
+from atoll_worker.training.owner import Owner
+from atoll_worker.training.parameters import travelling
+from atoll_worker.training.staging import DirectStaging, Pairs
+from unit.worker.fake_transport import RUN_FILE, FakeProcess
+
+SHARE = Share(2, 4, 6)  # the second of three hosts, with two lanes each
+
+
+@dataclass
+class Ranks:
+    """The others, as far as this rank hears of them: their slices are all of one value."""
+
+    heard: list[Message] = field(default_factory=list)
+    closed: bool = False
+    dealt: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
+
+    def commands(self) -> Sequence[Message]:
+        heard, self.heard = self.heard, []
+        return heard
+
+    def gather(self, owned: Slice) -> Tensor:
+        return torch.full((len(SHARE.elements(owned.form)),), float(owned.fragment + 1))
+
+    def empty(self, owned: Slice) -> Tensor:
+        return torch.empty(len(SHARE.elements(owned.form)))
+
+    def deal(self, owned: Slice, values: Tensor | None) -> tuple[Pairs, list[bool]]:
+        self.dealt[owned.shard, owned.fragment] = values
+        return [], []
+
+    def flat(self, values: Tensor, region: Packed[Tensor]) -> Pairs:
+        return exchange.flat_pairs(values, region)
+
+    def written(self) -> None:
+        pass
+
+
+@contextmanager
+def follower() -> Iterator[tuple[Follower, Ranks, Link, Owner]]:
+    """With the other end of its link, which is the lane process's."""
+    model = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
+    places = travelling(model)
+    layout = build_layout([place.spec for place in places], 2, 2)
+    plan = links.memory_plan(layout, RUN_FILE.sync, observer=False, share=SHARE)
+    descriptor = memory.create()
+    memory.resize(descriptor, plan)
+    shared = memory.attach(plan, descriptor)
+    os.close(descriptor)
+    ours, theirs = socket.socketpair()
+    ended = threading.Thread()
+    ended.start()
+    owner = Owner(
+        memory=shared,
+        staging=DirectStaging(),
+        link=Link(ours),
+        process=FakeProcess(ended),  # type: ignore[arg-type]
+    )
+    ranks = Ranks()
+    made = Follower(
+        specs=layout.tensors,
+        slices={(each.shard, each.fragment): each for each in layout.slices},
+        ranks=ranks,  # type: ignore[arg-type]
+        staging=owner.staging,
+        models=[model],
+        places=places,
+        owner=owner,
+    )
+    other = Link(theirs)
+    try:
+        yield made, ranks, other, owner
+    finally:
+        owner.link.close()
+        other.close()
+
+
+def step(made: Follower) -> None:
+    work = made.apply_commands()
+    made.report(
+        Boundary(
+            own_steps=1,
+            tokens=1,
+            loss=0.0,
+            step_seconds=0.0,
+            blocked_seconds=0.0,
+            cursor=0,
+            adopted=tuple(work.adopted),
+            captured=tuple(work.captured),
+        ),
+        work,
+    )
+
+
+def captured(owner: Owner, key: tuple[int, int]) -> Tensor:
+    return from_bytes(owner.memory.capture(*key), torch.float32)
+
+
+def test_the_lane_process_hears_of_captures_and_adoptions_and_of_no_other_step() -> None:
+    with follower() as (made, ranks, lane_process, owner):
+        step(made)
+        assert lane_process.receive() == []
+        ranks.heard = [Capture(slices=((1, 1),)), Adopt(shard=0, fragment=1, number=3, blend=0.0)]
+        step(made)
+        (told,) = lane_process.receive()
+        assert isinstance(told, Boundary)
+        assert (told.captured, told.adopted) == (((1, 1),), ((0, 1, 3),))
+        assert bool((captured(owner, (1, 1)) == 2.0).all())
+        assert owner.memory.counter(1, 1) == 2
+
+
+def test_the_seed_is_in_the_memory_of_every_owner_before_its_process_is_told() -> None:
+    with follower() as (made, _, lane_process, owner):
+        made.capture_seed()
+        for key in made.slices:
+            assert bool((captured(owner, key) == key[1] + 1.0).all())
+            assert owner.memory.counter(*key) == 2
+        assert lane_process.receive() == []
+
+
+def test_what_it_owns_of_an_adopted_slice_is_dealt_out_also_once_more_at_the_end() -> None:
+    with follower() as (made, ranks, lane_process, owner):
+        for number, key in enumerate(made.slices):
+            region = owner.memory.adopt(*key)
+            from_bytes(region, FLOATS[owner.memory.plan.adopt_encoding]).fill_(float(number))
+        for key in made.slices:
+            ranks.heard.append(Adopt(shard=key[0], fragment=key[1], number=1, blend=0.0))
+        step(made)
+        ranks.heard = [Finished(again=tuple(made.slices))]
+        for _ in range(2):
+            for number, key in enumerate(made.slices):
+                values = ranks.dealt.pop(key)
+                assert values is not None
+                assert values.numel() == len(SHARE.elements(made.slices[key].form))
+                assert bool((values == float(number)).all())
+            step(made)
+        assert made.finished
+        assert len(lane_process.receive()) == 1  # what is taken again is no adoption
+
+
+def test_the_end_of_its_lane_process_ends_it_but_not_once_all_is_final() -> None:
+    with follower() as (made, ranks, lane_process, _):
+        step(made)
+        lane_process.close()
+        with pytest.raises(TransportLostError, match=r"the lane process has ended \(exit code 0\)"):
+            step(made)
+        ranks.heard = [Finished()]
+        step(made)
+        step(made)
+
+
+def test_the_end_of_the_heads_transport_process_ends_it() -> None:
+    with follower() as (made, ranks, _, _):
+        ranks.closed = True
+        with pytest.raises(TransportLostError, match="the transport process of rank 0 has ended"):
+            step(made)
+
+
+def test_its_lane_process_leaves_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[object] = []
+    monkeypatch.setattr(process, "stop", lambda *which: stopped.append(which))
+    with follower() as (made, _, lane_process, owner):
+        made.leave("done")
+        assert lane_process.receive() == [Leaving(reason="done")]
+        assert stopped == [(owner.process, owner.link)]
