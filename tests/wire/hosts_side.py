@@ -110,6 +110,7 @@ class PlayedLearner:
     started: bool = False
     finished: bool = False
     proceed: bool = False
+    in_step: bool = False  # which waits to return
     failed: Fail | None = None
     on_capture: Callable[["PlayedLearner", Key], None] = lambda learner, key: None
     on_idle: Callable[["PlayedLearner"], None] = lambda learner: None  # nothing comes
@@ -196,19 +197,23 @@ class PlayedLearner:
 
     def train(self, until: Callable[[], bool] = lambda: False) -> None:
         """Make steps until the job is finished, `until` says so, or the transport has failed."""
-        for command in self.awaited(lambda: self.started or until()):
-            del command
+        self.awaited(lambda: self.started or until())
         while not (self.finished or self.failed or until()):
-            self.steps += 1
-            for key, values in self.theta.items():
-                moved = values + np.float32(0.01) * np.sin(np.arange(values.size) + self.steps)
-                self.theta[key] = moved.astype(np.float32)
-            self.proceed = False
-            self.report(again=False)
-            for command in self.awaited(lambda: self.proceed or self.finished or until()):
-                del command
+            if not self.in_step:
+                self.step()
+            self.awaited(lambda: self.proceed or self.finished or until())
+            self.in_step = not (self.proceed or self.finished)
 
-    def awaited(self, done: Callable[[], bool]) -> Iterator[Message]:
+    def step(self) -> None:
+        """One step of the optimizer; the transport says when the next one may begin."""
+        self.steps += 1
+        for key, values in self.theta.items():
+            moved = values + np.float32(0.01) * np.sin(np.arange(values.size) + self.steps)
+            self.theta[key] = moved.astype(np.float32)
+        self.proceed, self.in_step = False, True
+        self.report(again=False)
+
+    def awaited(self, done: Callable[[], bool]) -> None:
         """Obey what comes until `done`; a boundary after everything that changes the model."""
         waits = 0
         while not (done() or self.failed):
@@ -222,7 +227,6 @@ class PlayedLearner:
                     self.on_idle(self)
                 continue
             self.obey(command)
-            yield command
 
     def next(self) -> Message:
         """The next command, not obeyed."""
@@ -331,4 +335,4 @@ def commits(folder: Path) -> list[tuple[int, int, str]]:
 def lane_bytes(owner: Host) -> tuple[int, int]:
     """What its process says it has sent and received on its lanes, of all sessions."""
     closed = [line for line in owner.lines() if line["event"] == "lanes closed"]
-    return tuple(sum(line[way] for line in closed) for way in ("sent", "received"))
+    return sum(line["sent"] for line in closed), sum(line["received"] for line in closed)

@@ -111,8 +111,10 @@ def with_hands(scenario: Scenario) -> Any:
     return asyncio.run(run())
 
 
-def opened(hands: Hands, session: int = 9) -> None:
-    hands.opened(0, pb.Welcome(session=session, secret="of the session"))
+def opened(hands: Hands) -> int:
+    """A session is open; the head's number of it."""
+    hands.opened(0, pb.Welcome(session=1, secret="of the session"))
+    return hands.sessions[0]
 
 
 async def both_told(played: list[Played], message: Any) -> None:
@@ -214,9 +216,9 @@ def test_what_is_prepared_is_forgotten_with_the_session() -> None:
     with_hands(scenario)
 
 
-def verified(number: int, head: pb.Transfer = PUBLISH, session: int = 9) -> side.Verified:
+def verified(opening: int, number: int, head: pb.Transfer = PUBLISH) -> side.Verified:
     return side.Verified(
-        shard=0, session=session, fragment=0, number=number, digest=head_digest(head)
+        shard=0, opening=opening, fragment=0, number=number, digest=head_digest(head)
     )
 
 
@@ -224,14 +226,17 @@ def test_a_version_is_told_of_when_it_is_on_all_hosts_and_the_hands_hear_it_firs
     whole = Whole(PUBLISH, bytearray(b"own"), 3)
 
     async def scenario(hands: Hands, listener: Listener, played: list[Played]) -> None:
-        opened(hands)
+        before = opened(hands)
+        hands.closed(0)
+        now = opened(hands)  # the shard was started again: its session has the same number
         hands.verified(0, whole)
-        played[0].stream.send(verified(3))
-        played[1].stream.send(verified(3, session=8))  # of the session before
-        played[1].stream.send(side.LanesLost(shard=0, session=8, reason="long over"))
-        played[1].stream.send(side.Placed(order=99))
+        played[0].stream.send(verified(now, 3))
+        played[1].stream.send(verified(before, 3))
+        played[1].stream.send(side.LanesLost(shard=0, opening=before, reason="long over"))
+        played[1].stream.send(verified(now, 2))
+        await both_told(played, side.Forget(shard=0, fragment=0, number=2))
         assert not listener.wholes
-        played[1].stream.send(verified(3))
+        played[1].stream.send(verified(now, 3))
         await both_told(played, side.Keep(shard=0, fragment=0, number=3))
         assert listener.wholes == [(0, whole)]
         assert listener.lanes.empty()
@@ -241,9 +246,9 @@ def test_a_version_is_told_of_when_it_is_on_all_hosts_and_the_hands_hear_it_firs
 
 def test_a_transfer_that_a_newer_one_replaces_is_forgotten_everywhere() -> None:
     async def scenario(hands: Hands, listener: Listener, played: list[Played]) -> None:
-        opened(hands)
+        now = opened(hands)
         hands.verified(0, Whole(PUBLISH, bytearray(), 3))
-        played[0].stream.send(verified(4))
+        played[0].stream.send(verified(now, 4))
         await both_told(played, side.Forget(shard=0, fragment=0, number=3))
         assert not hands._wholes
 
@@ -254,11 +259,11 @@ def test_lanes_that_are_lost_or_heads_that_differ_end_the_session_with_their_rea
     other = pb.Transfer(publish=pb.Publish(tick=7))
 
     async def scenario(hands: Hands, listener: Listener, played: list[Played]) -> list[Any]:
-        opened(hands)
+        now = opened(hands)
         hands.verified(0, Whole(PUBLISH, bytearray(), 3))
-        played[0].stream.send(verified(3, other))
+        played[0].stream.send(verified(now, 3, other))
         differ = await listener.lanes.get()
-        lost = side.LanesLost(shard=0, session=9, reason="UNAVAILABLE", remedy="renew it")
+        lost = side.LanesLost(shard=0, opening=now, reason="UNAVAILABLE", remedy="renew it")
         played[1].stream.send(lost)
         return [differ, await listener.lanes.get()]
 

@@ -129,7 +129,7 @@ class Arrivals:
         older = tuple(sorted(each for each in open_ if each < number))
         for each in (*older, *(() if mine.missing else (number,))):
             del open_[each]
-            self.settled[key] = each
+        self.settled[key] = number - 1 if mine.missing else number
         return Verdict(whole=not mine.missing, forgotten=older)
 
     def closed(self, shard: int) -> None:

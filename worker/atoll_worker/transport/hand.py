@@ -55,7 +55,7 @@ log = structlog.get_logger()
 class Session:
     """The lanes of one session with a shard."""
 
-    number: int
+    opening: int  # the head's number of it
     line: Line
     streams: BulkStreams
     verified: dict[tuple[int, int], Whole]  # by slice and number
@@ -253,10 +253,10 @@ class LaneProcess:
             secret=message.secret,
             line=line,
             gathering=gathering,
-            whole=partial(self._whole, shard, message.session, verified),
+            whole=partial(self._whole, shard, message.opening, verified),
             ready=self.ready,
         )
-        session = Session(number=message.session, line=line, streams=streams, verified=verified)
+        session = Session(opening=message.opening, line=line, streams=streams, verified=verified)
         self.sessions[shard] = session
         session.task = asyncio.create_task(self._serve(shard, session), name=f"shard-{shard}")
 
@@ -282,7 +282,7 @@ class LaneProcess:
                 log.error("stream failed", shard=shard, reason=reason)
         if reason:
             self.stream.send(
-                side.LanesLost(shard=shard, session=session.number, reason=reason, remedy=remedy)
+                side.LanesLost(shard=shard, opening=session.opening, reason=reason, remedy=remedy)
             )
 
     def _admit(self, shard: int, head: pb.Transfer) -> int | None:
@@ -299,14 +299,14 @@ class LaneProcess:
         return layout.slice(shard, fragment).form
 
     async def _whole(
-        self, shard: int, session: int, verified: dict[tuple[int, int], Whole], whole: Whole
+        self, shard: int, opening: int, verified: dict[tuple[int, int], Whole], whole: Whole
     ) -> None:
         fragment = whole.head.publish.version.slice
         verified[fragment, whole.number] = whole
         self.stream.send(
             side.Verified(
                 shard=shard,
-                session=session,
+                opening=opening,
                 fragment=fragment,
                 number=whole.number,
                 digest=head_digest(whole.head),

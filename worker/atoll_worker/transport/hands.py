@@ -109,7 +109,7 @@ class Hands:
     hands: dict[int, Hand] = field(default_factory=dict)
     lost: str = ""  # who, and how that was seen
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # one has come or is lost
-    sessions: dict[int, int] = field(default_factory=dict)  # by shard
+    sessions: dict[int, int] = field(default_factory=dict)  # the open one's number, by shard
     _preparing: Preparing = field(default_factory=Preparing)
     _placings: Placings = field(default_factory=Placings)
     _arrivals: Arrivals = field(default_factory=lambda: Arrivals(frozenset({OWN})))
@@ -219,8 +219,16 @@ class Hands:
 
     def opened(self, shard: int, welcome: pb.Welcome) -> None:
         """The head opens its lanes of this session."""
-        self.sessions[shard] = welcome.session
-        self._tell(side.Opened(shard=shard, session=welcome.session, secret=welcome.secret))
+        self._orders += 1
+        self.sessions[shard] = self._orders
+        self._tell(
+            side.Opened(
+                shard=shard,
+                opening=self._orders,
+                session=welcome.session,
+                secret=welcome.secret,
+            )
+        )
 
     def closed(self, shard: int) -> None:
         """The session with a shard is over."""
@@ -287,7 +295,7 @@ class Hands:
         match message:
             case side.Prepared():
                 self._prepared(hand, message)
-            case side.Verified(shard=shard) if message.session == self.sessions.get(shard):
+            case side.Verified(shard=shard) if message.opening == self.sessions.get(shard):
                 key = shard, message.fragment
                 try:
                     self._judge(hand, key, message.number, message.digest)
@@ -295,7 +303,7 @@ class Hands:
                     self._listener.lanes_lost(shard, f"bad transfer: {error}", "")
             case side.Placed(order=order):
                 self._send(self._placings.placed(hand, order))
-            case side.LanesLost(shard=shard) if message.session == self.sessions.get(shard):
+            case side.LanesLost(shard=shard) if message.opening == self.sessions.get(shard):
                 lanes = self.hands[hand].share.lanes
                 reason = f"lanes {lanes.start} .. {lanes.stop - 1}: {message.reason}"
                 self._listener.lanes_lost(shard, reason, message.remedy)

@@ -75,7 +75,7 @@ class Verified:
     """This hand's parts of a Publish have come with the right checksums."""
 
     shard: int
-    session: int
+    opening: int  # of the session
     fragment: int
     number: int  # of the transfer
     digest: str  # of the whole transfer's head
@@ -93,7 +93,7 @@ class LanesLost:
     """The lanes of a session have ended. With a `remedy` no dialling helps."""
 
     shard: int
-    session: int
+    opening: int  # of the session
     reason: str
     remedy: str = ""
 
@@ -103,9 +103,14 @@ class LanesLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A shard has taken the learner: open your lanes of this session."""
+    """A shard has taken the learner: open your lanes of this session.
+
+    A shard that was started again counts its sessions from 1. `opening` is the head's number, which
+    no two sessions have, so that what comes late of one is not taken for another's.
+    """
 
     shard: int
+    opening: int
     session: int
     secret: str
 
