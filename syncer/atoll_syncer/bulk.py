@@ -189,8 +189,7 @@ class BulkStreams:
         driver, own = self.driver, port.lanes[lane]
         while True:
             while own.lacking:
-                fragment = next(iter(own.lacking))
-                del own.lacking[fragment]
+                fragment = port.take(lane)
                 with bugs_end(driver):
                     publish = driver.shard.publish(number, fragment)
                     if publish is None or driver.values is None:

@@ -8,6 +8,9 @@ A version is composed when the first lane is free for it (`Sending`): it gets it
 either whole or a difference to what the receiver holds. Every lane sends its part of that same
 composition. Where one is composed again before all lanes have taken the last one, all take the new
 one; the receiver drops what it has of the older.
+
+On a lane the numbers of transfers grow (rule 33), though lanes ask for their slices in orders of
+their own. So a lane first sends its parts of what other lanes have begun, the oldest first.
 """
 
 import asyncio
@@ -30,6 +33,7 @@ class Lane:
     lacking: dict[int, None] = field(default_factory=dict)  # slices in order of request, each once
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None  # of the stream, once it is open
+    newest: int = 0  # number of its newest transfer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +102,15 @@ class SessionPort:
         self.transfers += 1
         return self.transfers
 
+    def take(self, lane: int) -> int:
+        """The slice of which this lane sends a part next, of those that its receiver lacks."""
+        own = self.lanes[lane]
+        begun = (each for each in self.sendings.items() if lane in each[1].left)
+        order = {fragment: sending.number for fragment, sending in begun}
+        fragment = min(own.lacking, key=lambda each: order.get(each, self.transfers + 1))
+        del own.lacking[fragment]
+        return fragment
+
     def sending(
         self,
         lane: int,
@@ -105,16 +118,19 @@ class SessionPort:
         compose: Callable[[], tuple[pb.Transfer, Buffer, Spans]],
     ) -> Sending:
         """The version of which this lane sends its part now: the newest, one for all lanes."""
-        fragment = publish.version.slice
+        fragment, own = publish.version.slice, self.lanes[lane]
         known = self.sendings.get(fragment)
-        if known is None or lane not in known.left or not _is_of(known, publish):
+        if known is not None and not (lane in known.left and _is_of(known, publish)):
+            known = None
+        if known is None or known.number < own.newest:
             head, data, spans = compose()
             left = set(range(len(self.lanes)))
             number = self.next_number()
             known = Sending(number=number, head=head, data=data, spans=spans, left=left)
             self.sendings[fragment] = known
             self.publish(fragment)  # also on the lanes that have sent their part of an older one
-            self.lanes[lane].lacking.pop(fragment)
+            own.lacking.pop(fragment)
+        own.newest = known.number
         known.left.discard(lane)
         if not known.left:
             del self.sendings[fragment]

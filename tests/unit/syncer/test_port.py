@@ -26,7 +26,7 @@ class Sent:
             self.composed += 1
             return pb.Transfer(publish=publish), b"", ((),) * len(self.port.lanes)
 
-        self.port.lanes[lane].lacking.pop(publish.version.slice)
+        assert self.port.take(lane) == publish.version.slice
         sending = self.port.sending(lane, publish, compose)
         self.numbers.setdefault(lane, []).append(sending.number)
         return sending.head
@@ -68,6 +68,34 @@ def test_a_version_that_a_slow_lane_has_not_sent_is_left_out_for_a_newer_one_rul
     assert one.waiting == [[3], []]
     assert one.take(0, version(6)).publish.version.version.number == 6
     assert one.numbers == {0: [1, 2], 1: [2]}
+
+
+def test_the_numbers_of_a_lane_grow_in_whatever_order_it_has_its_slices_rule_33() -> None:
+    one = Sent(SessionPort(lanes=2))
+    one.port.publish(4)
+    one.take(0, version(5, 4))
+    one.port.publish(3)
+    one.port.publish(4)  # lane 1 has slice 4 before slice 3 in its mailbox, lane 0 behind it
+    assert one.waiting == [[3, 4], [4, 3]]
+    one.take(0, version(5, 3))
+    one.take(0, version(6, 4))
+    one.take(1, version(5, 3))
+    one.take(1, version(6, 4))
+    assert one.numbers == {0: [1, 2, 3], 1: [2, 3]}
+    assert one.waiting == [[], []]
+
+
+def test_a_lane_that_comes_back_to_an_older_transfer_has_it_sent_anew_rule_33() -> None:
+    one = Sent(SessionPort(lanes=2))
+    one.port.publish(3)
+    one.take(0, version(5))
+    assert one.port.take(1) == 3  # the rules had nothing of it to send then
+    one.port.publish(4)
+    one.take(1, version(5, 4))
+    one.port.publish(3)
+    one.take(1, version(5))
+    assert one.numbers == {0: [1], 1: [2, 3]}
+    assert one.waiting == [[4, 3], []]
 
 
 def test_numbers_of_transfers_are_those_of_the_session() -> None:
