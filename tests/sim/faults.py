@@ -11,6 +11,8 @@ from sim.scenario import FAULTS_END, Fault
 from sim.shard_process import ShardProcess
 from sim.world import World
 
+DAMAGED_SHARE = 0.3  # of the chunks of values, while some arrive damaged
+
 
 def schedule(world: World) -> None:
     """Put the scenario's faults on the clock."""
@@ -29,7 +31,7 @@ def apply(world: World, fault: Fault) -> None:
 
 def drop(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """Some connection breaks."""
-    living = [each for each in world.connections if not each.lost and not each.ends[0].notified]
+    living = [each for each in world.connections if each.stands]
     if living:
         living[fault.which % len(living)].drop()
 
@@ -178,8 +180,26 @@ def store_answers(world: World, fault: Fault, learner: LearnerProcess, shard: Sh
 
 def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """Some transfers arrive damaged."""
-    world.damaged_share = 0.3
-    world.sim.after(fault.seconds, lambda: setattr(world, "damaged_share", 0.0))
+    world.weather.damaged_share = DAMAGED_SHARE
+    world.sim.after(fault.seconds, lambda: setattr(world.weather, "damaged_share", 0.0))
+
+
+def silent_lane(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """One of several lanes stands, and nothing comes on it, one way or both; the others go on."""
+    living = [each for each in world.connections if each.is_lane and each.stands]
+    if living:
+        for side in ((0,), (1,), (0, 1))[fault.which % 3]:
+            silent = living[fault.which // 3 % len(living)].silent_until
+            silent[side] = world.sim.now + fault.seconds
+
+
+def late_lane(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """The next session of a learner has its first lane in time, and the others late."""
+    living = [each for each in world.connections if each.is_lane and each.stands]
+    if living:
+        chosen = living[fault.which % len(living)]
+        world.weather.lanes_open_at[chosen.ends[0].machine] = world.sim.now + fault.seconds
+        chosen.drop()
 
 
 def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -250,16 +270,23 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "damage": damage,
     "kill rank": kill_rank,
     "freeze rank": freeze_rank,
+    "silent lane": silent_lane,
+    "late lane": late_lane,
     "lose store": lose_store,
     "lose object": lose_object,
 }
 
 
 def stop(world: World) -> None:
-    """From now on everything works: a paused process wakes, the network is whole."""
+    """From now on everything works: a paused process wakes, the network is whole.
+
+    A lane that is late stays so: within a minute its shard ends the session.
+    """
     world.sim.note("FAULT", "no more")
     world.weather.blocked_until.clear()
-    world.damaged_share = 0.0
+    world.weather.damaged_share = 0.0
+    for connection in world.connections:
+        connection.silent_until = [0.0, 0.0]
     for store in world.stores:
         store.away, store.lost_answers = False, 0.0
     for process in (*world.all_shards, *world.all_learners, *world.followers, *world.guests):

@@ -15,15 +15,12 @@ from atoll_worker.link.messages import Boundary, Companion, Configure, Leaving
 from atoll_worker.rules.effects import Effect, SendMessage, SendOffer
 from atoll_worker.rules.exchange import Exchange
 from atoll_worker.transport.transport import Outside, Transport
-from sim.rpc import Channel
+from sim.channel import Channel
 from sim.symbols import Change, Difference, Key, Symbol, Value, seed_value
 from sim.training_process import LINK_SECONDS, TrainingProcess
 
 if TYPE_CHECKING:
     from sim.world import World
-
-
-LANES_SHARE = 0.15  # of process starts, whose sessions have several lanes
 
 
 class LearnerProcess(TrainingProcess):
@@ -40,7 +37,7 @@ class LearnerProcess(TrainingProcess):
         super().__init__(world, slot, instance, keys)
         self.uid, self.instance, self.observer = uid, instance, observer
         drawn = world.sim.random(f"lanes {instance}")
-        divides = not observer and drawn.random() < LANES_SHARE
+        divides = not observer and drawn.random() < world.scenario.lanes_share
         self.lanes = drawn.choice((2, 3)) if divides else 1
         self.end = TrainingEnd(self)
         self.transport = Transport(

@@ -16,6 +16,8 @@ class Weather:
     delay_seconds: float = 0.02
     slice_seconds: float = 0.05  # to send one slice
     blocked_until: dict[str, float] = field(default_factory=dict)  # by machine
+    lanes_open_at: dict[str, float] = field(default_factory=dict)  # by machine: all but the first
+    damaged_share: float = 0.0  # of the chunks of values
 
     def opens_at(self, *machines: str) -> float:
         """When all of these can be reached."""
@@ -40,17 +42,19 @@ class Connection:
     ) -> None:
         self.sim, self.rng, self.weather, self.ends = sim, rng, weather, ends
         self.lost = False  # nothing gets through any more
+        self.is_lane = False  # one of several Bulk streams of a session
+        self.silent_until = [0.0, 0.0]  # it stands, and nothing comes that this side sends
         self._last: dict[tuple[int, str], float] = {}
 
-    def send(self, sender: int, stream: str, action: Action, *, whole_slice: bool = False) -> float:
+    def send(self, sender: int, stream: str, action: Action, *, begins: bool = False) -> float:
         """Deliver to the other end, after all that went before on this stream and direction.
 
-        Returns when it arrives.
+        Returns when it arrives; `begins`: the values of a transfer, which take their time.
         """
         if self.lost or self.ends[sender].notified:
             return self.sim.now
         receiver = self.ends[1 - sender]
-        arrival = self._arrival(sender, stream, whole_slice)
+        arrival = self._arrival(sender, stream, begins)
 
         def deliver() -> None:
             if not self.lost and not receiver.notified:
@@ -58,6 +62,16 @@ class Connection:
 
         self.sim.at(arrival, deliver)
         return arrival
+
+    @property
+    def stands(self) -> bool:
+        """Whether it works, as far as its client knows."""
+        return not self.lost and not self.ends[0].notified
+
+    def damages(self) -> bool:
+        """Whether the chunk that is sent now arrives damaged."""
+        share = self.weather.damaged_share
+        return share > 0.0 and self.rng.random() < share
 
     def hang_up(self, sender: int) -> None:
         """Close from one side: it hears so itself at once, the other after what is on its way."""
@@ -90,12 +104,13 @@ class Connection:
             end.notified = True
             end.process.do(end.closed)
 
-    def _arrival(self, sender: int, stream: str, whole_slice: bool) -> float:
+    def _arrival(self, sender: int, stream: str, begins: bool) -> float:
         weather = self.weather
         seconds = weather.delay_seconds * self.rng.uniform(0.3, 2.0)
-        start = max(self.sim.now, weather.opens_at(*(end.machine for end in self.ends)))
+        opens = weather.opens_at(*(end.machine for end in self.ends))
+        start = max(self.sim.now, self.silent_until[sender], opens)
         last = self._last.get((sender, stream), 0.0)
-        if whole_slice:
+        if begins:
             start = max(start, last)
             seconds += weather.slice_seconds * self.rng.uniform(0.5, 2.0)
         arrival = max(start + seconds, last)

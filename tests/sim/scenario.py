@@ -32,6 +32,9 @@ KINDS = (
 )
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
+LANE_FAULTS_SHARE = 0.3  # of the seeds
+LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
+LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
 
 
@@ -64,6 +67,7 @@ class Scenario:
     observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
+    lanes_share: float = 0.0  # of process starts, whose sessions have several lanes
     ranks: Mapping[str, int] = field(default_factory=dict)  # of the slots that have several
     silence_seconds: float = 8.0  # after which a rank counts as lost
     expected: Expected = NOBODY  # the job's learners, as far as the shards are told
@@ -123,10 +127,15 @@ def draw(seed: int) -> Scenario:
         TensorSpec(name=f"t{n}", shape=(600,), dtype="float32", merge="average" if n % 3 else "rda")
         for n in range(fragments * shards)
     ]
+    if sync.fragments is not Fragments.AUTO:  # else each slice would be one tensor
+        tensors += [
+            TensorSpec(name=f"s{n}", shape=(40,), dtype="float32", merge="average")
+            for n in range(fragments * shards)
+        ]
     pace = rng.uniform(0.3, 1.0)
     slowest = rng.choice((1.0, 1.5, 3.0, 6.0))
     network = rng.choice((0.005, 0.02, 0.1))
-    ranks = draw_ranks(run_file.slots, seed)
+    ranks, lane_faults = draw_ranks(run_file.slots, seed), draw_lane_faults(seed)
     return Scenario(
         seed=seed,
         run_file=run_file,
@@ -145,7 +154,8 @@ def draw(seed: int) -> Scenario:
         snapshot_entries=random.Random(f"{seed}/snapshots").choice((2, 5, 20, 1000)),
         fresh=rng.random() < 0.9,
         observer=more.random() < OBSERVER_SHARE,
-        faults=draw_faults(rng, seed) + draw_rank_faults(ranks, seed),
+        faults=(*draw_faults(rng, seed), *draw_rank_faults(ranks, seed), *lane_faults),
+        lanes_share=LANES_SHARES[bool(lane_faults)],
         ranks=ranks,
         silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),
     )
@@ -172,6 +182,23 @@ def draw_rank_faults(ranks: Mapping[str, int], seed: int) -> tuple[Fault, ...]:
             seconds=rng.choice((0.5, 3.0, 8.0, 25.0)) * rng.uniform(0.5, 1.5),
         )
         for _ in range(rng.choice((1, 1, 2, 3)))
+    )
+
+
+def draw_lane_faults(seed: int) -> tuple[Fault, ...]:
+    """What becomes of single lanes; some are late for longer than a shard waits for them."""
+    rng = random.Random(f"{seed}/lane faults")
+    if seed % 8 == 0 or rng.random() >= LANE_FAULTS_SHARE:
+        return ()
+    kinds = (rng.choice(list(LANE_KINDS)) for _ in range(rng.choice((1, 2, 4))))
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
+            kind=kind,
+            which=rng.randrange(1 << 16),
+            seconds=rng.choice(LANE_KINDS[kind]) * rng.uniform(0.9, 1.1),
+        )
+        for kind in kinds
     )
 
 

@@ -21,10 +21,11 @@ from atoll_syncer.rules.shard import Shard
 from atoll_syncer.serving import serve_shard
 from atoll_syncer.storage.export import Part
 from atoll_syncer.storage.journal import Journal
+from sim.channel import Channel
 from sim.clock import Process
 from sim.loop import VirtualThread
 from sim.memory_store import MemoryStore
-from sim.rpc import Channel, Server
+from sim.rpc import Server
 from sim.shard_values import ShardValues
 from sim.symbols import Difference, Value
 

@@ -5,7 +5,7 @@ the world keeps (`World.symbols`). So frames, checksums and sizes are production
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -18,7 +18,7 @@ from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Outcome, Payload
 from atoll_syncer.storage.objects import decode_header, encode_header
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
-from sim.symbols import Change, Difference, Symbol, Value, Work, merge
+from sim.symbols import Change, Difference, Norms, Symbol, Value, Works, merge, norms_of
 
 if TYPE_CHECKING:
     from sim.shard_process import ShardProcess
@@ -67,7 +67,13 @@ class ShardValues:
             claimed = head.held.version.version.digest
             if not isinstance(symbol, Value) or symbol.digest != claimed:
                 raise TransferError("another value than the version")
+        if isinstance(symbol, Difference):
+            return replace(symbol, norms=self.norms(head))
         return symbol
+
+    def norms(self, head: pb.Transfer) -> Norms:
+        """Of an offer that has come whole."""
+        return norms_of(self.layout.slice(self.process.number, head.offer.slice))
 
     def stage(self, name: Stage, offer: Symbol) -> None:
         """See Values."""
@@ -95,19 +101,27 @@ class ShardValues:
         names = [(p.slot, p.incarnation, fragment, p.capture) for p in effect.participants]
         offers = tuple(self.staged.pop(name, None) for name in names)
         self.world.watchers.tell("merging", self.process, effect, offers)
-        works = tuple(each.theta.work for each in offers if each and each.theta.work)
+        worked = [each for each in offers if each is not None and each.theta.work is not None]
+        works = tuple(each.theta.work for each in worked)
+        norms = tuple(each.norms for each in worked)
         merged = [(*name[:2], name[3]) for name in names]
         self.process.sim.note(self.process.name, f"merges slice {fragment}: {merged}")
-        version = self.merged(fragment, head, works, exact=effect.last)
+        version = self.merged(fragment, head, works, norms, exact=effect.last)
         return Making(self, fragment, version, epoch)
 
     def merged(
-        self, fragment: int, head: Version, works: tuple[Work, ...], *, exact: bool
+        self,
+        fragment: int,
+        head: Version,
+        works: Works,
+        norms: tuple[Norms, ...],
+        *,
+        exact: bool,
     ) -> Version:
         """The version after `head`; `exact` if it is the last one of its slice."""
         owned, base = self.layout.slice(self.process.number, fragment), self.base_encoding
         wide = self.layout.final_encoding(owned, base) != base
-        value = merge(head.value, works, exact=exact and wide)
+        value = merge(head.value, works, norms, exact=exact and wide)
         return Version(number=head.number + 1, value=value, before=head.value)
 
     def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> Sequence["Making"]:

@@ -12,10 +12,11 @@ What is production's, unchanged:
 What is simulated, each in a module of its own:
 - `clock`   the heap of events, and processes that can be killed and paused
 - `loop`    asyncio's event loop and threads, one loop for each process
-- `rpc`     grpc.aio: servers, channels, streams, flow control
-- `network` connections that are slow, break, or do not come through
+- `rpc`, `channel`  grpc.aio: servers, channels, streams, flow control
+- `network` connections that are slow or silent, break, do not come through, or damage values
 - `memory_store`  the store of a shard, which can be away or lose its answers
 - `symbols`, `shard_values`, `learner_process.Numbers`  values that say which work is in them
+- `payloads` their bytes on the wire, which also say where in the slice they lie
 - `training_process`  the user's loop: steps, adoptions, captures
 - `rank`, `rank_group`, `rank_processes`  the same on each rank of a learner of several processes,
   and what torch.distributed does between them
@@ -35,10 +36,11 @@ change elsewhere in the drawing. The digest of the trace proves it (test_same_tr
 Of a learner of several ranks, production's are `Control` (which commands at which boundary),
 `Obeying` (in which order), `Counts` (what a step counts) and `Peers` (who is lost).
 
-What a seed may contain beside faults: up to 4 shards and 8 learners, learners of 2 or 3 ranks, all
-wires, lengths in ticks or in tokens, an evaluator, learners and observers of a former run that dial
-again, words of the operator that come late, examinations of offers that take a second, and Ends
-that cannot be written for seconds, so that an ended session's messages go on to arrive.
+What a seed may contain beside faults: up to 4 shards and 8 learners, learners of 2 or 3 ranks or
+lanes, all wires, lengths in ticks or in tokens, an evaluator, learners and observers of a former
+run that dial again, words of the operator that come late, examinations of offers that take a
+second, and Ends that cannot be written for seconds, so that an ended session's messages go on to
+arrive.
 
 Checkers (`checkers`, called by `watch`) look at what crosses an edge: entries in a store, messages,
 effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at

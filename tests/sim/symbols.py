@@ -4,7 +4,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from atoll_protos.layout import Slice
+
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
+Norms: TypeAlias = tuple[range, ...]  # of which elements of a slice each norm was taken
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,6 +33,9 @@ class Work:
         ]
 
 
+Works: TypeAlias = tuple[Work, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A version's value: everything ever merged into it, by way of its parents.
@@ -39,7 +45,7 @@ class Value:
 
     digest: str
     parent: "Value | None" = field(default=None, repr=False)
-    merged: tuple[Work, ...] = ()
+    merged: Works = ()
     exact: bool = False
 
     def lineage(self) -> "list[Value]":
@@ -57,11 +63,16 @@ def seed_value(key: Key, what: str) -> Value:
     return Value(hashlib.sha256(f"{key}/{what}".encode()).hexdigest()[:16])
 
 
-def merge(parent: Value, works: tuple[Work, ...], *, exact: bool = False) -> Value:
-    """The next version; without any work nothing moves."""
+def norms_of(owned: Slice) -> Norms:
+    """What the merge needs of an offer: one norm of each tensor, over all that the slice has."""
+    return tuple(range(p.offset, p.offset + p.element_count) for p in owned.pieces)
+
+
+def merge(parent: Value, works: Works, norms: tuple[Norms, ...], *, exact: bool = False) -> Value:
+    """The next version, from works and the norms of each; without any work nothing moves."""
     if not works and exact == parent.exact:
         return parent
-    text = f"{parent.digest}/{works!r}{'/exact' if exact else ''}"
+    text = f"{parent.digest}/{works!r}/{norms!r}{'/exact' if exact else ''}"
     return Value(hashlib.sha256(text.encode()).hexdigest()[:16], parent, works, exact)
 
 
@@ -87,6 +98,7 @@ class Difference:
 
     base: Value
     theta: Theta
+    norms: Norms = ()  # once a shard has examined it
 
 
 Symbol: TypeAlias = Value | Change | Difference

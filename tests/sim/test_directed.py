@@ -11,8 +11,9 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer.model.log import Companion, Seeded
 from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim.checkers.every import ALL
+from sim.faults import FAULTS, schedule
 from sim.memory_store import MemoryStore
-from sim.scenario import draw
+from sim.scenario import Fault, draw
 from sim.shard_process import ShardProcess
 from sim.simulate import logs_into, run, simulate
 from sim.world import World
@@ -27,6 +28,28 @@ def world() -> Iterator[World]:
         made = World(draw(QUIET), ALL)
         yield made
         made.close()
+
+
+def events(*faults: Fault) -> list[str]:
+    """What happens to learners with ranks and lanes, but for the faults themselves."""
+    drawn = draw(QUIET)
+    several = replace(drawn, ranks={drawn.run_file.slots[0]: 2}, lanes_share=1.0)
+    with logs_into(None):
+        world = World(replace(several, silence_seconds=3.0, faults=faults), (), keep_trace=True)
+        schedule(world)
+        world.sim.run(DURING + 12.0, lambda: False)
+        world.close()
+    return [line for line in world.sim.lines if " FAULT " not in line]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[str]:
+    return events()
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_of_each_kind_makes_a_difference(kind: str, undisturbed: list[str]) -> None:
+    assert events(Fault(at=DURING, kind=kind, which=0, seconds=8.0)) != undisturbed
 
 
 def test_a_store_that_is_away_while_a_shard_restores_is_waited_for(

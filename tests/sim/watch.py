@@ -9,6 +9,7 @@ from atoll_syncer.model.log import Entry
 from sim.symbols import Difference, Key, Value
 
 if TYPE_CHECKING:
+    from sim.channel import Lane
     from sim.learner_process import LearnerProcess
     from sim.rank import Part, Rank
     from sim.shard_process import ShardProcess
@@ -78,7 +79,16 @@ class Watcher:
         """A merge begins with these payloads; None: that offer is not staged."""
 
     def arrived(self, whole: bool) -> None:
-        """A payload has come to a shard or learner; whether all its bytes stand for one symbol."""
+        """Values have come to a process; whether all bytes say the same, each in its place."""
+
+    def frame_sent(self, lane: "Lane", side: int, frame: bytes) -> None:
+        """One of several lanes has a frame to send: the learner (side 0) or the shard (1)."""
+
+    def frame_arrived(self, lane: "Lane", frame: bytes) -> None:
+        """A frame of one of several lanes is here, at the learner."""
+
+    def lane_ended(self, lane: "Lane") -> None:
+        """One of several lanes is over at the shard, which knows it."""
 
     def exported(self, shard: int, values: Mapping[int, Value]) -> None:
         """A shard writes its part of the export: its final slices."""

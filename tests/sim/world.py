@@ -9,6 +9,7 @@ from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.log import from_document
 from atoll_syncer.storage.snapshots import newest_position
 from atoll_syncer.storage.store import LOG, OBJECTS
+from sim import payloads
 from sim.clock import Process, Simulation
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
@@ -21,12 +22,6 @@ from sim.watch import Watcher, Watchers
 
 OPERATOR_SECONDS = 5.0
 SET_OWNER = "/atoll_protos.v1.Registrar/SetOwner"
-SYMBOL_BYTES = 4
-
-
-def _repeated(number: int, byte_count: int) -> bytes:
-    one = number.to_bytes(SYMBOL_BYTES, "little")
-    return (one * -(-byte_count // SYMBOL_BYTES))[:byte_count]
 
 
 class World:
@@ -44,7 +39,6 @@ class World:
         self.values: dict[str, Value] = {}  # by digest
         self.symbols: list[Symbol] = []  # all that were ever sent
         self.instances: dict[str, LearnerProcess] = {}
-        self.damaged_share = 0.0
         self.connections: list[Connection] = []
         self._closed = False
         count = self.run_file.shards
@@ -136,14 +130,15 @@ class World:
             self.learners[slot] = self.start_learner(slot, process.uid, after=1.0)
 
     def payload(self, symbol: Symbol, byte_count: int) -> bytes:
-        """Bytes that stand for a symbol on the wire: its number, from 1, over and over."""
+        """Bytes that stand for a symbol on the wire, by its number, from 1."""
         self.symbols.append(symbol)
-        return _repeated(len(self.symbols), byte_count)
+        return payloads.written(len(self.symbols), byte_count)
 
     def symbol(self, payload: bytes | bytearray) -> Symbol:
-        """What a payload stands for: every part of it has to say the same."""
-        number = int.from_bytes(payload[:SYMBOL_BYTES], "little")
-        self.watchers.tell("arrived", payload == _repeated(number, len(payload)))
+        """What a payload stands for: all of its bytes have to say the same, each in its place."""
+        number = payloads.number_of(payload)
+        self.watchers.tell("arrived", payload == payloads.written(number, len(payload)))
+        assert 0 < number <= len(self.symbols), "bytes that stand for nothing"
         return self.symbols[number - 1]
 
     def seed_name(self, learner: LearnerProcess) -> str:

@@ -10,7 +10,7 @@ from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import companions, ending, rounds
 from sim.shard_values import ShardValues, Version
-from sim.symbols import Work
+from sim.symbols import Works
 
 Patch = pytest.MonkeyPatch
 
@@ -51,9 +51,9 @@ def a_last_version_that_is_rounded(patch: Patch) -> None:
     merged = ShardValues.merged
 
     def rounded(
-        self: ShardValues, fragment: int, head: Version, works: tuple[Work, ...], *, exact: bool
+        self: ShardValues, fragment: int, head: Version, works: Works, norms: Any, *, exact: bool
     ) -> Version:
-        return merged(self, fragment, head, works, exact=exact and not works)
+        return merged(self, fragment, head, works, norms, exact=exact and not works)
 
     patch.setattr(ShardValues, "merged", rounded)
 

@@ -16,24 +16,24 @@ from atoll_syncer.rules.shard import Shard
 from atoll_worker.rules import adoption, joining, slices
 from atoll_worker.rules.state import Progress
 from sim.shard_values import ShardValues, Version
-from sim.symbols import Work
+from sim.symbols import Works
 
 Patch = pytest.MonkeyPatch
 
 
 def an_offer_merged_again(patch: Patch) -> None:
     """Rule 13."""
-    kept: dict[tuple[str, int], tuple[Work, ...]] = {}
+    kept: dict[tuple[str, int], Works] = {}
     merged = ShardValues.merged
 
     def again(
-        self: ShardValues, fragment: int, head: Version, works: tuple[Work, ...], *, exact: bool
+        self: ShardValues, fragment: int, head: Version, works: Works, norms: Any, *, exact: bool
     ) -> Version:
         before = kept.get((self.process.name, fragment), ())
         kept[self.process.name, fragment] = works
         if before and len(works) == 1 and before[0].slot == works[0].slot:
             works = (replace(works[0], first=before[0].first),)
-        return merged(self, fragment, head, works, exact=exact)
+        return merged(self, fragment, head, works, norms, exact=exact)
 
     patch.setattr(ShardValues, "merged", again)
 

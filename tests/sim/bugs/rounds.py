@@ -1,12 +1,14 @@
 """Bugs in the clock and the rounds: who is called, and when a round closes (rules 8 to 12)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
+from atoll_protos.frames import Assembler, Frame, Whole
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.effects import Effect
 from atoll_syncer.model.round import Round, decide
@@ -97,6 +99,18 @@ def offers_that_say_more_than_they_hold(patch: Patch) -> None:
         send_offer(self, shard, offer)
 
     patch.setattr(Sending, "offer", boast)
+
+
+def damage_that_nobody_notices(patch: Patch) -> None:
+    """Rule 12: what a trailer says of the values is believed."""
+    finish = Assembler._finish
+
+    def trusting(self: Assembler, frame: Frame) -> Whole:
+        said = pb.Trailer.FromString(bytes(frame.payload)).checksum
+        self._digest = SimpleNamespace(intdigest=lambda: said)
+        return finish(self, frame)
+
+    patch.setattr(Assembler, "_finish", trusting)
 
 
 def calls_that_outlive_their_session(patch: Patch) -> None:

@@ -9,7 +9,8 @@ from sim.checkers.kept import (
     SeenChecker,
     WordChecker,
 )
-from sim.checkers.lanes import PartsChecker
+from sim.checkers.lanes import TrainingChecker, WholeSessionChecker, WholeVersionChecker
+from sim.checkers.parts import NormsChecker, PlacesChecker, TransferChecker
 from sim.checkers.progress import (
     CallChecker,
     ClockChecker,
@@ -63,5 +64,10 @@ ALL: tuple[type[Watcher], ...] = (
     LostRankChecker,
     OneOrderChecker,
     HeadCountsChecker,
-    PartsChecker,
+    PlacesChecker,
+    NormsChecker,
+    TransferChecker,
+    TrainingChecker,
+    WholeSessionChecker,
+    WholeVersionChecker,
 )

@@ -1,12 +1,141 @@
-"""Rule 33: transfers that come in parts."""
+"""Rule 34, and what the checkers of rules 32 to 34 know: sessions of several lanes, and the frames.
 
+A frame is looked at when it is sent and when it comes, before production code sees it.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.frames import Kind, decode_frame
+from atoll_syncer.model.effects import Effect, Send
+from sim.symbols import Key, Value
 from sim.watch import Watcher
 
+if TYPE_CHECKING:
+    from sim.channel import Lane
+    from sim.learner_process import LearnerProcess
+    from sim.shard_process import ShardProcess
+    from sim.world import World
 
-class PartsChecker(Watcher):
-    """Rule 33: what counts as whole has all its parts, and they are of one capture or version."""
+MISSING_SECONDS_MAX = 60.0  # of a lane, from the Welcome
+NOTICED_SECONDS = 1.0  # in which a shard that can move does what it must
+LACKS = "lacks a lane"
 
-    rule = "33"
+Session = tuple[str, int]  # shard process, number
 
-    def arrived(self, whole: bool) -> None:
-        self.require(whole, "a transfer lacks a part, or has parts of two")
+
+class SessionsWatcher(Watcher):
+    """How many lanes each session has that has several, and how many of them have opened."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.lanes: dict[Session, int] = {}
+        self.missing: dict[Session, int] = {}
+
+    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+        if join.lanes > 1:
+            self.lanes[shard.name, session] = self.missing[shard.name, session] = join.lanes
+
+    def lane_opened(self, shard: "ShardProcess", session: int) -> None:
+        self.missing[shard.name, session] -= 1
+
+
+class TrainingChecker(SessionsWatcher):
+    """Rule 34: a session that lacks a lane is not Training, so it is sent no Call."""
+
+    rule = "34 (Training)"
+
+    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send) and effect.message.HasField("call"):
+                missing = self.missing.get((shard.name, effect.session), 0)
+                what = f"{shard.name} calls session {effect.session}, which lacks {missing} lanes"
+                self.require(not missing, what)
+
+
+class WholeSessionChecker(SessionsWatcher):
+    """Rule 34: a session ends with any of its lanes, and when one has not come in a minute."""
+
+    rule = "34 (lanes)"
+
+    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+        for effect in effects:
+            welcomes = isinstance(effect, Send) and effect.message.HasField("welcome")
+            if welcomes and (shard.name, effect.session) in self.lanes:
+                since = self.world.sim.now + MISSING_SECONDS_MAX
+                self._look_later(shard, effect.session, since, LACKS)
+
+    def lane_ended(self, lane: "Lane") -> None:
+        why = f"has lost lane {lane.number}"
+        self._look_later(lane.shard, lane.session, self.world.sim.now, why)
+
+    def _look_later(self, shard: "ShardProcess", session: int, since: float, why: str) -> None:
+        look = partial(self._look, shard, session, since, why)
+        self.world.sim.at(since + NOTICED_SECONDS, look)
+
+    def _look(self, shard: "ShardProcess", session: int, since: float, why: str) -> None:
+        """A process that stands still, or stood, looks at its clock a little later."""
+        holds = why != LACKS or self.missing[shard.name, session]
+        goes_on = session in shard.peers and not shard.peers[session].ended
+        if not (shard.alive and goes_on and holds):
+            return
+        if shard.paused or shard.woke_at > since:
+            since = self.world.sim.now if shard.paused else shard.woke_at
+            self._look_later(shard, session, since, why)
+        else:
+            self.require(False, f"session {session} of {shard.name} {why}, and goes on")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Of one slice, as a head names it."""
+
+    key: Key
+    number: int
+    digest: str
+
+
+class WholeVersionChecker(SessionsWatcher):
+    """Rule 34: what a learner adopts, or says that it holds, is there in all parts."""
+
+    rule = "34 (parts)"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.heads: dict[tuple[Session, int], tuple[int, Version]] = {}  # by lane: the newest part
+        self.parts: dict[tuple[Session, int], dict[int, Version]] = defaultdict(dict)
+        self.whole: dict[str, set[Version]] = defaultdict(set)  # by learner
+
+    def frame_arrived(self, lane: "Lane", frame: bytes) -> None:
+        session, said = (lane.shard.name, lane.session), decode_frame(frame)
+        if said.kind is Kind.HEAD:
+            publish = pb.Transfer.FromString(bytes(said.payload)).publish
+            version, key = publish.version.version, (lane.shard.number, publish.version.slice)
+            named = Version(key, version.number, version.digest)
+            self.heads[session, lane.number] = said.transfer, named
+        elif said.kind is Kind.TRAILER:
+            number, named = self.heads[session, lane.number]
+            parts = self.parts[session, number]
+            parts[lane.number] = named
+            if len(parts) == self.lanes[session] and set(parts.values()) == {named}:
+                self.whole[lane.learner.name].add(named)
+
+    def adopted(
+        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
+    ) -> None:
+        if learner.lanes > 1:
+            version = publish.version.version
+            self._has(learner, Version(key, version.number, version.digest), "adopts")
+
+    def learner_joins(self, learner: "LearnerProcess", shard: int, join: pb.Join) -> None:
+        if learner.lanes > 1:
+            for each in join.held:
+                version = Version((shard, each.slice), each.version.number, each.version.digest)
+                self._has(learner, version, "says that it holds")
+
+    def _has(self, learner: "LearnerProcess", version: Version, does: str) -> None:
+        whole = version in self.whole[learner.name]
+        self.require(whole, f"{learner.name} {does} {version}, of which a part is missing")

@@ -182,14 +182,14 @@ class SteadyWatcher(RoundWatcher):
     def _shard_is_well(self, shard: "ShardProcess") -> bool:
         store, blocked = self.world.stores[shard.number], self.world.weather.blocked_until
         reached = blocked.get(f"shard{shard.number}", 0.0) <= self.world.sim.now
-        well = not store.away and not store.lost_answers and not self.world.damaged_share
+        well = not store.away and not store.lost_answers and not self.world.weather.damaged_share
         return shard.alive and not shard.paused and reached and well
 
     def _is_well(self, shard: "ShardProcess", told: Told, now: float) -> bool:
         learner = told.learner
         blocked = self.world.weather.blocked_until.get(learner.slot, 0.0) > now
         broken = any(
-            each.lost
+            each.lost or max(each.silent_until) > now
             for each in self.world.connections
             if each.ends[0].process is learner and each.ends[1].process is shard
             if not (each.ends[0].notified and each.ends[1].notified)

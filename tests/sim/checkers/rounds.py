@@ -160,3 +160,6 @@ class OfferChecker(Watcher):
             name = (work.slot, work.incarnation, work.key, work.steps)
             said = (part.slot, part.incarnation, (shard.number, merge.slice), part.steps)
             self.require(name == said, f"an offer said {said} and holds {work}")
+
+    def arrived(self, whole: bool) -> None:
+        self.require(whole, "values that are damaged count")

@@ -1,0 +1,133 @@
+"""Rules 32 and 33: slices that are cut into parts, and transfers that come in parts."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.codecs import Form
+from atoll_protos.frames import Kind, decode_frame
+from atoll_protos.gathering import key_of
+from atoll_syncer.model.log import Committed, Entry
+from sim import payloads
+from sim.checkers.lanes import Session, SessionsWatcher
+from sim.symbols import merge, norms_of
+from sim.watch import Watcher
+
+if TYPE_CHECKING:
+    from sim.channel import Lane
+    from sim.world import World
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """A part that one lane sends: what it is of, and how many of its bytes have gone."""
+
+    head: pb.Transfer
+    number: int  # of the transfer
+    byte_count: int = 0
+
+
+class PartsWatcher(SessionsWatcher):
+    """What is sent on several lanes, part by part."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.sent: dict[tuple[Session, int, int], Sent] = {}  # the newest: by session, lane, side
+
+    def frame_sent(self, lane: "Lane", side: int, frame: bytes) -> None:
+        stream = (lane.shard.name, lane.session), lane.number, side
+        said = decode_frame(frame)
+        if said.kind is Kind.HEAD:
+            head = pb.Transfer.FromString(bytes(said.payload))
+            part = Sent(head=head, number=said.transfer)
+            self.part_begins(lane, side, part, self.sent.get(stream))
+            self.sent[stream] = part
+        elif said.kind is Kind.CHUNK:
+            part = self.sent[stream]
+            self.bytes_follow(lane, part, said.payload)
+            part.byte_count += len(said.payload)
+
+    def part_begins(self, lane: "Lane", side: int, part: Sent, last: Sent | None) -> None:
+        """Its head is sent; `last` is the part before it on this lane."""
+
+    def bytes_follow(self, lane: "Lane", part: Sent, data: memoryview) -> None:
+        """Some of its values are sent."""
+
+
+class PlacesChecker(PartsWatcher):
+    """Rule 32: part k has the bytes of the elements from edge(k) to edge(k + 1), and no others.
+
+    Which these are says `payloads`, which knows the rule and the codecs, and not how production
+    cuts a slice.
+    """
+
+    rule = "32"
+
+    def part_begins(self, lane: "Lane", side: int, part: Sent, last: Sent | None) -> None:
+        if (form := self._form(lane, part)) is None:
+            self.require(lane.number == 0, f"{part.head} is not divided and comes on {lane.number}")
+            return
+        count = len(self._places(lane, part, form))
+        self.require(part.head.byte_count == count, f"{part.head} on lane {lane.number} of {count}")
+
+    def bytes_follow(self, lane: "Lane", part: Sent, data: memoryview) -> None:
+        if (form := self._form(lane, part)) is None:
+            return
+        places = self._places(lane, part, form)[part.byte_count :]
+        number = payloads.number_of(data, int(places[0]))
+        whole = payloads.written(number, form.byte_count(part.head.encoding))
+        right = bytes(data) == bytes(whole[place] for place in places[: len(data)])
+        self.require(right, f"lane {lane.number} has values of other elements: {part.head}")
+
+    def arrived(self, whole: bool) -> None:
+        self.require(whole, "values lie elsewhere than their elements")
+
+    def _form(self, lane: "Lane", part: Sent) -> Form | None:
+        kind, fragment = key_of(part.head)
+        if kind == "companion":
+            return None
+        return self.world.layout.slice(lane.shard.number, fragment).form
+
+    def _places(self, lane: "Lane", part: Sent, form: Form) -> Any:
+        lanes = self.lanes[lane.shard.name, lane.session]
+        return payloads.places_of(form, part.head.encoding, lanes, lane.number)
+
+
+class NormsChecker(Watcher):
+    """Rule 32: a version follows from its parent and its offers alone, however they have come."""
+
+    rule = "32 (norms)"
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if not isinstance(entry, Committed) or not entry.participants:
+            return
+        value = self.world.values[entry.digest]
+        if value.parent is None or not value.merged:
+            return
+        norms = norms_of(self.world.layout.slice(shard, entry.slice))
+        again = merge(value.parent, value.merged, (norms,) * len(value.merged), exact=value.exact)
+        same = again.digest == entry.digest
+        self.require(same, f"slice {entry.slice} of shard {shard}: {value} is not {again}")
+
+
+class TransferChecker(PartsWatcher):
+    """Rule 33: all parts of a transfer are of one capture or version, and all of them are there."""
+
+    rule = "33"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.heads: dict[tuple[Session, int, int], pb.Transfer] = {}  # by session, side, number
+        self.symbols: dict[tuple[Session, int], int] = {}
+
+    def part_begins(self, lane: "Lane", side: int, part: Sent, last: Sent | None) -> None:
+        grows = last is None or last.number < part.number
+        self.require(grows, f"lane {lane.number} sends transfer {part.number} after {last}")
+        named, session = pb.Transfer(), (lane.shard.name, lane.session)
+        named.CopyFrom(part.head)
+        named.ClearField("byte_count")
+        first = self.heads.setdefault((session, side, part.number), named)
+        self.require(first == named, f"transfer {part.number} is of {first} and of {named}")
+
+    def arrived(self, whole: bool) -> None:
+        self.require(whole, "a transfer lacks a part, or has parts of two")
