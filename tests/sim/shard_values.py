@@ -101,9 +101,9 @@ class ShardValues:
         names = [(p.slot, p.incarnation, fragment, p.capture) for p in effect.participants]
         offers = tuple(self.staged.pop(name, None) for name in names)
         self.world.watchers.tell("merging", self.process, effect, offers)
-        worked = [each for each in offers if each is not None and each.theta.work is not None]
-        works = tuple(each.theta.work for each in worked)
-        norms = tuple(each.norms for each in worked)
+        worked = [(o.theta.work, o.norms) for o in offers if o is not None and o.theta.work]
+        works = tuple(work for work, _ in worked)
+        norms = tuple(norms for _, norms in worked)
         merged = [(*name[:2], name[3]) for name in names]
         self.process.sim.note(self.process.name, f"merges slice {fragment}: {merged}")
         version = self.merged(fragment, head, works, norms, exact=effect.last)

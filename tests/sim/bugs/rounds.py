@@ -107,7 +107,8 @@ def damage_that_nobody_notices(patch: Patch) -> None:
 
     def trusting(self: Assembler, frame: Frame) -> Whole:
         said = pb.Trailer.FromString(bytes(frame.payload)).checksum
-        self._digest = SimpleNamespace(intdigest=lambda: said)
+        digest: Any = SimpleNamespace(intdigest=lambda: said)
+        self._digest = digest
         return finish(self, frame)
 
     patch.setattr(Assembler, "_finish", trusting)

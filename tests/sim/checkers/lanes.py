@@ -63,10 +63,12 @@ class WholeSessionChecker(SessionsWatcher):
 
     def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
         for effect in effects:
-            welcomes = isinstance(effect, Send) and effect.message.HasField("welcome")
-            if welcomes and (shard.name, effect.session) in self.lanes:
-                since = self.world.sim.now + MISSING_SECONDS_MAX
-                self._look_later(shard, effect.session, since, LACKS)
+            match effect:
+                case Send(session, message) if (
+                    message.HasField("welcome") and (shard.name, session) in self.lanes
+                ):
+                    since = self.world.sim.now + MISSING_SECONDS_MAX
+                    self._look_later(shard, session, since, LACKS)
 
     def lane_ended(self, lane: "Lane") -> None:
         why = f"has lost lane {lane.number}"

@@ -1,9 +1,10 @@
 """Rules 8, 10, 11 and 12: the clock, credit, quorum, and what an offer is."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.model.effects import Drop, Effect, Merge, Send, Stage
+from atoll_syncer.model.effects import Drop, Effect, EndSession, Merge, Send, Stage
 from atoll_syncer.model.log import Committed, Entry
 from atoll_worker.link.messages import Tick
 from sim.symbols import Difference
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from sim.learner_process import LearnerProcess
     from sim.shard_process import ShardProcess
     from sim.world import World
+
+DAMAGED_MAX = 3  # transfers of a slot, until rounds do without it
 
 
 class TickChecker(Watcher):
@@ -112,9 +115,16 @@ class CreditChecker(Watcher):
 
 
 class QuorumChecker(Watcher):
-    """Rule 11: K complete offers, and no complete offer is left behind."""
+    """Rule 11: K complete offers, and no complete offer is left behind.
+
+    K falls by the slots whose transfers have come damaged three times.
+    """
 
     rule = "11"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.damaged: Counter[tuple[str, str]] = Counter()  # by shard process and slot
 
     def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
         staged = {(e.slot, e.slice) for e in effects if isinstance(e, Stage)}
@@ -125,11 +135,15 @@ class QuorumChecker(Watcher):
                 taken = shard.shard.history.taken[effect.slot].incarnation
                 reason = taken > effect.incarnation or (effect.slot, effect.slice) in staged
                 self.require(reason, f"{shard.name} drops a complete offer: {effect}")
+            if isinstance(effect, EndSession) and effect.end.code == pb.BAD_TRANSFER:
+                self.damaged[shard.name, shard.peers[effect.session].learner.slot] += 1
             if isinstance(effect, Merge) and not sync.lockstep:
                 assert shard.shard is not None
                 count = len(effect.participants)
                 assert isinstance(sync.quorum, int), "only modes that wait ask for all"
-                enough = count >= sync.quorum or shard.shard.state.over
+                refused = [who for who in self.damaged if who[0] == shard.name]
+                least = sync.quorum - sum(self.damaged[who] >= DAMAGED_MAX for who in refused)
+                enough = count >= max(1, least) or shard.shard.state.over
                 self.require(enough, f"{shard.name} merges {count} of {sync.quorum}")
 
     def merging(
