@@ -54,7 +54,7 @@ PLANTS = (
     Plant(rule="20", plant=storage.epochs_that_stand_still),
     Plant(rule="21", plant=storage.numbers_that_begin_again_after_a_loss, seed=5),
     Plant(rule="22", plant=storage.a_seed_for_what_was_lost, seed=233),
-    Plant(rule="22", plant=storage.a_recovery_of_who_comes_first, seed=239),
+    Plant(rule="22", plant=storage.a_recovery_of_who_comes_first, seed=155),
     Plant(rule="29", plant=storage.a_tape_that_is_not_filled),
     Plant(rule="9 and 10 (called)", plant=rounds.calls_that_outlive_their_session, seed=10),
     Plant(rule="9 and 10 (called)", plant=rounds.due_ticks_that_start_nothing_at_times, seed=0),
