@@ -1,6 +1,7 @@
 """Checks of what the ranks of a learner agree about, what is refused, and the states they keep."""
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -11,13 +12,13 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 from atoll_protos.errors import SpecError
 from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_worker.ranks.boxes import check_module
-from atoll_worker.ranks.exchange import open_exchange
+from atoll_worker.ranks.exchange import Exchange, open_exchange
 from atoll_worker.ranks.reading import reading
 from atoll_worker.ranks.states import gather, share
 from atoll_worker.ranks.together import together
 from atoll_worker.training.companion import lend
 from atoll_worker.training.naming import cleaner
-from atoll_worker.training.parameters import travelling
+from atoll_worker.training.parameters import travelling, travelling_of
 from local import ranks_models as models
 
 
@@ -53,6 +54,21 @@ def check_ranks_that_disagree() -> None:
     error = refused(lambda: open_exchange([model], travelling(model), group=None, control=None))
     assert error.field == "model.bias"
     assert "shape: (3,) on rank 0, (4,) on 2" in error.problem
+
+
+def check_ranks_that_train_nothing() -> None:
+    """Of one alone it is right, and it has values where the others have them; not of all."""
+    for trains in ((1, 2), ()):
+        model = nn.Linear(3, 3).requires_grad_(dist.get_rank() in trains)
+
+        def enter(model: nn.Module = model) -> object:
+            return open_exchange([model], travelling_of([model]), group=None, control=None)
+
+        if trains:
+            assert cast(Exchange, enter()).device.type == "cpu"
+        else:
+            error = refused(enter)
+            assert (error.field, error.problem) == ("model", "has no trainable parameter")
 
 
 def check_a_partial_sum() -> None:

@@ -214,6 +214,14 @@ def pipeline() -> Case:
     return Case(ranks=ranks, model=whole, parts=parts)
 
 
+def frozen_stage(frozen: int) -> Case:
+    """Two stages on two ranks each; nothing of stage `frozen` is trainable, nor does it travel."""
+    ranks = (0, 1, 2, 3)
+    stage = dist.get_rank() // 2
+    block = seeded(lambda: Wide(5)).requires_grad_(stage != frozen)
+    return Case(ranks=ranks, model=nn.ModuleDict({("first", "last")[stage]: block}))
+
+
 def expert_parallel(dim: int) -> Case:
     """Experts over two ranks along dimension 0, and these over two more along `dim`, unevenly."""
     ranks = (0, 1, 2, 3)

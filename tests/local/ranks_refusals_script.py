@@ -63,6 +63,11 @@ def another_rate() -> Learner:
     return Learner(model, SGD(model.parameters(), lr=0.5 - 0.25 * dist.get_rank()))
 
 
+def nothing_to_train() -> Learner:
+    """On any rank."""
+    return Learner(two_layers().requires_grad_(False))
+
+
 def no_module() -> Learner:
     """On rank 1 alone, which sees it before it meets the other."""
     model = two_layers()
@@ -83,6 +88,7 @@ MISTAKES: Mapping[str, Callable[[], Learner]] = {
         a_part_that_is_missing,
         another_shape,
         another_rate,
+        nothing_to_train,
         no_module,
         an_optimizer_of_another_model,
     )
@@ -90,7 +96,7 @@ MISTAKES: Mapping[str, Callable[[], Learner]] = {
 
 
 def be(rank: int, folder: Path) -> None:
-    """One rank; at the end both enter without a mistake."""
+    """One rank; at the end both enter without a mistake, also where one has nothing to train."""
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/meeting",
@@ -106,6 +112,10 @@ def be(rank: int, folder: Path) -> None:
         except SpecError as error:
             said[name] = str(error)
     Learner(two_layers()).open().close()
+    stage = nn.ModuleDict({str(rank): two_layers().requires_grad_(rank == 1)})
+    learner = Learner(stage, SGD(stage.parameters(), lr=1.0) if rank else None)
+    learner.schedule(lambda progress: 1.0 - progress)
+    learner.open().close()
     (folder / f"{rank}.json").write_text(json.dumps(said))
     dist.destroy_process_group()
 

@@ -32,16 +32,20 @@ def be(rank: int, ranks: int, shape: str, meeting: str) -> None:
     torch.use_deterministic_algorithms(True)
     trainer = trainer_of(shape, single=ranks == 1)
     trained = [each for part in trainer.parts for each in part.parameters() if each.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=2e-3, eps=1e-3, weight_decay=0.1)
+    optimizers = [
+        torch.optim.AdamW(each, lr=2e-3, eps=1e-3, weight_decay=0.1) for each in [trained] if each
+    ]
     model = list(trainer.parts) if len(trainer.parts) > 1 else trainer.parts[0]
-    with Learner(model, optimizer) as learner:
+    with Learner(model, optimizers) as learner:
         run_folder = Path(os.environ["ATOLL_TELEMETRY_DIR"])
         while not learner.finished:
             if rank == 0 and learner.own_steps in MEETINGS:
                 meet(run_folder / f"meeting-{learner.own_steps}", learner.slot)
-            optimizer.zero_grad()
+            for part in trainer.parts:
+                part.zero_grad()
             loss = trainer.backward(batch(learner.slot, learner.cursor))
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
             learner.step(tokens=BATCH, loss=loss)
         end: dict[str, Tensor] = {}

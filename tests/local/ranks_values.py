@@ -12,7 +12,7 @@ from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
 from atoll_protos.parts import part_edges
 from atoll_worker.ranks.boxes import reshard, sharded_modules
 from atoll_worker.ranks.exchange import Exchange, open_exchange
-from atoll_worker.training.parameters import Place, travelling
+from atoll_worker.training.parameters import Place, travelling_of
 from atoll_worker.training.staging import assign
 from local import ranks_models as models
 from local.ranks_models import Case
@@ -25,7 +25,7 @@ Full = Mapping[str, Tensor]
 def places_of(case: Case) -> list[Place]:
     """All tensors of this rank that travel."""
     assert case.model is not None
-    return [place for part in case.parts or (case.model,) for place in travelling(part)]
+    return list(travelling_of(case.parts or (case.model,)))
 
 
 def full_of(places: list[Place], group: dist.ProcessGroup) -> Full:

@@ -15,6 +15,7 @@ WANTED = {
     ),
     "another_shape": ("model.bias: ", "(4,) on rank 0, (5,) on 1", "on every rank"),
     "another_rate": ("optimizer: ", "lr: 0.5 on rank 0, 0.25 on 1", "same settings"),
+    "nothing_to_train": ("model: ", "has no trainable parameter", "model that is trained"),
     "no_module": ("model: ", "rank 1: SGD is no torch.nn.Module", "Learner(model, optimizer)"),
     "an_optimizer_of_another_model": ("optimizer: ", "rank 1: SGD steps none", "on_adopt"),
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from local.command import RUN_SECONDS_MAX, commits, run_atoll
-from local.ranks_shapes import RANKS, Model
+from local.ranks_shapes import FROZEN, RANKS, Model
 from local.test_ranks import LOCK_STEP, MOVED_MIN, exported, manifest
 
 PERIOD, ROUNDS = 20, 4
@@ -33,6 +33,9 @@ def check_shapes(folder: Path, shapes: dict[str, str]) -> None:
     assert mixed.keys() == single.keys() == first.keys()
     assert [name for name in single if not torch.equal(mixed[name], single[name])] == []
     assert max((mixed[name] - first[name]).abs().max().item() for name in first) > MOVED_MIN
+    frozen = {layer for shape in shapes.values() for layer in FROZEN.get(shape, ())}
+    for name in (name for name in first if name.split(".")[0] in frozen):
+        assert torch.equal(mixed[name], first[name]), name
     for slot, shape in shapes.items():
         held = set[str]()
         for rank in range(RANKS[shape]):
@@ -48,6 +51,15 @@ def test_tensor_parallelism_and_a_pipeline_of_model_parts_equal_single_processes
     tmp_path: Path,
 ) -> None:
     check_shapes(tmp_path, {"tp-0": "tp", "stages-0": "pipeline"})
+
+
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+@pytest.mark.parametrize("shape", FROZEN)
+def test_a_pipeline_with_a_rank_that_trains_nothing_equals_a_single_process(
+    shape: str, tmp_path: Path
+) -> None:
+    """Each rank owns the share of its host: the head, or the rank of the other host, is frozen."""
+    check_shapes(tmp_path, {"stages-0": shape})
 
 
 @pytest.mark.long  # twelve processes on two cores

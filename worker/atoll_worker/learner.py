@@ -95,7 +95,8 @@ class Learner:
     learner, by default all. Rank 0 speaks with the job; tokens, loss and cursor are those that it
     gives, and all ranks read the same `finished`, `tick` and `cursor`. Each rank may keep a data
     state of its own. A rank that has lost another one ends with 75. `model` may be the list of the
-    parts that a rank has (docs/training-scripts.md, "Several processes").
+    parts that a rank has, and nothing of them need be trainable, as long as some rank trains
+    something (docs/training-scripts.md, "Several processes").
 
     One Learner may be open in a process at a time. Entering and
     `step()` raise LearnerError, with an `exit_code`, when the job refuses this process (77: another
@@ -218,9 +219,10 @@ class Learner:
 
         `schedule` is a `torch.optim.lr_scheduler`, or a function from the progress of the job (0.0
         to 1.0) to a factor of the initial rate of every parameter group of the optimizers that
-        were given to Learner or to `follow()`. A scheduler is moved by Atoll alone, up to the job's
-        length: its own `step()` does nothing from now on. The rates of its optimizer are put in
-        place again before each step, so that no other schedule changes them.
+        were given to Learner or to `follow()`; a rank without anything trainable needs none. A
+        scheduler is moved by Atoll alone, up to the job's length: its own `step()` does nothing
+        from now on. The rates of its optimizer are put in place again before each step, so that no
+        other schedule changes them.
 
         Call it before or after entering. Raises SpecError for a scheduler that needs a metric
         (ReduceLROnPlateau), and for one that ends before the job.
@@ -228,7 +230,8 @@ class Learner:
         known = optimizers.listed(self.optimizer)
         if self._hooks.followed and self._hooks.followed not in known:
             known = (*known, self._hooks.followed)
-        self._schedules.add(schedule, ticks_max=self.total_ticks, optimizers=known)
+        trains = bool(known) or refusals.trains(refusals.modules_of(self.model))
+        self._schedules.add(schedule, ticks_max=self.total_ticks, optimizers=known, trains=trains)
         self._move_schedules()
 
     def follow(

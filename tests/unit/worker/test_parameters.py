@@ -7,7 +7,7 @@ from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import Layout, Slice, build_layout
 from atoll_protos.tensors import byte_view, packed
-from atoll_worker.training.parameters import Place, device_of, pairs, travelling
+from atoll_worker.training.parameters import Place, device_of, pairs, travelling, travelling_of
 
 
 class Everything(nn.Module):
@@ -134,6 +134,15 @@ def test_a_sparse_tensor_is_told_to_be_dense(buffer: bool) -> None:
 def test_a_model_without_anything_to_train_is_refused() -> None:
     with pytest.raises(SpecError, match="no trainable parameter"):
         travelling(nn.Linear(2, 2).requires_grad_(False))
+
+
+def test_a_stage_without_anything_to_train_has_no_tensor_that_travels() -> None:
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    assert travelling_of([frozen]) == ()
+    assert [place.spec.name for place in travelling_of([frozen, nn.Linear(2, 2)])] == [
+        "bias",
+        "weight",
+    ]
 
 
 def over(region: torch.Tensor, owned: Slice) -> Packed[torch.Tensor]:

@@ -257,3 +257,10 @@ def test_a_block_among_those_of_512_ranks_is_found_without_looking_at_all(
     assert len(taken) == ranks * len(model)
     pieces = sum(len(owned.pieces) for owned in layout.slices)
     assert len(looked) <= len(taken) + 3 * pieces
+
+
+def test_a_rank_may_hold_nothing_but_not_all_of_them() -> None:
+    table = union([(), (Held(spec("weight", 4), whole((4,))),)])
+    assert (table.ranks, [each.name for each in table.specs]) == (2, ["weight"])
+    with pytest.raises(SpecError, match="model: has no trainable parameter; give the model that"):
+        union([(), ()])

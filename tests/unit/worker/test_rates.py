@@ -287,6 +287,18 @@ def test_a_function_without_an_optimizer_is_refused() -> None:
         followed(lambda progress: 1.0)
 
 
+def test_a_process_that_trains_nothing_needs_no_optimizer_for_a_function() -> None:
+    schedules, asked = Schedules(), list[float]()
+    schedules.add(
+        lambda progress: asked.append(progress) or 1.0,  # type: ignore[func-returns-value]
+        ticks_max=TICKS,
+        optimizers=(),
+        trains=False,
+    )
+    move(schedules, 1)
+    assert asked
+
+
 def test_one_scheduler_is_followed_once() -> None:
     scheduler: Any = rates.ExponentialLR(optimizer_of(), 0.5)
     schedules = followed(scheduler)

@@ -30,6 +30,7 @@ from atoll_worker.ranks.boxes import (
     held,
     note_written,
     reshard,
+    shard,
     shard_of,
     sharded_modules,
 )
@@ -223,18 +224,24 @@ def open_exchange(
     `places` are those of all `models` of this rank, whose modules of FSDP2 are resharded. `control`
     has the same ranks and carries objects of the CPU.
 
-    Raises SpecError on every rank, by the name of a tensor, if a shard is no box, if the ranks
-    disagree about a tensor, or if what they hold does not tile it.
+    A rank may have no places (a stage of a pipeline that is frozen as a whole), for it may own
+    values all the same. Raises SpecError on every rank if no rank has any; and, by the name of a
+    tensor, if a shard is no box, if the ranks disagree about a tensor, or if what they hold does
+    not tile it.
     """
-    device = shard_of(places[0]).device
+    own = shard_of(places[0]).device if places else None
     sharded = sharded_modules(models)
 
-    def say() -> tuple[Held, ...]:
+    def say() -> tuple[tuple[Held, ...], str]:
         reshard(sharded)
-        _check_group(group, device)
-        return held(places)
+        if own is None:
+            return (), ""
+        _check_group(group, own)
+        return held(places), own.type
 
-    table = union(together(control, say))
+    said = together(control, say)
+    table = union([tensors for tensors, _ in said])
+    kind = next(kind for _, kind in said if kind)
     numbers = {spec.name: number for number, spec in enumerate(table.specs)}
     return Exchange(
         places={numbers[place.spec.name]: place for place in places},
@@ -243,7 +250,7 @@ def open_exchange(
         group=group,
         rank=dist.get_rank(group),
         owners=owners,
-        device=device,
+        device=own or _device_among(models, kind),
     )
 
 
@@ -252,6 +259,17 @@ def flat_pairs(values: Tensor, region: Packed[Tensor]) -> Pairs:
     exact = region.form.exact
     parts = (values[:exact], region.exact), (values[exact:], region.coded)
     return [(value, part) for value, part in parts if value.numel()]
+
+
+def _device_among(models: Sequence[nn.Module], kind: str) -> torch.device:
+    """Where a rank without places has the values that it owns: those of the others are on `kind`.
+
+    All have to be of one kind, since the collectives of a group are chosen by it.
+    """
+    tensors = (t for model in models for t in (*model.parameters(), *model.buffers()))
+    devices = (shard(each).device for each in tensors)
+    current = torch.empty(0, device=kind).device
+    return next((device for device in devices if device.type == kind), current)
 
 
 def _check_group(group: dist.ProcessGroup | None, device: torch.device) -> None:

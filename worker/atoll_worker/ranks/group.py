@@ -126,6 +126,11 @@ class Group:
             )
         return self.exchange.table.specs
 
+    @property
+    def device(self) -> torch.device:
+        """Where the values are that this rank owns, also if it holds nothing that travels."""
+        return self._exchange.device
+
     def follow(self, link: Link) -> None:
         """What the head draws its commands from."""
         self.control.link = link

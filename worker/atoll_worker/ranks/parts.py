@@ -175,8 +175,10 @@ def union(said: Sequence[Sequence[Held]]) -> Table:
     """The table of a learner from what each rank says; `said[rank]` has each name at most once.
 
     Raises SpecError that names a tensor and ranks, if they disagree about it or if their boxes do
-    not tile it.
+    not tile it, and if there is no tensor at all.
     """
+    if not any(said):
+        raise untrained()
     specs: dict[str, tuple[TensorSpec, int]] = {}  # and the first rank that has it
     boxes: dict[str, dict[Box, list[int]]] = {}
     for rank, tensors in enumerate(said):
@@ -202,6 +204,11 @@ def union(said: Sequence[Sequence[Held]]) -> Table:
             known[key] = Tiling(tree, of_rank)
         tilings.append(known[key])
     return Table(len(said), table, tuple(tilings))
+
+
+def untrained() -> SpecError:
+    """The error for a learner without a tensor that travels."""
+    return SpecError("model", "has no trainable parameter", "give the model that is trained")
 
 
 def _disagreement(one: TensorSpec, rank: int, other: TensorSpec, other_rank: int) -> SpecError:

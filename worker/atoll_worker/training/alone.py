@@ -3,14 +3,12 @@
 Every step is a tick. No process is started, no memory shared, and nothing ever changes the model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from atoll_worker.link import messages
 from atoll_worker.training.obeying import BoundaryWork
-from atoll_worker.training.parameters import travelling_of
 from atoll_worker.training.staging import DirectStaging, Scalar, Staging
 
 
@@ -62,8 +60,7 @@ class Alone:
         """Nobody is told."""
 
 
-def open_alone(models: Sequence[nn.Module], steps: int) -> Alone:
-    """Check the model as in a job, so that its mistakes are found here. Raises SpecError."""
-    travelling_of(models)
+def open_alone(steps: int) -> Alone:
+    """One of so many steps."""
     start = messages.Start(incarnation=1, cursor=0, tick=0)
     return Alone(steps=steps, staging=DirectStaging(), start=start)

@@ -154,7 +154,7 @@ def open_follower(
             child = process.take()  # it gets ready meanwhile
             undo.callback(child.abandon)
             plan = links.memory_plan(layout, job.run_file.sync, observer=False, share=share)
-            owner = owner_of(child, plan, places[0].tensor.device)
+            owner = owner_of(child, plan, ranks.device)
             told = configuration(job, instance, layout, share)
         follower = Follower(
             specs=layout.tensors,

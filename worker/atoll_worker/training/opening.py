@@ -17,7 +17,7 @@ from atoll_worker.settings import Job, say_alone
 from atoll_worker.training import optimizers, refusals
 from atoll_worker.training.alone import Alone, open_alone
 from atoll_worker.training.follower import Follower, open_follower
-from atoll_worker.training.parameters import travelling_of
+from atoll_worker.training.parameters import travelling, travelling_of
 from atoll_worker.training.replica import Replica, open_head, open_replica
 
 Side: TypeAlias = Replica | Follower | Alone
@@ -73,13 +73,15 @@ def open_side(
     folder. Without a job each rank counts its own steps. Raises SpecError, on all ranks, if the
     model cannot travel; then no process is left behind.
     """
+    patterns = job.run_file.sync.mean_patterns
     if ranks is not None:
-        patterns = job.run_file.sync.mean_patterns
         places = ranks.agree(lambda: travelling_of(models, patterns))
         specs = ranks.open(models, places, job.lanes)
         optimizers.check_alike(ranks.told(optimizers.settings(steps, places)))
     if job.alone:
-        return open_alone(models, job.run_file.steps or 1)
+        if ranks is None:
+            travelling(models[0], patterns)  # as in a job, so that mistakes are found here
+        return open_alone(job.run_file.steps or 1)
     if ranks is None:
         return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
     if not ranks.is_head:

@@ -10,7 +10,8 @@ and from it the layout of fragments and slices (atoll_protos.layout).
                                        optimizer: a step of it would make a running variance
                                        negative; one that does not change keeps all of its bits
     buffer that is not finite          stays: a mask is a constant of the model
-    frozen parameter                   stays: it is the same everywhere already
+    frozen parameter                   stays: it is the same everywhere already; a stage of a
+                                       pipeline may have nothing else
     integer, complex, unsaved buffer   stays: a mean of counters has no meaning
     tied parameter                     travels once, under its first name
 
@@ -29,6 +30,7 @@ from atoll_protos.codecs import Packed
 from atoll_protos.errors import SpecError
 from atoll_protos.layout import AVERAGE, Slice, TensorSpec
 from atoll_protos.tensors import DTYPES
+from atoll_worker.ranks.parts import untrained
 from atoll_worker.training.naming import cleaner
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -57,9 +59,12 @@ class Place:
 def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Place, ...]:
     """Trainable parameters and floating-point buffers of the state dict, sorted by name.
 
-    Raises SpecError as `travelling_of` does.
+    Raises SpecError as `travelling_of` does, and for a model without any: nothing would be trained.
     """
-    return travelling_of([model], mean_patterns)
+    places = travelling_of([model], mean_patterns)
+    if not places:
+        raise untrained()
+    return places
 
 
 def travelling_of(
@@ -67,18 +72,19 @@ def travelling_of(
 ) -> tuple[Place, ...]:
     """Those of all the parts of a model that this process has, one part after another.
 
+    There are none in a stage of a pipeline that is frozen as a whole; another rank has some then.
+
     Tied weights come once; frozen parameters and integer buffers do not travel at all
     (docs/protocol.md, rule 18). Merged by the plain mean are embeddings, heads tied to them, and
     names that match one of `mean_patterns` (shell globs); all else is merged as `spec.sync.merge`
     says. Buffers take the average itself, without the outer optimizer.
 
     Raises SpecError for tensors that cannot travel (of another dtype, sparse, without a shape yet),
-    for a model on several devices, and where no part has a trainable parameter.
+    and for a model on several devices.
     """
     places = tuple(place for model in models for place in _of_part(model, mean_patterns))
-    if not places:
-        raise SpecError("model", "has no trainable parameter", "give the model that is trained")
-    device_of(places)
+    if places:
+        device_of(places)
     return places
 
 
@@ -179,7 +185,10 @@ def is_one(
 
 
 def device_of(places: Sequence[Place]) -> torch.device:
-    """The device of all tensors. Raises SpecError, naming two tensors, if they are on several."""
+    """The device of all tensors, of which there are some.
+
+    Raises SpecError, naming two tensors, if they are on several.
+    """
     devices = {place.tensor.device: place.spec.name for place in places}
     if len(devices) > 1:
         (first, one), (second, other), *_ = devices.items()

@@ -127,9 +127,9 @@ class TickSchedule:
 class ProgressSchedule:
     """A function of the job's progress that sets the rate of every group; see the module."""
 
-    def __init__(self, factor: Factor, optimizers: Sequence[Optimizer]) -> None:
+    def __init__(self, factor: Factor, optimizers: Sequence[Optimizer], *, trains: bool) -> None:
         self.factor, self.optimizers = factor, tuple(optimizers)
-        if not self.optimizers:
+        if trains and not self.optimizers:
             raise SpecError(
                 "schedule",
                 "a function needs an optimizer whose rates it sets",
@@ -164,11 +164,21 @@ class Schedules:
     rates: list[Rates] = field(default_factory=list)
     tick: int | None = None  # at which they are; None: one of them is not there yet
 
-    def add(self, given: object, *, ticks_max: int | None, optimizers: Sequence[Optimizer]) -> None:
-        """Take one more. Raises SpecError for what cannot follow a tick."""
+    def add(
+        self,
+        given: object,
+        *,
+        ticks_max: int | None,
+        optimizers: Sequence[Optimizer],
+        trains: bool = True,
+    ) -> None:
+        """Take one more. Raises SpecError for what cannot follow a tick.
+
+        A process that `trains` nothing needs no optimizer.
+        """
         by_progress = callable(given) and not hasattr(given, "step")
         item = (
-            ProgressSchedule(given, optimizers)  # type: ignore[arg-type]
+            ProgressSchedule(given, optimizers, trains=trains)  # type: ignore[arg-type]
             if by_progress
             else TickSchedule(given, ticks_max)
         )

@@ -83,6 +83,11 @@ def is_cut(models: Sequence[nn.Module]) -> bool:
     return any(boxes.is_distributed(each) for model in models for each in model.parameters())
 
 
+def trains(models: Sequence[nn.Module]) -> bool:
+    """Whether a parameter is trainable; none is in a stage of a pipeline that is frozen."""
+    return any(each.requires_grad for model in models for each in model.parameters())
+
+
 def _rank_and_world_size(environment: Mapping[str, str]) -> tuple[int, int]:
     """As torch's launchers say it by variables; 0 of 1 without."""
     rank, world_size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")

@@ -45,7 +45,7 @@ from atoll_worker.training.meeting import configure_head
 from atoll_worker.training.naming import cleaner
 from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
 from atoll_worker.training.owner import Owner, configuration, owner_of
-from atoll_worker.training.parameters import Place, pairs, travelling
+from atoll_worker.training.parameters import Place, device_of, pairs, travelling
 from atoll_worker.training.staging import Pairs, Scalar, Ticket, assign
 from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
@@ -255,7 +255,8 @@ def _opened(
     observer: bool = False,
 ) -> Replica:
     """The replica and its transport process, which is told what the model looks like."""
-    layout, device = job.run_file.layout(specs), places[0].tensor.device
+    layout = job.run_file.layout(specs)
+    device = ranks.device if ranks is not None else device_of(places)
     share = (ranks and ranks.share) or Share(0, job.lanes, job.lanes)
     child = process.take()  # it gets ready while the model is copied
     with ExitStack() as undo:
