@@ -1,17 +1,19 @@
 """`python -m bytegpt.evaluate`: the held-out loss of an exported byte model; also `atoll eval`.
 
 It reads what a finished job has exported, safetensors in the layout of Hugging Face, and prints one
-line of JSON: {"loss": nats per byte, "bytes": how many were predicted}. The held-out text is the
-same that no learner has trained on (data.py). `heldout_loss` serves the evaluator of a running job
+line of JSON: {"loss": nats per byte, "bytes": how many were predicted}. What it measures, and how
+far it is, goes to standard error. The held-out text is the same that no learner has trained on
+(data.py). `heldout_loss` serves the evaluator of a running job
 too.
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from safetensors import SafetensorError
@@ -45,17 +47,42 @@ class EvaluateOptions(Size):
 
 
 @torch.no_grad()
-def heldout_loss(model: ByteGPT, windows: Tensor) -> Measured:
-    """The mean loss on windows, int64 [k, context + 1]; the model stays in the mode it was in."""
+def heldout_loss(
+    model: ByteGPT, windows: Tensor, told: Callable[[float], None] = lambda share: None
+) -> Measured:
+    """The mean loss on windows, int64 [k, context + 1]; the model stays in the mode it was in.
+
+    `told` is called after each batch with the share of the windows that is done, up to 1.0.
+    """
     was_training = model.training
     model.eval()
     device = model.embedding.weight.device
-    total = 0.0
+    total, done = 0.0, 0
     for batch in torch.split(windows, BATCH):
         total += model.loss(batch.to(device), reduction="sum").item()
+        done += len(batch)
+        told(done / len(windows))
     model.train(was_training)
     byte_count = windows.shape[0] * (windows.shape[1] - 1)
     return Measured(loss=total / byte_count, bytes=byte_count)
+
+
+def teller(stream: TextIO) -> Callable[[float], None]:
+    """Writes which share is done: one line of percents on a terminal, else a line for a tenth."""
+    terminal = stream.isatty()
+    parts, last = 100 if terminal else 10, 0
+
+    def tell(share: float) -> None:
+        nonlocal last
+        part = int(share * parts)
+        if part > last:
+            last = part
+            text = f"{part * 100 // parts:3d}% is measured"
+            end = "" if terminal and part < parts else "\n"
+            stream.write(f"\r{text}{end}" if terminal else f"{text}{end}")
+            stream.flush()
+
+    return tell
 
 
 def load(model: torch.nn.Module, export: Path) -> None:
@@ -127,7 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             context=options.context,
             byte_count_max=options.heldout_bytes,
         )
-        measured = heldout_loss(model, windows)
+        source = ", ".join(options.data) or "Python's library"
+        byte_count = windows.shape[0] * (windows.shape[1] - 1)
+        sys.stderr.write(
+            f"{options.export}: the loss on {byte_count:,} held-out bytes of {source}\n"
+        )
+        measured = heldout_loss(model, windows, teller(sys.stderr))
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         return os.EX_USAGE

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from atoll_operator.api.manifest import parse
 from atoll_operator.cli.top import MODULE, in_pod, kubectl
 from atoll_operator.cli.which import Context, Namespace, Which, folder_of
+from atoll_operator.local.plan import MANIFEST_FILE, loss_unit, loss_unit_of
 from atoll_protos.errors import SpecError
 
 
@@ -27,15 +29,30 @@ def plot(
     """
     folder = folder_of(which, namespace, context)
     if folder is not None:
-        _draw(folder, out, "")
+        _draw(folder, out, unit_of(folder))
         return
-    from atoll_operator.kube.shards import shards_of  # noqa: PLC0415 - slow to import
+    from atoll_operator.kube.shards import (  # noqa: PLC0415 - slow to import
+        commands_of_learners,
+        shards_of,
+    )
 
     found = shards_of(which, namespace, context)
     lines = in_pod([*found.command(kubectl(), context), MODULE, "--curves"])
     with tempfile.TemporaryDirectory(prefix="atoll-plot-") as copy:
         write(Path(copy), lines)
-        _draw(Path(copy), out, "as noted at the merges of a shard; ")
+        unit = loss_unit(commands_of_learners(which, namespace, context))
+        _draw(Path(copy), out, unit, note="as noted at the merges of a shard; ")
+
+
+def unit_of(folder: Path) -> str:
+    """What the losses of a run folder are measured in, by the manifest that it keeps.
+
+    Of a folder whose manifest cannot be read it is not known.
+    """
+    try:
+        return loss_unit_of(parse((folder / MANIFEST_FILE).read_text(encoding="utf-8")))
+    except (OSError, SpecError):
+        return loss_unit(())
 
 
 def write(folder: Path, lines: list[dict[str, Any]]) -> None:
@@ -54,11 +71,11 @@ def _write(file: Path, lines: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def _draw(folder: Path, out: Path, note: str) -> None:
+def _draw(folder: Path, out: Path, unit: str, *, note: str = "") -> None:
     try:
         from atoll_operator.local import plots  # noqa: PLC0415 - slow to import
 
-        curves = plots.draw_losses(folder, out)
+        curves = plots.draw_losses(folder, out, unit)
     except ModuleNotFoundError as error:
         remedy = 'pip install "atoll[local]", or matplotlib alone'
         raise SpecError("--out", f"no picture can be drawn ({error})", remedy) from error

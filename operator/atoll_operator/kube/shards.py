@@ -6,14 +6,16 @@ Where there is no kubectl, such as in a pod, what a shard's pod was started with
 the shards: the list of endpoints, and the ConfigMap that holds the run file.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import urllib3
 from kubernetes import client
 
-from atoll_operator.kube.logs import connect
-from atoll_operator.kube.names import RUN_FILE, SHARD_ROLE
+from atoll_operator.kube.logs import Logs, connect
+from atoll_operator.kube.names import LEARNER_ROLE, RUN_FILE, SHARD_ROLE
 from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, refused
 from atoll_operator.kube.plan.pods import RUN_VOLUME
 from atoll_protos.environment import Env
@@ -41,24 +43,17 @@ class Shards:
 def shards_of(job: str, namespace: str, context: str) -> Shards:
     """Raises SpecError for a job without shards, and for a cluster that does not answer."""
     logs = connect(job, namespace, context)
-    selector = f"{Label.JOB}={job},{Label.ROLE}={SHARD_ROLE}"
-    try:
-        listed = logs.core.list_namespaced_pod(
-            logs.namespace, label_selector=selector, _request_timeout=CALL_SECONDS_MAX
-        )
-        if not listed.items:
+    with _told_to_a_person(job):
+        pods = _pods(logs, SHARD_ROLE)
+        if not pods:
             problem = f"has no shards in the namespace {logs.namespace}"
             remedy = "a job that is over has none: its status.exportURL says where the model is"
             raise SpecError(job, problem, remedy)
-        pod = min(listed.items, key=_order)
+        pod = min(pods, key=_order)
         name = _config_map(pod)
         found = logs.core.read_namespaced_config_map(
             name, logs.namespace, _request_timeout=CALL_SECONDS_MAX
         )
-    except client.ApiException as error:
-        raise refused(job, error) from error
-    except urllib3.exceptions.HTTPError as error:
-        raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
     container, endpoints = _container(pod)
     return Shards(
         run_file=found.data[RUN_FILE],
@@ -67,6 +62,21 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
         pod=pod.metadata.name,
         container=container,
     )
+
+
+def commands_of_learners(job: str, namespace: str, context: str) -> list[list[str]]:
+    """What each pod of a learner runs, in words; none while there are no pods. Raises SpecError."""
+    logs = connect(job, namespace, context)
+    with _told_to_a_person(job):
+        pods = _pods(logs, LEARNER_ROLE)
+    return [
+        [
+            word
+            for container in pod.spec.containers
+            for word in (*(container.command or ()), *(container.args or ()))
+        ]
+        for pod in pods
+    ]
 
 
 def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
@@ -82,6 +92,26 @@ def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
         name: next(iter(nodes)) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
         for name, nodes in found.items()
     }
+
+
+def _pods(logs: Logs, role: str) -> list[Any]:
+    """The job's pods of a role."""
+    selector = f"{Label.JOB}={logs.job},{Label.ROLE}={role}"
+    listed = logs.core.list_namespaced_pod(
+        logs.namespace, label_selector=selector, _request_timeout=CALL_SECONDS_MAX
+    )
+    return list(listed.items)
+
+
+@contextmanager
+def _told_to_a_person(job: str) -> Iterator[None]:
+    """What the cluster refuses, or that it does not answer, as a SpecError."""
+    try:
+        yield
+    except client.ApiException as error:
+        raise refused(job, error) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
 
 
 def _order(pod: Any) -> tuple[bool, str]:

@@ -8,7 +8,7 @@ launcher as in a cluster; its hosts meet on the loopback interface, on a port of
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,6 +102,19 @@ def processes(
         container = job.spec.evaluator.template.container
         planned.append(_templated("evaluator", EVALUATOR, container, own(EVALUATOR), EVALUATE))
     return planned
+
+
+def loss_unit(commands: Iterable[Sequence[str]]) -> str:
+    """What the learners that run these commands measure a loss in: known of the built-in model."""
+    built_in = [TRAIN[-1] in command for command in commands]
+    return "loss, nats per byte" if built_in and all(built_in) else "loss"
+
+
+def loss_unit_of(job: Job) -> str:
+    """The same from a job, of which no process need run."""
+    shards = tuple(range(job.spec.syncer.shards))  # for ports: nothing is started
+    planned = processes(job, Path(), shards, {}, new=False)
+    return loss_unit(each.command for each in planned if each.role == "learner")
 
 
 def shard_process(shard: int) -> str:

@@ -43,8 +43,11 @@ class Drawn:
     held_out: bool
 
 
-def draw_losses(folder: Path, picture: Path, unit: str = "loss") -> Drawn:
-    """Draw the losses that the files of a run folder hold; raises OSError and ValueError."""
+def draw_losses(folder: Path, picture: Path, unit: str) -> Drawn:
+    """Draw the losses that the files of a run folder hold; `unit` names their axis.
+
+    Raises OSError and ValueError.
+    """
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(8, 4.5), constrained_layout=True)
     try:

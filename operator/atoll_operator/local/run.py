@@ -61,7 +61,7 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.facts import ENDED
 from atoll_operator.api.reasons import STORE_LOST
-from atoll_operator.api.runfile import TRAIN, expected, run_file
+from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, missing
 from atoll_operator.api.support import without_effect_here
@@ -351,19 +351,15 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     found = summary.summarise(out, code.name.title(), seconds, step, slots)
     write_json(out / "summary.json", found)
     try:
-        plots.draw(out, found["tokens"], _unit(training.supervisor.in_roles("learner")))
+        learners = training.supervisor.in_roles("learner")
+        unit = plan.loss_unit(child.planned.command for child in learners)
+        plots.draw(out, found["tokens"], unit)
     except Exception as error:  # no trouble with a picture changes how a run has ended
         training.view.say(f"the pictures are not drawn: {type(error).__name__}: {error}")
     for line in summary.refusals(found):
         training.view.say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"
     training.view.say(f"{outcome}: {summary.sentence(found)}; {see}")
-
-
-def _unit(learners: Sequence[Child]) -> str:
-    """What a loss is measured in: known of the built-in model alone."""
-    built_in = all(TRAIN[-1] in child.planned.command for child in learners)
-    return "loss, nats per byte" if built_in else "loss"
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import io
 import json
 from pathlib import Path
 
@@ -43,9 +44,32 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text.write_bytes(bytes(range(256)) * 2000)
     arguments = [*OPTIONS, "--export", str(tmp_path), "--data", str(text)]
     assert evaluate.main([*arguments, "--heldout-bytes", "800"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    found = json.loads(said.out)
     assert found["bytes"] == 800
     assert 4 < found["loss"] < 8
+    first, *shares = said.err.splitlines()
+    assert first == f"{tmp_path}: the loss on 800 held-out bytes of {text}"
+    assert shares == [" 60% is measured", "100% is measured"]  # of 100 windows 64, and then all
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (io.StringIO(), " 30% is measured\n 50% is measured\n100% is measured\n"),
+        (Terminal(), "\r 31% is measured\r 32% is measured\r 50% is measured\r100% is measured\n"),
+    ],
+)
+def test_each_share_is_said_once_on_one_line_of_a_terminal(stream: io.StringIO, said: str) -> None:
+    tell = evaluate.teller(stream)
+    for share in (0.001, 0.315, 0.32, 0.325, 0.5, 1.0):
+        tell(share)
+    assert stream.getvalue() == said
 
 
 def test_a_loaded_model_is_the_exported_one(tmp_path: Path) -> None:

@@ -39,12 +39,16 @@ class Core:
 
     def __init__(self, *pods: Of) -> None:
         self.pods = pods
+        self.learners: tuple[Of, ...] = ()
         self.refused = 0
 
     def list_namespaced_pod(self, namespace: str, label_selector: str, **_: Any) -> Of:
-        assert (namespace, label_selector) == ("team", "atoll.dev/job=tiny,atoll.dev/role=shard")
+        assert namespace == "team"
         if self.refused:
             raise client.ApiException(status=self.refused, reason="Forbidden")
+        if label_selector == "atoll.dev/job=tiny,atoll.dev/role=learner":
+            return Of(items=list(self.learners))
+        assert label_selector == "atoll.dev/job=tiny,atoll.dev/role=shard"
         return Of(items=list(self.pods))
 
     def read_namespaced_config_map(self, name: str, namespace: str, **_: Any) -> Of:
@@ -55,7 +59,7 @@ class Core:
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> Core:
     made = Core(pod("tiny-shard-1-0"), pod("tiny-shard-0-0"))
-    monkeypatch.setattr(shards, "connect", lambda *_: Of(core=made, namespace="team"))
+    monkeypatch.setattr(shards, "connect", lambda *_: Of(core=made, namespace="team", job="tiny"))
     return made
 
 
@@ -84,6 +88,16 @@ def test_a_refusal_of_the_cluster_is_one_sentence(core: Core) -> None:
     core.refused = 403
     with pytest.raises(SpecError, match="the cluster refuses: 403 Forbidden; check"):
         shards.shards_of("tiny", "", "")
+
+
+def test_what_learners_run_is_the_command_of_their_pods(core: Core) -> None:
+    assert shards.commands_of_learners("tiny", "", "") == []
+    containers = [Of(command=["python3", "-m"], args=["train"]), Of(command=None, args=["proxy"])]
+    core.learners = (Of(spec=Of(containers=containers)),)
+    assert shards.commands_of_learners("tiny", "", "") == [["python3", "-m", "train", "proxy"]]
+    core.refused = 403
+    with pytest.raises(SpecError, match="the cluster refuses: 403 Forbidden; check"):
+        shards.commands_of_learners("tiny", "", "")
 
 
 @pytest.mark.parametrize("strange", [pod("x", run_volume="other"), pod("x", endpoints="")])

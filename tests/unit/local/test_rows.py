@@ -8,16 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from google.protobuf import json_format
 from typer.testing import CliRunner
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
+from atoll_operator.api.runfile import TRAIN
 from atoll_operator.kube import shards
-from atoll_operator.local import rows
+from atoll_operator.local import manifests, rows
 from atoll_operator.local import shards as local_shards
 from atoll_operator.local.rows import Answer, table
 from atoll_protos.errors import SpecError
+
+BUILT_IN = Path(__file__).parents[3].joinpath("examples/tiny.yaml").read_text()
+MANIFESTS_AND_UNITS = [
+    (BUILT_IN, "loss, nats per byte"),
+    (
+        yaml.safe_dump(manifests.of_script(Path(__file__), [], learners=2, steps=8, regions=())),
+        "loss",
+    ),
+    ("kind: [", "loss"),
+]
 
 
 def reply() -> pb.StatusReply:
@@ -80,6 +92,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         container="shard",
     )  # fmt: skip
     monkeypatch.setattr(shards, "shards_of", lambda *_: found)
+    monkeypatch.setattr(shards, "commands_of_learners", lambda *_: [["python3", *TRAIN]])
     monkeypatch.setattr(shards, "nodes_of", lambda *_: {"us-east-0": "node-1"})
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -123,6 +136,7 @@ def test_the_curves_of_a_job_are_drawn_from_what_its_shard_has_noted(kubectl: Pa
     assert "curves.svg: as noted at the merges of a shard; 1 learners" in done.output
     assert "there is no held-out loss: spec.evaluator measures it" in done.output
     assert "<svg" in (kubectl / "curves.svg").read_text()
+    assert "<!-- loss, nats per byte -->" in (kubectl / "curves.svg").read_text()
     assert (kubectl / "words").read_text().strip().endswith("atoll_syncer.asking --curves")
     lines.append({"event": "evaluation", "tick": 2, "loss": 1.5})
     (kubectl / "said").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -178,6 +192,12 @@ def test_of_a_run_folder_the_curves_come_from_its_files(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert picture.exists()
     assert f"{picture}: 1 learners" in done.output
+    written = picture.with_suffix(".svg")
+    for manifest, unit in MANIFESTS_AND_UNITS:
+        (tmp_path / "manifest.yaml").write_text(manifest)
+        done = CliRunner().invoke(cli.app, ["plot", str(tmp_path), "--out", str(written)])
+        assert done.exit_code == 0, done.output
+        assert f"<!-- {unit} -->" in written.read_text()
     wrong = CliRunner().invoke(cli.app, ["plot", str(tmp_path), "--out", str(tmp_path / "x.doc")])
     assert isinstance(wrong.exception, SpecError)
     assert "name a .png" in str(wrong.exception)
