@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from atoll_protos.codecs import Packed
+from atoll_protos.errors import SpecError
 from atoll_protos.layout import Slice, build_layout
 from atoll_protos.parts import Share
 from atoll_protos.tensors import FLOATS, from_bytes
@@ -26,7 +28,9 @@ from atoll_worker.training.follower import Follower
 from atoll_worker.training.owner import Owner
 from atoll_worker.training.parameters import travelling
 from atoll_worker.training.staging import DirectStaging, Pairs
+from atoll_worker.training.undone import Watch
 from unit.worker.fake_transport import RUN_FILE, FakeProcess
+from unit.worker.masters import SgdWithMasters
 
 SHARE = Share(2, 4, 6)  # the second of three hosts, with two lanes each
 
@@ -38,6 +42,7 @@ class Ranks:
     heard: list[Message] = field(default_factory=list)
     closed: bool = False
     dealt: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
+    pairs: Pairs = ()  # what this rank gets of a slice
 
     def commands(self) -> Sequence[Message]:
         heard, self.heard = self.heard, []
@@ -51,7 +56,7 @@ class Ranks:
 
     def deal(self, owned: Slice, values: Tensor | None) -> tuple[Pairs, list[bool]]:
         self.dealt[owned.shard, owned.fragment] = values
-        return [], []
+        return self.pairs, [False] * len(self.pairs)
 
     def flat(self, values: Tensor, region: Packed[Tensor]) -> Pairs:
         return exchange.flat_pairs(values, region)
@@ -186,3 +191,34 @@ def test_its_lane_process_leaves_with_it(monkeypatch: pytest.MonkeyPatch) -> Non
         made.leave("done")
         assert lane_process.receive() == [Leaving(reason="done")]
         assert stopped == [(owner.process, owner.link)]
+
+
+def train(made: Follower, ranks: Ranks, weight: Tensor, optimizer: Optimizer) -> None:
+    """Steps, with an adoption before every other one."""
+    (model,) = made.models
+    for number in range(10):
+        ranks.heard = [Adopt(shard=0, fragment=0, number=number, blend=0.0)]
+        ranks.pairs = [(weight, weight + 0.05 * torch.randn_like(weight))]
+        step(made)
+        for _ in range(2):
+            model(torch.ones(2, 30)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            made.step_made()
+
+
+def test_where_the_head_trains_nothing_another_rank_finds_masters_that_undo_adoptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "stop", lambda *_: None)
+    with follower() as (made, ranks, _, _):
+        (model,) = made.models
+        watch = made.watch = Watch(staging=DirectStaging())
+        watch.begin()
+        weight = next(model.parameters()).detach()
+        optimizer = SgdWithMasters(model.parameters(), lr=1e-3)
+        with pytest.raises(SpecError, match="SgdWithMasters keeps copies of the parameters"):
+            train(made, ranks, weight, optimizer)
+        made.leave("it has failed")
+        assert watch.over
+        assert made.watch is None

@@ -127,6 +127,11 @@ class Group:
         return self.exchange.table.specs
 
     @property
+    def is_first_that_trains(self) -> bool:
+        """Whether this rank looks at what steps do: the head does, unless it trains nothing."""
+        return self._exchange.table.first_that_trains == self.rank
+
+    @property
     def device(self) -> torch.device:
         """Where the values are that this rank owns, also if it holds nothing that travels."""
         return self._exchange.device

@@ -150,6 +150,12 @@ class Table:
         tree = self.tilings[tensor].tree
         return isinstance(tree, Share) and len(tree.ranks) == self.ranks
 
+    @property
+    def first_that_trains(self) -> int:
+        """The lowest rank that holds something of a parameter, and not of averaged buffers only."""
+        holders = zip(self.specs, self.tilings, strict=True)
+        return min((min(t.of_rank) for spec, t in holders if spec.merge != AVERAGE), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

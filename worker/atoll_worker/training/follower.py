@@ -33,6 +33,7 @@ from atoll_worker.training.obeying import BoundaryWork, Key, Obeying
 from atoll_worker.training.owner import Owner, configuration, owner_of
 from atoll_worker.training.parameters import Place, is_one
 from atoll_worker.training.staging import DirectStaging, Done, Scalar, Staging, Ticket, assign
+from atoll_worker.training.undone import Watch
 from atoll_worker.training.unshared import Unshared, unshared_of
 
 log = structlog.get_logger()
@@ -48,9 +49,12 @@ class Follower(Obeying):
     places: Sequence[Place]
     owner: Owner | None = None  # of its host's share; None: another rank has that
     unshared: Unshared | None = None  # where the head does not have the same modules
+    watch: Watch | None = None  # where this is the first rank that trains something
 
     def step_made(self) -> None:
-        """The head looks at what steps do, and warns of what it has as well."""
+        """As on the head, which warns of what it has as well. Raises SpecError; see `watch`."""
+        if self.watch is not None and (reason := self.watch.judge()):
+            log.warning(reason)
         if self.unshared is not None and (reason := self.unshared.step_made()):
             log.warning(reason)
 
@@ -95,9 +99,13 @@ class Follower(Obeying):
         else:
             values, region = self.ranks.empty(owned), self.owner.arrived(key)
             work.tickets.append(self.staging.adopt(self.ranks.flat(values, region), 0.0))
-        pairs, _ = self.ranks.deal(owned, values)
+        pairs, averaged = self.ranks.deal(owned, values)
+        watch = None if self.finished else self.watch
+        sample = watch.before(pairs, averaged) if watch else None
         assign(pairs, blend)
         self.ranks.written()
+        if watch and sample:
+            watch.after(sample)
 
     def give(self, *, changed: bool) -> None:
         """The head gives the companion."""
@@ -126,10 +134,14 @@ class Follower(Obeying):
         return self.staging.scalar(value)
 
     def trust(self) -> None:
-        """The head looks at what steps do."""
+        """The optimizer is told of adoptions: what its steps do is not looked at any more."""
+        if self.watch is not None:
+            self.watch.end()
+            self.watch = None
 
     def leave(self, reason: str) -> None:
         """The head tells the job; a lane process leaves with this rank."""
+        self.trust()
         if self.owner is not None:
             self.owner.leave(reason)
 
@@ -166,6 +178,10 @@ def open_follower(
             owner=owner,
             unshared=unshared_of(models, places, optimizers) if stages else None,
         )
+        if ranks.is_first_that_trains:
+            follower.watch = Watch(staging=follower.staging)
+            follower.watch.begin()
+            undo.callback(follower.watch.end)
         follower.give(changed=False)
         follower.capture_seed()
         configure_hand(owner, ranks, told)

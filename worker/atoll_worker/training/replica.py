@@ -277,10 +277,11 @@ def _opened(
         if not observer:
             replica.capture_seed()
         if unshared is not None:
-            replica.watch = Watch(staging=owner.staging)
-            replica.watch.begin()
-            undo.callback(replica.watch.end)
             replica.unshared = unshared
+            if ranks is None or ranks.is_first_that_trains:
+                replica.watch = Watch(staging=owner.staging)
+                replica.watch.begin()
+                undo.callback(replica.watch.end)
         told = replace(
             configuration(job, instance, layout, share),
             frozen_digest=made.frozen_digest if made else "",

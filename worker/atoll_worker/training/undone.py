@@ -23,8 +23,9 @@ copy: a tensor in the optimizer that has just what is in the model; or it steps 
 and no optimizer those of the model. All optimizers of torch that make a step in this process
 are known, by a hook. Where none has a copy, the user is warned, for 16-bit parameters.
 
-Of a model that is cut over several ranks the head looks at what it holds itself: a step of an
-optimizer is the same operation on every shard, so what it does here it does everywhere.
+Of a model that is cut over several ranks the first one that trains something, mostly the head,
+looks at what it holds itself: a step of an optimizer is the same operation on every shard, so what
+it does here it does everywhere.
 
 What steps do is computed on the model's device, and read when it is done: nothing waits.
 """
