@@ -66,6 +66,12 @@ class Stream:
         self.sends(0, data)
         await write(self.connection, 0, self.kind, data, self._received)
 
+    async def done_writing(self) -> None:
+        """The server reads EOF behind the last message."""
+        await self._opened.wait()
+        if self._inbox.ending is None and self.connection is not None:
+            self.connection.send(0, self.kind, self._half_closed)
+
     def sends(self, side: int, data: Any) -> None:
         """The checkers see every frame of a lane as it leaves."""
         if self.lane is not None:
@@ -144,6 +150,10 @@ class Stream:
         assert self._context is not None
         deserialize = self._server().handler(self._method).request_deserializer
         self._context.inbox.put((deserialize or same)(data))
+
+    def _half_closed(self) -> None:
+        assert self._context is not None
+        self._context.inbox.end(grpc.aio.EOF)
 
     def _client_gone(self) -> None:
         if self._task is not None:

@@ -15,15 +15,18 @@ from typing import Any
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos.codecs import Wire
 from atoll_protos.exits import ExitCode
 from wire.hosts_side import Host, Key, PlayedLearner, commits, lane_bytes, played, run_file
+from wire.late_control import relay
 from wire.raw_peer import SECONDS_MAX, ShardUnderTest, shard, shard_command
 
 HOSTS, LANES = 3, 2
 WIRE = Wire.INT8
 SILENCE_SECONDS = 6.0
+HOLD_SECONDS = 0.4  # far longer than the end of a Bulk stream takes to the shard
 
 Result = tuple[list[tuple[int, int, str]], list[bytes]]
 
@@ -249,3 +252,24 @@ def test_all_lanes_of_a_session_end_with_it_and_the_next_one_goes_on_rule_34(
     finally:
         serving.kill()
         serving.wait(SECONDS_MAX)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_learner_whose_leave_is_slower_than_its_bulk_streams_has_left_rule_24(
+    tmp_path: Path, hosts: int
+) -> None:
+    """Its control stream and its lanes are on connections of their own."""
+    run = run_file(WIRE, overlap=1)
+    with (
+        shard(tmp_path, run_file=run) as served,
+        relay(served.endpoint) as way,
+        played(
+            run=run, endpoint=way.endpoint, folder=tmp_path, hosts=hosts, lanes=LANES
+        ) as learner,
+    ):
+        learner.begin()
+        learner.train(lambda: bool(commits(tmp_path)))
+        assert len(way.connections) == 1 + hosts * LANES
+        way.hold_seconds = HOLD_SECONDS
+        assert learner.leave() == [0] * hosts
+        assert [slot.state for slot in served.status.slots] == [pb.SLOT_LEFT]

@@ -2,10 +2,12 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import pytest
 import structlog.testing
 
@@ -24,21 +26,43 @@ from unit.worker.test_transport import Rig
 
 SECONDS_MAX = 60.0
 SHARDS = 8
+TURNS = 20  # of the event loop, in which whatever can be done is done
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 class Stream:
-    """One call that stays open: it gives these messages and takes whatever is written."""
+    """One call that stays open: it gives these messages and takes whatever is written.
 
-    def __init__(self, *messages: Any) -> None:
+    A call that is cancelled ends, as gRPC's do; `said` is what came of all calls, in order.
+    """
+
+    def __init__(self, *messages: Any, name: str = "", said: list[str] | None = None) -> None:
         self.messages = [*messages]
+        self.name, self.said = name, [] if said is None else said
+        self.answer = asyncio.Event()  # of the shard, to the end of what it is sent
+        self.may_write = asyncio.Event()
+        self.may_write.set()
 
     async def read(self) -> Any:
         if not self.messages:
-            await asyncio.Event().wait()
+            try:
+                await self.answer.wait()
+            except asyncio.CancelledError:
+                self.said.append(f"{self.name} ends")
+                raise
+            return grpc.aio.EOF
         return self.messages.pop(0)
 
     async def write(self, message: Any) -> None:
-        del message
+        await self.may_write.wait()
+        self.said.append(message.WhichOneof("kind"))
+
+    async def done_writing(self) -> None:
+        self.said.append(f"{self.name} is half closed")
 
 
 class Listener:
@@ -64,29 +88,54 @@ class Listener:
         self.reasons.append(reason)
 
 
-def a_client(monkeypatch: pytest.MonkeyPatch, listener: Listener) -> ShardClient:
-    """A client whose shard welcomes it and then says nothing."""
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """A client's one session, by its calls."""
+
+    client: ShardClient
+    control: Stream
+    said: list[str]
+    opened: list[Stream]  # Bulk streams
+
+    async def begin(self) -> "asyncio.Task[None]":
+        """Dial; returns when its Bulk stream is there, or it waits for its Welcome."""
+        self.client.dial()
+        await turns()
+        assert self.client._task is not None
+        return self.client._task
+
+
+def a_session(
+    monkeypatch: pytest.MonkeyPatch, listener: Listener, *, welcomed: bool = True
+) -> Session:
+    """A client whose shard welcomes it, or does not, and then says nothing."""
     welcome = pb.ToLearner(welcome=pb.Welcome(session=7, secret="s"))
+    said, opened = list[str](), list[Stream]()
+    control = Stream(*[welcome] * welcomed, name="control", said=said)
+
+    def bulk(**_: Any) -> Stream:
+        opened.append(Stream(name="bulk", said=said))
+        return opened[-1]
 
     async def ready() -> None: ...
 
     @asynccontextmanager
     async def channel(*_: Any) -> Any:
-        bulk = SimpleNamespace(channel_ready=ready, stream_stream=lambda _: lambda **__: Stream())
-        yield bulk
+        yield SimpleNamespace(channel_ready=ready, stream_stream=lambda _: bulk)
 
     def stub(_: Any) -> Any:
-        return SimpleNamespace(Session=lambda: Stream(welcome))
+        return SimpleNamespace(Session=lambda: control)
 
     monkeypatch.setattr("atoll_worker.transport.client.SyncerStub", stub)
-    return ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
+    client = ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
+    return Session(client=client, control=control, said=said, opened=opened)
 
 
 def test_a_writer_of_transfers_that_dies_ends_its_session_with_its_reason_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listener = Listener()
-    client = a_client(monkeypatch, listener)
+    client = a_session(monkeypatch, listener).client
 
     async def broken() -> Outgoing | None:
         raise BufferError("no memory for an offer")
@@ -124,48 +173,96 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
     assert seed == pb.Transfer(seed=pb.Seed(slice=1))
 
 
-def test_a_shard_without_a_session_delays_no_leaving() -> None:
+def test_what_was_sent_has_been_read_before_a_bulk_stream_ends_rule_24(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shard reads no Leave once it has seen the end of a Bulk stream."""
+    listener = Listener()
+
     async def scenario() -> None:
-        client = ShardClient(0, "nowhere:1", Listener(), lambda *_: None)  # type: ignore[arg-type]
-        await asyncio.wait_for(client.drained(60.0), SECONDS_MAX)
+        session = a_session(monkeypatch, listener)
+        dialled = await session.begin()
+        assert session.opened
+        session.control.may_write.clear()
+        session.client.send(pb.ToShard(leave=pb.Leave(reason="r")))
+        leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
+        await turns()
+        assert session.said == []
+        session.control.may_write.set()
+        await turns()
+        assert session.said == ["leave", "control is half closed"]
+        assert not leaving.done()
+        session.control.answer.set()
+        await asyncio.wait([leaving, dialled], timeout=SECONDS_MAX)
+        assert session.said == ["leave", "control is half closed", "bulk ends"]
+
+    asyncio.run(scenario())
+    assert listener.reasons == ["the shard closed the session"]
+
+
+def test_a_shard_that_answers_nothing_is_left_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listener = Listener()
+
+    async def scenario() -> None:
+        session = a_session(monkeypatch, listener)
+        dialled = await session.begin()
+        await session.client.leave(0.0)
+        await asyncio.wait([dialled], timeout=SECONDS_MAX)
+        assert sorted(session.said) == ["bulk ends", "control ends", "control is half closed"]
+
+    asyncio.run(scenario())
+    assert listener.reasons == ["hung up"]
+
+
+def test_a_shard_that_is_gone_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Listener()
+
+    async def scenario() -> None:
+        session = a_session(monkeypatch, listener)
+        await session.begin()
+        leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
+        await turns()
+        assert not leaving.done()
+        session.opened[0].answer.set()  # the end of any stream
+        await turns()
+        assert leaving.done()
 
     asyncio.run(scenario())
 
 
-def test_what_waits_is_waited_for_until_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = a_client(monkeypatch, Listener())
-
+@pytest.mark.parametrize("dialled", [False, True])
+def test_a_shard_without_a_session_delays_no_leaving(
+    dialled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
-        client.send(pb.ToShard(leave=pb.Leave(reason="r")))
-        leaving = asyncio.create_task(client.drained(60.0))
-        await asyncio.wait([leaving], timeout=0.05)
-        assert not leaving.done()
-        assert (await client._outbox.take()).leave.reason == "r"
-        assert not leaving.done()  # it is being written
-        taker = asyncio.create_task(client._outbox.take())
-        await asyncio.wait_for(leaving, SECONDS_MAX)
-        taker.cancel()
+        session = a_session(monkeypatch, Listener(), welcomed=False)
+        if dialled:
+            await session.begin()
+            session.client.send(pb.ToShard(join=pb.Join()))
+        leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
+        await turns()
+        assert leaving.done()
+        assert session.client._task is None
 
     asyncio.run(scenario())
 
 
 def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
     """One limit for all: one after the other, 8 silent shards would outlast the time to stop."""
-    barrier, limits, hung_up = asyncio.Barrier(SHARDS), [], []
+    barrier, limits = asyncio.Barrier(SHARDS), []
 
-    async def drained(seconds_max: float) -> None:
+    async def leave(seconds_max: float) -> None:
         limits.append(seconds_max)
         await barrier.wait()  # until all the others wait, too
 
     rig = Rig()
-    silent: Any = SimpleNamespace(
-        drained=drained, hang_up=lambda: hung_up.append(1), dial=lambda: None
-    )
+    silent: Any = SimpleNamespace(leave=leave, dial=lambda: None)
     rig.transport.clients = [silent] * SHARDS
     rig.transport.over.set()
     asyncio.run(asyncio.wait_for(rig.transport.run(), SECONDS_MAX))
     assert limits == [transport.LEAVE_SECONDS_MAX] * SHARDS
-    assert len(hung_up) == SHARDS
 
 
 # ------------------------------------------------------------ credentials

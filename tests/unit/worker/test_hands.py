@@ -366,11 +366,10 @@ def test_a_head_dials_nobody_before_its_hands_are_there() -> None:
     dialled = asyncio.Event()
     client: Any = rig.client
     client.dial = dialled.set
-    client.hang_up = lambda *_: None
 
-    async def drained(seconds: float) -> None: ...
+    async def leave(seconds: float) -> None: ...
 
-    client.drained = drained
+    client.leave = leave
 
     async def scenario() -> None:
         async with asyncio.timeout(SECONDS_MAX):

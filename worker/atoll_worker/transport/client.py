@@ -122,11 +122,8 @@ class Outbox:
 
     ordered: deque[pb.ToShard] = field(default_factory=deque)
     report: pb.ToShard | None = None
+    closed: bool = False  # nothing comes after what waits
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    taken: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.taken.set()  # nothing waits yet, also where no session ever comes
 
     def put(self, message: pb.ToShard) -> None:
         """Queue one message; a report replaces an unsent older one (rule 7)."""
@@ -135,23 +132,28 @@ class Outbox:
         else:
             self.ordered.append(message)
         self.ready.set()
-        self.taken.clear()
 
-    async def take(self) -> pb.ToShard:
-        """The next message; waits for one."""
+    def close(self) -> None:
+        """What waits is the last."""
+        self.closed = True
+        self.ready.set()
+
+    async def take(self) -> pb.ToShard | None:
+        """The next message, waits for one; None behind the last."""
         while True:
             if self.ordered:
                 return self.ordered.popleft()
             if self.report is not None:
                 message, self.report = self.report, None
                 return message
-            self.taken.set()
+            if self.closed:
+                return None
             self.ready.clear()
             await self.ready.wait()
 
 
 class ShardClient:
-    """All streams to one shard. `dial` once per connection; `hang_up` ends it.
+    """All streams to one shard. `dial` once per connection; `leave` or `hang_up` ends it.
 
     `share` are the lanes of this process; None: all that the session has.
     """
@@ -172,12 +174,13 @@ class ShardClient:
         self._bulk: asyncio.Queue[Payload] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._hung_up = ""  # why
+        self._welcomed = False  # else the shard has heard nothing but a Join
 
     def dial(self) -> None:
         """Open the streams in the background; the listener hears how it goes."""
         assert self._task is None, "dialled twice"
         self._outbox, self._bulk = Outbox(), asyncio.Queue()
-        self._hung_up = "hung up"
+        self._hung_up, self._welcomed = "hung up", False
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
 
     def hang_up(self, reason: str = "hung up") -> None:
@@ -194,10 +197,17 @@ class ShardClient:
         """Queue a transfer; `payload` is asked for its head and bytes when its turn comes."""
         self._bulk.put_nowait(payload)
 
-    async def drained(self, seconds_max: float) -> None:
-        """Wait until queued control messages have left, at most so long."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._outbox.taken.wait(), seconds_max)
+    async def leave(self, seconds_max: float) -> None:
+        """Close all streams once the shard has read what was sent to it, at most so long after.
+
+        The shard reads no control message any more when it has seen the end of a Bulk stream, which
+        is on another connection. So the control stream is closed first, and the shard answers its
+        end by closing the session.
+        """
+        if self._task is not None and self._welcomed:
+            self._outbox.close()
+            await asyncio.wait([self._task], timeout=seconds_max)
+        self.hang_up()
 
     async def _run(self) -> None:
         reason = "the shard closed the session"
@@ -238,13 +248,16 @@ class ShardClient:
     async def _read_control(self, call: Any, session: "asyncio.Future[pb.Welcome]") -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
             if message.WhichOneof("kind") == "welcome" and not session.done():
+                self._welcomed = True
                 session.set_result(message.welcome)
             self.listener.message(self.shard, message)
 
     async def _write_control(self, call: Any) -> None:
         with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
-            while True:
-                await call.write(await self._outbox.take())
+            while (message := await self._outbox.take()) is not None:
+                await call.write(message)
+            await call.done_writing()
+            await asyncio.Event().wait()  # until the shard closes the session
 
     async def _bulk_streams(self, session: "asyncio.Future[pb.Welcome]") -> None:
         """The lanes, opened once the shard has said the session's number and secret."""

@@ -46,7 +46,7 @@ from atoll_worker.transport.stream import SideStream
 from atoll_worker.transport.values import Values, publish_bytes
 
 CONNECT_SECONDS_MAX = 20.0
-LEAVE_SECONDS_MAX = 6.0  # from a Leaving to the end of the head
+LEAVE_SECONDS_MAX = 9.0  # from a Leaving to the end of the head, which may take 3 + 3 + 2 s
 
 log = structlog.get_logger()
 

@@ -23,8 +23,9 @@ a command behind a Place is given when all of them are ready. Who has lost a han
 any more: the training process gets Fail, and all sessions end (rule 30).
 
 The transport ends when the training process leaves or is gone: control messages that wait (the
-Leaves) get LEAVE_SECONDS_MAX in all, then all connections are closed. Everything outside is given
-to the constructor in `Outside`; tests/sim runs this same class in virtual time.
+Leaves) get LEAVE_SECONDS_MAX in all until the shards have read them, then all connections are
+closed, and only after them those of the hands. Everything outside is given to the constructor in
+`Outside`; tests/sim runs this same class in virtual time.
 """
 
 import asyncio
@@ -179,9 +180,7 @@ class Transport:
                 keeper.result()  # a bug
             keeper.cancel()
         await self._companion_taken()
-        await asyncio.gather(*(client.drained(LEAVE_SECONDS_MAX) for client in self.clients))
-        for client in self.clients:
-            client.hang_up()
+        await asyncio.gather(*(client.leave(LEAVE_SECONDS_MAX) for client in self.clients))
         await self.hands.leave()
         self.telemetry.close()
 
