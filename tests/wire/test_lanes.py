@@ -200,7 +200,7 @@ def test_more_lanes_than_a_session_may_have_are_refused_by_name(
             call = one.one.stub.Session()
             await call.write(pb.ToShard(join=_join(one, observer=observer)))
             end = (await call.read()).end
-            assert end.code == pb.BAD_MESSAGE
+            assert end.code == pb.TOO_MANY_LANES
             assert f"asks for {lanes} lanes" in end.reason
 
     asyncio.run(scenario())
