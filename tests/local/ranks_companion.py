@@ -52,6 +52,37 @@ def check_companion(parts: Sequence[nn.Module]) -> None:
                 lend(parts, places, reader)
 
 
+def check_the_companion_of_an_adapter_that_only_some_stages_have() -> None:
+    """A stage without one is of the base, at the head and elsewhere: the export is the adapter."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - slow, and only this check's
+
+    for adapted in (0, 2):
+        model = nn.ModuleDict({f"stage{dist.get_rank()}": models.seeded(lambda: models.Wide(5))})
+        model.requires_grad_(False)
+        if dist.get_rank() == adapted:
+            config = LoraConfig(r=2, target_modules=["up"])
+            model = get_peft_model(model, config)
+        places = travelling_of([model])
+        assert bool(places) == (dist.get_rank() == adapted)
+        with reading(None, [model], cleaner) as reader:
+            if reader.is_head:
+                made = companion_of([model], places, (), reader)
+                assert list(made.files) == ["adapter_config.json"]
+                assert not made.digests
+            else:
+                lend([model], places, reader)
+        with reading(None, [model], cleaner) as reader, tempfile.TemporaryFile() as file:
+            if not reader.is_head:
+                lend([model], places, reader)
+                continue
+            made.write(file.fileno(), 0, changed=False, reader=reader)
+            found = tensors_in(file)
+        assert found["table"]["stem"] == "adapter_model"
+        assert sorted(found["table"]["keys"]) == [
+            f"base_model.model.stage{adapted}.up.lora_{each}.weight" for each in "AB"
+        ]
+
+
 def tensors_in(file: IO[bytes]) -> dict[str, Any]:
     """All that a companion says; the order of its tensors does not matter."""
     file.seek(0)

@@ -31,6 +31,7 @@ from local.ranks_agreement import (
 from local.ranks_companion import (
     check_the_companion_of_a_model_that_is_cut,
     check_the_companion_of_a_pipeline,
+    check_the_companion_of_an_adapter_that_only_some_stages_have,
 )
 from local.ranks_models import RANKS
 from local.ranks_training import check_what_is_unfrozen_later, check_what_steps_undo
@@ -73,6 +74,9 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "after an evaluation": check_what_is_written_after_an_evaluation,
     "the companion of a model that is cut": check_the_companion_of_a_model_that_is_cut,
     "the companion of a pipeline": check_the_companion_of_a_pipeline,
+    "the companion of an adapter that only some stages have": (
+        check_the_companion_of_an_adapter_that_only_some_stages_have
+    ),
     "one rank that has cut a tensor is refused": check_one_rank_that_has_cut_a_tensor,
     "ranks that disagree are refused": check_ranks_that_disagree,
     "a partial sum is refused": check_a_partial_sum,

@@ -83,7 +83,7 @@ def test_keys_and_files_are_those_of_save_pretrained(
     model.save_pretrained(tmp_path)
     own = load_file(tmp_path / f"{stem}.safetensors").keys()
     companion = companion_of([model], travelling(model))
-    found = describe([model], companion.places, companion.adapter)
+    found = describe([model], companion.places, companion.adapters)
     table: Table = found.table
     assert table.stem == stem
     assert table.absent == {}

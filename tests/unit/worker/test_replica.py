@@ -286,7 +286,7 @@ def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
         replica.owner.memory_fd = memory.create()
-        given = Given(models=[model], places=(), adapter="", files={}, frozen_digest="")
+        given = Given(models=[model], places=(), adapters=("",), files={}, frozen_digest="")
         given.fails, replica.companion = fails, given
         for changed in (False, True):
             transport.send(GiveCompanion(changed=changed))
@@ -312,7 +312,7 @@ def test_tensors_that_keep_their_first_values_in_the_export_are_told_of() -> Non
     with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
         replica.owner.memory_fd = memory.create()
         replica.companion = Given(
-            models=[model], places=(), adapter="", files={}, frozen_digest="", stale=["table"]
+            models=[model], places=(), adapters=("",), files={}, frozen_digest="", stale=["table"]
         )
         transport.send(GiveCompanion(changed=True))
         replica.apply_commands()

@@ -54,7 +54,7 @@ class Companion:
 
     models: Sequence[nn.Module]  # of this process
     places: Sequence[Place]
-    adapter: str
+    adapters: Sequence[str]  # of the models; empty where one has none
     files: Mapping[str, bytes]
     frozen_digest: str
     digests: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Companion:
 
         `changed`: only the tensors that training has changed since the opening.
         """
-        described = describe(self.models, self.places, self.adapter, reader)
+        described = describe(self.models, self.places, self.adapters, reader)
         kept, files = described.kept, self.files
         if changed:
             kept, files = self._changed(kept, reader), {}
@@ -140,15 +140,15 @@ def companion_of(
 
     Raises SpecError for `export_files` that are no files.
     """
-    bare = unwrapped(models[0])
-    adapter = adapter_of(bare)
-    described = describe(models, places, adapter, reader)
+    adapters = adapters_of(models)
+    described = describe(models, places, adapters, reader)
+    with_files = nn.Module() if described.config else unwrapped(models[0])
     checksums = Checksums(reader)
     return Companion(
         models=models,
         places=places,
-        adapter=adapter,
-        files=model_files(bare, adapter, export_files),
+        adapters=adapters,
+        files={**described.config, **model_files(with_files, "", export_files)},
         frozen_digest=frozen_digest(described.frozen, checksums),
         digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
         absent=described.table.absent,
@@ -156,9 +156,14 @@ def companion_of(
     )
 
 
+def adapters_of(models: Sequence[nn.Module]) -> tuple[str, ...]:
+    """The name of each model's adapter, empty where one has none."""
+    return tuple(adapter_of(unwrapped(each)) for each in models)
+
+
 def lend(models: Sequence[nn.Module], places: Sequence[Place], reader: Reader) -> None:
     """Say what this rank has, while the head makes or writes its companion."""
-    describe(models, places, adapter_of(unwrapped(models[0])), reader)
+    describe(models, places, adapters_of(models), reader)
 
 
 def frozen_digest(frozen: Mapping[str, Tensor], checksums: Checksums) -> str:

@@ -4,10 +4,13 @@ Each rank looks at the modules that it has: the whole model, or a stage of a pip
 `describe` puts together what all of them have. Of a key the lowest rank that has it decides; for
 what the head does not have it gets a stand-in, which its Reader can read. In a process that has the
 whole model this is what the process sees itself.
+
+Where any part has an adapter (PEFT), the export is an adapter. A part without one, such as a frozen
+stage, then has nothing in it but what travels: its frozen tensors are of the base.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import torch
@@ -19,7 +22,7 @@ from atoll_protos.tensors import SAFETENSORS
 from atoll_worker.ranks.boxes import is_distributed
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.training.checksums import PLAIN_READER, Checksums, bytes_of
-from atoll_worker.training.model_files import adapter_state
+from atoll_worker.training.model_files import adapter_state, model_files
 from atoll_worker.training.naming import cleaner, same_memory, state_of, unwrapped, without_hooks
 from atoll_worker.training.parameters import Place
 
@@ -30,42 +33,61 @@ HEADER_ROOM_BYTES = 1 << 20  # of the bound, for the header
 class Described:
     """The export of a model as it is now; `kept` are the tensors that do not travel, by key.
 
-    `frozen` are all frozen parameters, by name.
+    `frozen` are all frozen parameters, by name; `config` are the small files of the adapter.
     """
 
     table: Table
     kept: Mapping[str, Tensor]
     frozen: Mapping[str, Tensor]
+    config: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What has been found, as in Described; for `base` and `config` see Share."""
+
+    keys: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    frozen: dict[str, Tensor] = field(default_factory=dict)
+    base: set[str] = field(default_factory=set)
+    config: Mapping[str, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one rank has of it; `kept` and `frozen` by the names that its Reader says."""
+    """What one rank has of it; `kept` and `frozen` by the names that its Reader says.
+
+    `base` are the keys that an adapter's export leaves out: of parts without one, and of tensors
+    that do not travel. `config` are the files of the rank's adapter; None if it has no adapter.
+    """
 
     keys: Mapping[str, str]
     absent: Mapping[str, str]
     kept: Mapping[str, str]
     frozen: tuple[str, ...]
+    base: frozenset[str]
+    config: Mapping[str, bytes] | None
 
 
 def describe(
     models: Sequence[nn.Module],
     places: Sequence[Place],
-    adapter: str,
+    adapters: Sequence[str],
     reader: Reader = PLAIN_READER,
 ) -> Described:
     """Which tensors the export has, under which keys, and which ones it must lack.
 
-    Collective where there are several ranks; only the head's is that of the whole model.
+    `adapters` are the names of the models' adapters, empty where one has none. Collective where
+    there are several ranks; only the head's is that of the whole model.
     """
-    keys: dict[str, str] = {}
-    absent: dict[str, str] = {}
-    kept: dict[str, Tensor] = {}
-    frozen: dict[str, Tensor] = {}
+    found = Found()
+    keys, absent, kept = found.keys, found.absent, found.kept
     names = {place.spec.name for place in places}
     by_memory = {same_memory(place.tensor): place.spec.name for place in places}
-    for model in models:
-        frozen |= frozen_of(model)
+    for model, adapter in zip(models, adapters, strict=True):
+        found.frozen |= frozen_of(model)
+        known = keys.keys() | kept.keys() | absent.keys()
         for key, value in _state(model, places, adapter, reader).items():
             if not isinstance(value, Tensor):
                 absent[key] = "is no tensor"
@@ -77,16 +99,22 @@ def describe(
                 keys[key] = by_memory[same_memory(value)]
             else:
                 kept[key] = value.detach()
+        if not adapter:
+            found.base |= (kept.keys() | absent.keys()) - known
+    if any(adapters):
+        found.config = _config_of(models, adapters)
     if not reader.alone:
-        keys, absent, kept, frozen = _joined(keys, absent, kept, frozen, reader)
+        found = _joined(found, reader)
+    kept, absent = found.kept, found.absent
     room = BYTES_MAX - HEADER_ROOM_BYTES
     for key in sorted(kept, key=lambda each: (kept[each].nbytes, each)):
         room -= kept[key].nbytes
         if room < 0:
             absent[key] = f"all that does not travel has more than {BYTES_MAX >> 30} GiB"
             del kept[key]
-    table = Table(stem=ADAPTER if adapter else MODEL, keys=keys, absent=absent)
-    return Described(table=table, kept=kept, frozen=frozen)
+    stem = MODEL if found.config is None else ADAPTER
+    table = Table(stem=stem, keys=found.keys, absent=absent)
+    return Described(table=table, kept=kept, frozen=found.frozen, config=found.config or {})
 
 
 def _state(
@@ -115,40 +143,47 @@ def _has_memory(value: object) -> TypeGuard[Tensor]:
     return not is_traceable_wrapper_subclass(value)
 
 
-def _joined(
-    keys: Mapping[str, str],
-    absent: Mapping[str, str],
-    kept: Mapping[str, Tensor],
-    frozen: Mapping[str, Tensor],
-    reader: Reader,
-) -> tuple[dict[str, str], dict[str, str], dict[str, Tensor], dict[str, Tensor]]:
-    """Those of all ranks, on the head; collective."""
+def _config_of(models: Sequence[nn.Module], adapters: Sequence[str]) -> Mapping[str, bytes]:
+    """The small files of the first adapter."""
+    model, adapter = next(each for each in zip(models, adapters, strict=True) if each[1])
+    return model_files(unwrapped(model), adapter, ())
+
+
+def _joined(mine: Found, reader: Reader) -> Found:
+    """What all ranks have, on the head; collective."""
     named, more = {}, {}
-    for key, tensor in kept.items():
+    for key, tensor in mine.kept.items():
         known = reader.tensors.get(key)
         named[key] = key
         if known is None or same_memory(known.detach()) != same_memory(tensor):
             named[key] = f"state_dict()[{key}]"  # made by a hook of the user's
             more[named[key]] = tensor
-    mine = Share(keys=keys, absent=absent, kept=named, frozen=tuple(frozen))
-    everybody = reader.agree(more, mine, checksum=Checksums(PLAIN_READER).of)
+    said = Share(
+        keys=mine.keys,
+        absent=mine.absent,
+        kept=named,
+        frozen=tuple(mine.frozen),
+        base=frozenset(mine.base),
+        config=mine.config,
+    )
+    everybody = reader.agree(more, said, checksum=Checksums(PLAIN_READER).of)
     if not reader.is_head:
-        return dict(keys), dict(absent), dict(kept), dict(frozen)
-    all_keys: dict[str, str] = {}
-    all_absent: dict[str, str] = {}
-    all_kept: dict[str, Tensor] = {}
-    all_frozen: dict[str, Tensor] = {}
+        return mine
+    found = Found(config=next((each.config for each in everybody if each.config), mine.config))
     for share in everybody:
+        left_out = share.base if found.config is not None else frozenset[str]()
         new = share.keys.keys() | share.kept.keys()
-        new -= all_keys.keys() | all_kept.keys()
-        all_keys |= {key: name for key, name in share.keys.items() if key in new}
-        all_kept |= {key: reader.tensors[n] for key, n in share.kept.items() if key in new}
-        all_absent |= {key: why for key, why in share.absent.items() if key not in all_absent}
+        new -= found.keys.keys() | found.kept.keys() | left_out
+        found.keys |= {key: name for key, name in share.keys.items() if key in new}
+        found.kept |= {key: reader.tensors[n] for key, n in share.kept.items() if key in new}
+        for key, why in share.absent.items():
+            if key not in left_out:
+                found.absent.setdefault(key, why)
         for name in share.frozen:
-            all_frozen.setdefault(name, reader.tensors[name])
-    for key in all_keys.keys() | all_kept.keys():
-        all_absent.pop(key, None)
-    return all_keys, all_absent, all_kept, all_frozen
+            found.frozen.setdefault(name, reader.tensors[name])
+    for key in found.keys.keys() | found.kept.keys():
+        found.absent.pop(key, None)
+    return found
 
 
 def _why_not(tensor: Tensor, reader: Reader) -> str:
