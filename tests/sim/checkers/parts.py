@@ -73,10 +73,10 @@ class PlacesChecker(PartsWatcher):
     def bytes_follow(self, lane: "Lane", part: Sent, data: memoryview) -> None:
         if (form := self._form(lane, part)) is None:
             return
-        places = self._places(lane, part, form)[part.byte_count :]
-        number = payloads.number_of(data, int(places[0]))
-        whole = payloads.written(number, form.byte_count(part.head.encoding))
-        right = bytes(data) == bytes(whole[place] for place in places[: len(data)])
+        begun, lanes = part.byte_count, self.lanes[lane.shard.name, lane.session]
+        number = payloads.number_of(data, int(self._places(lane, part, form)[begun]))
+        own = payloads.part_of(number, form, part.head.encoding, lanes, lane.number)
+        right = bytes(data) == own[begun : begun + len(data)]
         self.require(right, f"lane {lane.number} has values of other elements: {part.head}")
 
     def arrived(self, whole: bool) -> None:
