@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,13 @@ from atoll_operator.api.reasons import TYPES
 from atoll_operator.client import FailedError, JobClient
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
-from cluster.training import Job
+from cluster.training import Job, manifest
 from cluster.typed import Shell
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/three-regions.yaml"
 TRAINED_SECONDS_MAX = 900
 MODELS = "/models"
+ROLE = "atoll-system-atoll-operator-jobs-{}"  # as docs/kubernetes.md names those of the chart
 
 
 @pytest.mark.timeout(1200)
@@ -44,15 +44,11 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     (shard,) = job.pods("shard")
     where = f"/api/v1/namespaces/{namespace}/pods/{shard}:9090/proxy/metrics"
     assert "atoll_syncer_" in kube("get", "--raw", where)
-    shell = Shell.made(tmp_path, kube)
-    _is_read_and_exported_from_here(
-        job,
-        tmp_path / "model",
-        lambda *words: shell(f"kubectl atoll {shlex.join(words)} -n {namespace}"),
-    )
-    explained = shell("kubectl explain dtj.spec.sync.overlap")
-    assert "FIELD: overlap <integer>" in explained
-    assert "DESCRIPTION:" in explained
+    shells = {role: Shell.made(tmp_path / role, kube) for role in ("view", "edit", "admin")}
+    for role, shell in shells.items():
+        shell.acts_as(kube, namespace, ROLE.format(role))
+    _is_read_and_exported_from_here(job, tmp_path / "model", shells["edit"])
+    _each_role_may_do_what_the_page_says(job, shells)
     _is_waited_for_from_python(job)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
     until("it is told", lambda: bool(job.events("CompleteTrue")))
@@ -72,8 +68,15 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     until("nothing is left", lambda: not job.kubectl("get", left, *selector, "-o", "name"))
 
 
-def _is_read_and_exported_from_here(job: Job, model: Path, atoll: Callable[..., str]) -> None:
+def _is_read_and_exported_from_here(job: Job, model: Path, shell: Shell) -> None:
     """What `kubectl atoll` shows and takes of the running job, as a person types it."""
+
+    def atoll(*words: str) -> str:
+        return shell(f"kubectl atoll {shlex.join(words)} -n {job.namespace}")
+
+    explained = shell("kubectl explain dtj.spec.sync.overlap")
+    assert "FIELD: overlap <integer>" in explained
+    assert "DESCRIPTION:" in explained
     told = atoll("status", job.name)
     assert told.startswith("three-regions: Training, tick "), told
     assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in told
@@ -99,12 +102,38 @@ def _is_read_and_exported_from_here(job: Job, model: Path, atoll: Callable[..., 
     assert before.items() <= job.uids().items()
 
 
+def _each_role_may_do_what_the_page_says(job: Job, shells: dict[str, Shell]) -> None:
+    """With the chart's role alone: what an editor may do is tried already."""
+    where = f"-n {job.namespace}"
+    viewer, editor, admin = (shells[role] for role in ("view", "edit", "admin"))
+    assert job.name in viewer(f"kubectl get dtj {where}")
+    assert viewer(f"kubectl atoll status {job.name} {where}").startswith(f"{job.name}: ")
+    assert viewer(f"kubectl atoll logs {job.name} us-east-0 --tail 1 {where}")
+    viewer(f"kubectl describe dtj {job.name} {where}")
+    credentials = f"kubectl atoll credentials {job.name} --region eu-west {where}"
+    for shell, command in (
+        (viewer, f"kubectl patch dtj {job.name} {where} --type=merge -p '{{}}'"),
+        (viewer, f"kubectl atoll export {job.name} --out model {where}"),
+        (editor, credentials),
+        (editor, f"kubectl get secret {job.name}-ca {where}"),
+    ):
+        done = shell.attempt(command)
+        assert done.returncode, done.stdout
+        assert "orbidden" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+    assert "kind: Secret" in admin(credentials)
+
+
 def _is_waited_for_from_python(job: Job) -> None:
     """Until it is Complete; the client of a person's program reads the same status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", job.kube.kubeconfig)
         jobs = JobClient(namespace=job.namespace)
         assert [each.name for each in jobs.list()] == [job.name]
+        assert [process for process, _ in jobs.logs(job.name, "us-east-0", tail=1)] == ["us-east-0"]
+        assert jobs.create(manifest("rests", {"us-east": 1}, suspend=True)).name == "rests"
+        assert jobs.wait_for("rests", "Suspended", timeout_seconds=60).state == "Suspended"
+        jobs.delete("rests")
         done = jobs.wait_for(job.name, "Complete", timeout_seconds=TRAINED_SECONDS_MAX)
         assert done.state == "Complete"
         assert done.status.export_url == "file:///models/three-regions"

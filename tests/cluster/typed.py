@@ -62,6 +62,18 @@ class Shell:
         whole = {"apiVersion": "v1", "kind": "Config", **found}
         self.kubeconfig.write_text(yaml.safe_dump(whole))
 
+    def acts_as(self, kube: Kubectl, namespace: str, role: str) -> None:
+        """Be an account of a namespace that has this ClusterRole there, and no other right."""
+        account = role.rpartition("-")[2] or role
+        bound = (f"--clusterrole={role}", f"--serviceaccount={namespace}:{account}")
+        kube("-n", namespace, "create", "serviceaccount", account)
+        kube("-n", namespace, "create", "rolebinding", account, *bound)
+        token = kube("-n", namespace, "create", "token", account).strip()
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        for each in config["users"]:
+            each["user"] = {"token": token}
+        self.kubeconfig.write_text(yaml.safe_dump(config))
+
     def __call__(self, commands: str) -> str:
         """Run them in bash until one fails, and return what they print."""
         done = self.attempt(commands)
