@@ -7,7 +7,6 @@ Prometheus does not ask Kubernetes itself.
 
 import contextlib
 import json
-import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -24,6 +23,7 @@ from atoll_operator.local.supervisor import free_ports
 from chart.shown import RULES, filled, panels, rules
 from cluster.installed import CHART, DEPLOYMENT, NAMESPACE, REPLICAS, Installed
 from cluster.kubectl import until
+from cluster.lab.binaries import unpacked
 from cluster.training import Job
 
 SCRAPED_SECONDS_MAX = 180.0
@@ -130,7 +130,7 @@ def scrape_config(monitor: dict[str, Any], targets: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def prometheus(program: str, atoll: Installed, folder: Path) -> Iterator[Prometheus]:
+def prometheus(program: Path, atoll: Installed, folder: Path) -> Iterator[Prometheus]:
     """One that scrapes what is in the cluster now."""
     targets, file, (port,) = folder / "targets.json", folder / "prometheus.yml", free_ports(1)
     targets.write_text(json.dumps(discovered(atoll.kube.get("pods", "-A")["items"])))
@@ -163,9 +163,7 @@ def prometheus(program: str, atoll: Installed, folder: Path) -> Iterator[Prometh
 def test_every_panel_shows_a_job_in_training_and_the_alerts_judge_it_right(
     train: Callable[..., Job], atoll: Installed, tmp_path: Path
 ) -> None:
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("needs prometheus: apt-get install prometheus")
+    program = unpacked("prometheus", "usr/bin/prometheus")
     job = train("scraped", {"us-east": 2, "eu-west": 1})
     with prometheus(program, atoll, tmp_path) as server:
         shows(server, job)
