@@ -96,7 +96,7 @@ class Learner:
     gives, and all ranks read the same `finished`, `tick` and `cursor`. Each rank may keep a data
     state of its own. A rank that has lost another one ends with 75. `model` may be the list of the
     parts that a rank has, and nothing of them need be trainable, as long as some rank trains
-    something (docs/training-scripts.md, "Several processes").
+    something (docs/learners.md).
 
     One Learner may be open in a process at a time. Entering and
     `step()` raise LearnerError, with an `exit_code`, when the job refuses this process (77: another
