@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = structlog.get_logger()
     try:
         if given[:1] == [LAUNCH]:
+            from atoll_worker.launcher.health import answer_probes
+
+            answer_probes(os.environ)  # before torch is imported
             from atoll_worker.launcher import command
 
             return command.main(given[1:])

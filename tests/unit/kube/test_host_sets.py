@@ -250,7 +250,8 @@ def test_a_host_whose_launcher_stands_still_is_started_again_by_the_kubelet(comm
     seconds = (still["failureThreshold"] + 1) * still["periodSeconds"]
     assert seconds < float(default(Env.RANKS_SILENCE_SECONDS))
     assert still["terminationGracePeriodSeconds"] < 10  # what is stopped hears no signal
-    assert start["failureThreshold"] * start["periodSeconds"] >= 3600  # imports may take long
+    assert start["failureThreshold"] * start["periodSeconds"] >= 3600  # its node may be busy
+    assert start["initialDelaySeconds"] >= 5  # the port is open by then, so no start is a Warning
 
 
 def test_a_probe_of_the_user_stays_and_other_launchers_have_none() -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,14 @@ from atoll_worker.launcher.health import answer_probes
 answer_probes(os.environ)
 print("open", flush=True)
 signal.pause()
+"""
+
+
+TORCH = """
+import os
+os.write(int(os.environ["BEGUN"]), b"begun")
+os.read(int(os.environ["GO_ON"]), 1)
+raise ImportError("this is no torch")
 """
 
 
@@ -56,6 +65,30 @@ def test_a_launcher_that_is_stopped_takes_connections_and_answers_none() -> None
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_host_answers_while_torch_is_still_imported(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "torch.py").write_text(TORCH)
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    (begun, begins), (waits, go_on) = os.pipe(), os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atoll_worker", "launch", "--", "true"],
+        env={**os.environ, Env.HEALTH_PORT: str(port), "PYTHONPATH": path}
+        | {"BEGUN": str(begins), "GO_ON": str(waits)},
+        pass_fds=(begins, waits),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(begins)
+    os.close(waits)
+    try:
+        assert os.read(begun, 5) == b"begun"
+        assert asked(port) == ANSWER
+    finally:
+        os.close(go_on)
+        process.wait()
+        os.close(begun)
 
 
 def test_a_connection_on_which_nothing_comes_holds_nobody() -> None:

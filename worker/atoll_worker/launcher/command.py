@@ -23,7 +23,6 @@ from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import Torchrun
 from atoll_worker.launcher import agent
 from atoll_worker.launcher.ending import end_as
-from atoll_worker.launcher.health import answer_probes
 
 USAGE: Final = "atoll-worker launch [OPTIONS of torchrun] -- SCRIPT.py|COMMAND [ARGUMENTS]"
 THREADS: Final = "OMP_NUM_THREADS"
@@ -38,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     """
     options, given = split(arguments)
     command = words_of(given)
-    answer_probes(os.environ)
     return end_as(agent.run(configuration(options), command))
 
 

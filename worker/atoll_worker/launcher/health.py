@@ -4,6 +4,9 @@ Where a learner has several hosts, one that stands still holds all others, and n
 can say so: with all of them stopped (SIGSTOP, a cgroup that is frozen) the launcher gives no answer
 any more, while the kernel goes on to take connections. So the answer comes from a thread of the
 launcher, over HTTP. It says nothing of the training, which the head reports to the shards.
+
+The command begins with it, before torch is imported. That takes seconds, and each probe that finds
+no port is a Warning among the Events of the pod.
 """
 
 import threading

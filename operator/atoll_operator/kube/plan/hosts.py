@@ -32,6 +32,7 @@ PROBE: Final = {
     "timeoutSeconds": 10,  # on a node that has too much to do
     "periodSeconds": 10,
 }
+FIRST_PROBE_SECONDS: Final = 5  # a probe that comes before the port is open is told as a Warning
 STILL_PROBES_MAX: Final = 3  # sooner than ranks lose patience (ATOLL_RANKS_SILENCE_SECONDS)
 STOPPED_GRACE_SECONDS: Final = 5  # a process that is stopped does not hear SIGTERM
 TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of one learner
@@ -95,7 +96,11 @@ def _probe(container: dict[str, Any]) -> None:
         "failureThreshold": STILL_PROBES_MAX,
         "terminationGracePeriodSeconds": STOPPED_GRACE_SECONDS,
     }
-    start = {"periodSeconds": pods.START_PROBE_SECONDS, "failureThreshold": pods.START_PROBES_MAX}
+    start = {
+        "initialDelaySeconds": FIRST_PROBE_SECONDS,
+        "periodSeconds": pods.START_PROBE_SECONDS,
+        "failureThreshold": pods.START_PROBES_MAX,
+    }
     container.setdefault("startupProbe", {**PROBE, **start})
 
 
