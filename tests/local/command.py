@@ -38,25 +38,6 @@ def run_atoll(job: Path, out: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def run_script(name: str, *arguments: Path, **variables: str) -> str:
-    """A script of this folder to its end, which must be 0; returns its standard output and errors.
-
-    It starts the ranks of a learner itself, each of which computes with one thread.
-    """
-    done = subprocess.run(
-        [sys.executable, TESTS / "local" / name, *arguments],
-        env={
-            **os.environ, "OMP_NUM_THREADS": "1", **variables, "PYTHONPATH": python_path(TESTS)
-        },
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
 def json_lines(path: Path) -> list[dict[str, Any]]:
     """A file of one JSON object a line."""
     return [json.loads(line) for line in path.read_text().splitlines()]

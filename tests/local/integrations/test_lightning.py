@@ -1,0 +1,347 @@
+"""Lightning's Trainer in this process, alone or as the learner of a real shard."""
+
+import importlib
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from atoll import SpecError
+from atoll.integrations.lightning import AtollCallback
+from local.integrations.numbers_data import BATCH, RATE, SAMPLES, Line, Numbers, Stream, continues
+from local.one_shard import SLOT, OneShard, one_shard
+
+pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
+ACCUMULATE, STEPS, STOP_AFTER = 4, 36, 16  # ten batches an epoch: steps of 4, 4 and 2
+STEP_SECONDS = 0.02  # what a step takes at least: merges happen meanwhile
+
+
+class Module(pl.LightningModule):  # type: ignore[misc]
+    """A Line with a schedule that falls to 0 in as many steps as the trainer will make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Line()
+        self.cursor = -1
+        self.rates: list[tuple[int, float]] = []  # tick, learning rate
+        self.validations = 0
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.net(batch["x"], batch["labels"])["loss"]  # type: ignore[no-any-return]
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        return self(batch)  # type: ignore[no-any-return]
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self.validations += 1
+        self.log("val_loss", self(batch))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=RATE)
+        total = self.trainer.estimated_stepping_batches
+        schedule = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        learner = callback_of(self.trainer).learner
+        assert learner is not None
+        time.sleep(STEP_SECONDS)
+        self.rates.append((learner.tick, optimizer.param_groups[0]["lr"]))
+
+    def on_train_start(self) -> None:
+        learner = callback_of(self.trainer).learner
+        assert learner is not None
+        self.cursor = learner.cursor
+
+
+class Stop(pl.Callback):  # type: ignore[misc]
+    """Fails after so many batches, or ends the training once the shard has merged some of it."""
+
+    def __init__(
+        self, batches: int, shard: OneShard | None = None, error: Exception | None = None
+    ) -> None:
+        self.batches, self.shard, self.error = batches, shard, error
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *arguments: Any) -> None:
+        if len(pl_module.net.seen) >= self.batches:
+            if self.error:
+                raise self.error
+            trainer.should_stop = self.shard is None or self.shard.has_merged()
+
+
+def callback_of(trainer: Any) -> AtollCallback:
+    return next(each for each in trainer.callbacks if isinstance(each, AtollCallback))
+
+
+def fit(
+    module: Any,
+    folder: Path,
+    *more: Any,
+    data: Any = None,
+    library: Any = pl,
+    checkpoint: Path | None = None,
+    shuffle: bool | None = None,
+    **arguments: Any,
+) -> Any:
+    """Train; returns the trainer."""
+    defaults = {
+        "accelerator": "cpu",
+        "max_epochs": 1,  # the job's length is another
+        "accumulate_grad_batches": ACCUMULATE,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = library.Trainer(
+        default_root_dir=folder,
+        callbacks=[*more, AtollCallback()],
+        **{**defaults, **arguments},
+    )
+    loader = DataLoader(Numbers() if data is None else data, BATCH, shuffle=data is None or shuffle)
+    trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
+    return trainer
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    monkeypatch.setenv("ATOLL_STEPS", str(steps))
+
+
+def test_a_module_that_is_started_again_goes_on_with_its_next_batch(tmp_path: Path) -> None:
+    with one_shard(tmp_path, steps=STEPS) as shard:
+        first, second, data = Module(), Module(), Numbers()
+        fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard))
+        fit(second, tmp_path, data=data, shuffle=True)
+    assert data.read == [number for batch in second.net.seen for number in batch]
+    assert len(set(first.net.seen[:10])) == 10  # an epoch, in an order that is not the data's
+    assert first.net.seen[:10] != sorted(first.net.seen[:10])
+    assert first.net.seen[10:20] != first.net.seen[:10]
+    assert 0 < second.cursor <= len(first.net.seen)
+    assert continues(second.net.seen, second.cursor, first.net.seen)
+    border = -second.cursor % 10
+    epoch = second.net.seen[border : border + 10]
+    assert len({number for batch in epoch for number in batch}) == SAMPLES
+    for tick, rate in second.rates:
+        assert rate == pytest.approx(RATE * max(0, 1 - tick / STEPS))
+    assert second.rates[-1][0] >= STEPS - 2
+    assert {line["tokens"] for line in shard.steps} == {ACCUMULATE * BATCH, 2 * BATCH}
+    losses = [line["loss"] for line in shard.steps[:3]]
+    assert losses == pytest.approx(first.net.losses_of_steps(ACCUMULATE, ACCUMULATE, 2))
+    assert shard.commits
+
+
+def test_a_stream_without_a_length_is_read_on_from_its_place(tmp_path: Path) -> None:
+    with one_shard(tmp_path, steps=STEPS) as shard:
+        first, second = Module(), Module()
+        fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard), data=Stream())
+        fit(second, tmp_path, data=Stream())
+    whole = 40 * [tuple(range(start, start + BATCH)) for start in range(0, SAMPLES, BATCH)]
+    assert continues(first.net.seen, 0, whole)
+    assert 0 < second.cursor <= len(first.net.seen)
+    assert continues(second.net.seen, second.cursor, whole)
+
+
+def test_an_exception_in_a_module_leaves_the_job_with_its_reason(tmp_path: Path) -> None:
+    with one_shard(tmp_path, steps=4) as shard:
+        with pytest.raises(ValueError, match="boom"):
+            fit(Module(), tmp_path, Stop(2, error=ValueError("boom in batch 2")))
+        fit(Module(), tmp_path)  # another Learner may be opened
+    assert "boom in batch 2" in (shard.folder / "learners" / f"{SLOT}.jsonl").read_text()
+
+
+@pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
+def test_it_stops_with_the_job_validates_and_saves_under_both_names_of_the_library(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 10)
+    library: Any = importlib.import_module(name)
+    validations: list[int] = []
+
+    class Measured(library.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Line()
+
+        def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+            return self.net(batch["x"], batch["labels"])["loss"]  # type: ignore[no-any-return]
+
+        def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+            validations.append(batch_idx)
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(Numbers(), SAMPLES)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=RATE)
+
+    module = Measured()
+    trainer = fit(module, tmp_path, library=library, enable_checkpointing=True)
+    assert trainer.global_step == 10  # of 3 in an epoch
+    assert len(module.net.seen) == 34
+    assert len(validations) == 5  # the check at the start, three epochs, the end
+    assert len(list(tmp_path.rglob("*.ckpt"))) == 1
+
+
+def test_a_slot_that_is_not_the_first_saves_no_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 4)
+    monkeypatch.setattr("atoll_worker.settings.Job.slots", ("another-0", "alone-0"))
+    saver = ModelCheckpoint(save_top_k=-1, save_last=True, every_n_train_steps=1)
+    fit(Module(), tmp_path, saver, enable_checkpointing=True)
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_checkpoint_gives_neither_rates_nor_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 8)
+    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    fit(Module(), tmp_path, saver, enable_checkpointing=True)
+    module = Module()
+    fit(module, tmp_path, checkpoint=tmp_path / "last.ckpt")
+    assert [tick for tick, _ in module.rates] == list(range(8))
+    assert [rate for _, rate in module.rates] == pytest.approx(
+        [RATE * (1 - n / 8) for n in range(8)]
+    )
+
+
+@pytest.mark.parametrize("every", [{"every_n_epochs": 1}, {"every_n_train_steps": 5}])
+def test_a_checkpoint_gives_no_place_in_the_data(
+    every: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 14 steps each, in epochs of 3; the job's cursor is at the beginning both times."""
+    alone(monkeypatch, 14)
+    first, second = Module(), Module()
+    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True, save_top_k=-1, **every)
+    fit(first, tmp_path, saver, enable_checkpointing=True, shuffle=True)
+    fit(second, tmp_path, checkpoint=tmp_path / "last.ckpt", shuffle=True)
+    assert second.cursor == 0
+    assert second.net.seen == first.net.seen
+
+
+class ByHand(Module):
+    """Two optimizers that step in every second batch, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:  # type: ignore[override]
+        self.manual_backward(self(batch))
+        if batch_idx % 2:
+            for optimizer in self.optimizers():
+                optimizer.step()
+                optimizer.zero_grad()
+            self.lr_schedulers().step()
+
+    def configure_optimizers(self) -> Any:
+        optimizers = [torch.optim.SGD([each], lr=1.0) for each in self.parameters()]
+        return optimizers, [LambdaLR(optimizers[0], lambda step: 0.5**step)]
+
+
+def test_several_optimizers_that_step_by_hand_make_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 7)
+    module = ByHand()
+    fit(module, tmp_path, accumulate_grad_batches=1)
+    assert len(module.net.seen) == 2 * 7
+    first = [rate for _, rate in module.rates[::2]]
+    assert first == [0.5**step for step in range(7)]  # the module's own doing
+
+
+def test_a_schedule_of_epochs_counts_them_in_ticks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Epochs(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return [optimizer], [LambdaLR(optimizer, lambda epoch: 0.5**epoch)]
+
+    alone(monkeypatch, 8)
+    module = Epochs()
+    fit(module, tmp_path)  # 3 steps make an epoch
+    assert module.rates == [(tick, 0.5 ** (tick // 3)) for tick in range(8)]
+
+
+def test_a_schedule_made_for_the_trainers_epochs_ends_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cosine(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return [optimizer], [CosineAnnealingLR(optimizer, T_max=self.trainer.max_epochs)]
+
+    alone(monkeypatch, 12)
+    module = Cosine()
+    fit(module, tmp_path, max_epochs=1000)  # 3 steps make an epoch
+    expected = [(1 + math.cos(math.pi * (tick // 3) / 4)) / 2 for tick in range(12)]
+    assert [rate for _, rate in module.rates] == pytest.approx(expected)
+    assert "configure_optimizers" not in vars(module)
+
+
+def test_a_cycle_of_the_trainers_length_ends_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cycle(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
+            total = self.trainer.estimated_stepping_batches
+            return [optimizer], [
+                {"scheduler": OneCycleLR(optimizer, RATE, total), "interval": "step"}
+            ]
+
+    alone(monkeypatch, 9)
+    module = Cycle()
+    fit(module, tmp_path)
+    assert [tick for tick, _ in module.rates] == list(range(9))
+
+
+def test_a_schedule_that_needs_a_metric_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plateau(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
+            schedule = ReduceLROnPlateau(optimizer)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss", "interval": "step"},
+            }
+
+    alone(monkeypatch, 4)
+    with pytest.raises(SpecError, match="metric"):
+        fit(Plateau(), tmp_path)
+
+
+def test_the_model_inside_a_module_can_be_what_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 3)
+    module = Module()
+    models: list[Any] = []
+
+    class Look(pl.Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            models.append(callback_of(trainer).learner.model)  # type: ignore[union-attr]
+
+    callback = AtollCallback(module="net")
+    trainer = pl.Trainer(
+        accelerator="cpu", callbacks=[callback, Look()], logger=False, enable_progress_bar=False,
+        enable_checkpointing=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(Numbers(), BATCH))
+    assert models == [module.net]
+
+    module.head = torch.nn.Linear(1, 1)
+    with pytest.raises(SpecError, match=r"does not hold head\.weight"):
+        callback.on_fit_start(trainer, module)

@@ -1,0 +1,121 @@
+"""Four ranks that move the values of models between them, and compare every bit.
+
+    python exchange_script.py FOLDER
+
+The ranks are forks of this process, so that torch is imported once. One line of FOLDER/RANK.jsonl
+says of every check how it went on that rank: its name, and a traceback or nothing.
+"""
+
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from local.forked import script_of
+from local.ranks import models
+from local.ranks.checks.agreement import (
+    check_a_partial_sum,
+    check_a_shard_that_has_no_box,
+    check_flat_parameters,
+    check_one_name_twice,
+    check_one_rank_that_has_cut_a_tensor,
+    check_ranks_that_disagree,
+    check_ranks_that_train_nothing,
+    check_states,
+    check_what_is_said_together,
+)
+from local.ranks.checks.companion import (
+    check_the_companion_of_a_model_that_is_cut,
+    check_the_companion_of_a_pipeline,
+    check_the_companion_of_an_adapter_that_only_some_stages_have,
+)
+from local.ranks.checks.training import check_what_is_unfrozen_later, check_what_steps_undo
+from local.ranks.checks.values import (
+    check_both_ways,
+    check_what_is_written_after_an_evaluation,
+    head_only,
+)
+from local.ranks.models import RANKS
+
+SECONDS_MAX = 60.0  # of a collective in which a rank is missing
+
+
+def bfloat16() -> models.Mixed:
+    """Matrices in bf16, norms in f32."""
+    return models.Mixed(torch.bfloat16)
+
+
+CHECKS: Mapping[str, Callable[[], None]] = {
+    "DDP on 2 ranks": head_only(lambda: models.replicated(2)),
+    "DDP on 4 ranks, owners 0 and 2": lambda: check_both_ways(models.replicated(4), (0, 2)),
+    "FSDP2 on 2 ranks": head_only(lambda: models.fully_sharded(2)),
+    "FSDP2 on 3 ranks": head_only(lambda: models.fully_sharded(3)),
+    "FSDP2 on 4 ranks": head_only(lambda: models.fully_sharded(4)),
+    "FSDP2 on 4 ranks, owners 3, 0 and 1": lambda: check_both_ways(
+        models.fully_sharded(4), (3, 0, 1)
+    ),
+    "FSDP2 on 3 ranks, blended": lambda: check_both_ways(models.fully_sharded(3), (0,), 0.5),
+    "FSDP2 in bf16": head_only(lambda: models.fully_sharded(2, bfloat16)),
+    "FSDP2 of a tied embedding": head_only(lambda: models.fully_sharded(2, models.Tied)),
+    "FSDP2 by columns": head_only(models.sharded_by_columns),
+    "HSDP on 2 x 2 ranks": head_only(models.hybrid),
+    "HSDP on 2 x 2 ranks, owners 0 and 2": lambda: check_both_ways(models.hybrid(), (0, 2)),
+    "TP on 2 ranks": head_only(lambda: models.tensor_parallel(8)),
+    "TP on 2 ranks, uneven": head_only(lambda: models.tensor_parallel(7)),
+    "FSDP2 x TP on 2 x 2 ranks": head_only(lambda: models.sharded_and_tensor_parallel(8)),
+    "FSDP2 x TP on 2 x 2 ranks, uneven": head_only(lambda: models.sharded_and_tensor_parallel(6)),
+    "two stages of FSDP2, one in two parts": head_only(models.pipeline),
+    "two stages, owners 1 and 3": lambda: check_both_ways(models.pipeline(), (1, 3)),
+    "a frozen stage at the head": head_only(lambda: models.frozen_stage(0)),
+    "a frozen stage, owners 0 and 2": lambda: check_both_ways(models.frozen_stage(1), (0, 2)),
+    "experts, each whole": head_only(lambda: models.expert_parallel(0)),
+    "experts, by their rows": head_only(lambda: models.expert_parallel(1)),
+    "experts, by their columns": head_only(lambda: models.expert_parallel(2)),
+    "after an evaluation": check_what_is_written_after_an_evaluation,
+    "the companion of a model that is cut": check_the_companion_of_a_model_that_is_cut,
+    "the companion of a pipeline": check_the_companion_of_a_pipeline,
+    "the companion of an adapter that only some stages have": (
+        check_the_companion_of_an_adapter_that_only_some_stages_have
+    ),
+    "one rank that has cut a tensor is refused": check_one_rank_that_has_cut_a_tensor,
+    "ranks that disagree are refused": check_ranks_that_disagree,
+    "a partial sum is refused": check_a_partial_sum,
+    "a shard without a box is refused": check_a_shard_that_has_no_box,
+    "one name twice is refused": check_one_name_twice,
+    "flat parameters are refused": check_flat_parameters,
+    "masters that undo adoptions are found": check_what_steps_undo,
+    "ranks without anything trainable are refused": check_ranks_that_train_nothing,
+    "what is unfrozen later is named": check_what_is_unfrozen_later,
+    "data states of ranks": check_states,
+    "what is said together": check_what_is_said_together,
+}
+
+
+def be(rank: int, folder: Path) -> None:
+    """All checks, one after another."""
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=SECONDS_MAX),
+    )
+    with (folder / f"{rank}.jsonl").open("w") as report:
+        for name, check in CHECKS.items():
+            trouble = ""
+            try:
+                check()
+            except Exception:
+                trouble = traceback.format_exc()
+            report.write(json.dumps([name, trouble]) + "\n")
+            report.flush()
+            dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    script_of(RANKS, be)

@@ -1,0 +1,70 @@
+"""Learners of every shape train together, and equal single processes bit for bit.
+
+All are on two hosts, each of which has its share of every slice and a lane to each shard.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from local.command import RUN_SECONDS_MAX, commits, run_atoll
+from local.ranks.jobs import LOCK_STEP, MOVED_MIN, exported, manifest
+from local.ranks.shapes import FROZEN, RANKS, Model
+
+PERIOD, ROUNDS = 20, 4
+LOCK_STEP_SHORT = {**LOCK_STEP, "period": PERIOD}
+SCRIPT = "shapes_script.py"
+
+
+def check_shapes(folder: Path, shapes: dict[str, str]) -> None:
+    """The job with ranks ends with the values of the same job with single processes."""
+    found = []
+    for number, more in enumerate(({"HOSTS": "2"}, {"SINGLE": "1"})):
+        job, out = folder / f"{number}.yaml", folder / f"{number}"
+        job.write_text(manifest(shapes, LOCK_STEP_SHORT, PERIOD * ROUNDS, script=SCRIPT, **more))
+        run_atoll(job, out)
+        for commit in commits(out):
+            parts = [(each["slot"], each["steps"]) for each in commit["participants"]]
+            assert sorted(parts) == [(slot, PERIOD) for slot in sorted(shapes)]
+        found.append(exported(out))
+    mixed, single = found
+    first = dict(Model().state_dict())
+    assert mixed.keys() == single.keys() == first.keys()
+    assert [name for name in single if not torch.equal(mixed[name], single[name])] == []
+    assert max((mixed[name] - first[name]).abs().max().item() for name in first) > MOVED_MIN
+    frozen = {layer for shape in shapes.values() for layer in FROZEN.get(shape, ())}
+    for name in (name for name in first if name.split(".")[0] in frozen):
+        assert torch.equal(mixed[name], first[name]), name
+    for slot, shape in shapes.items():
+        held = set[str]()
+        for rank in range(RANKS[shape]):
+            end = torch.load(folder / "0" / f"{slot}.{rank}.pt", weights_only=True)
+            held |= end.keys()
+            for name, tensor in end.items():
+                assert torch.equal(mixed[name], tensor), (slot, rank, name)
+        assert held == first.keys()
+
+
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+def test_tensor_parallelism_and_a_pipeline_of_model_parts_equal_single_processes(
+    tmp_path: Path,
+) -> None:
+    check_shapes(tmp_path, {"tp-0": "tp", "stages-0": "pipeline"})
+
+
+@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
+@pytest.mark.parametrize("shape", FROZEN)
+def test_a_pipeline_with_a_rank_that_trains_nothing_equals_a_single_process(
+    shape: str, tmp_path: Path
+) -> None:
+    """Each rank owns the share of its host: the head, or the rank of the other host, is frozen."""
+    check_shapes(tmp_path, {"stages-0": shape})
+
+
+@pytest.mark.long  # twelve processes on two cores
+@pytest.mark.timeout(3 * RUN_SECONDS_MAX)
+def test_hybrid_and_two_dimensional_sharding_and_experts_equal_single_processes(
+    tmp_path: Path,
+) -> None:
+    check_shapes(tmp_path, {"hsdp-0": "hsdp", "grid-0": "fsdp2_tp", "experts-0": "experts"})
