@@ -67,7 +67,10 @@ class RegionStatus(Shown):
     learners: int = Field(description="Learners that the region should have.")
     ready: int | None = Field(
         default=None,
-        description="Learners' pods that are Ready; only for regions that this cluster serves.",
+        description=(
+            "Learners that are Ready, of several hosts those with so many Ready hosts as they need,"
+            " host 0 among them; only for regions that this cluster serves."
+        ),
     )
     replaced: int | None = Field(
         default=None,

@@ -17,7 +17,9 @@ def network_policies(
     """Print a NetworkPolicy for each learner of several hosts: its hosts reach each other.
 
     Apply them in the namespace of the job, and again after an edit of its learners. They replace
-    the chart's, which lets hosts of all jobs of a namespace reach each other.
+    one of the chart's policies, which lets hosts of all jobs of a namespace reach each other
+    (networkPolicy.jobs.hosts). Without the others, which let learners reach DNS and shards, these
+    cut them off.
     """
     from atoll_operator.kube.policies import of_hosts  # noqa: PLC0415 - slow to import
 

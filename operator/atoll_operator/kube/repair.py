@@ -100,8 +100,14 @@ class Repair:
         return answer == word + 1
 
     async def _note(self, plan: Plan, each: PodReplacement, memory: Memory) -> None:
-        """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them."""
+        """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them.
+
+        A pod that a finalizer holds is deleted again once a minute, which is told once.
+        """
         pod, lost_at = each.pod, plan.at - each.silent_seconds
+        noted = memory.replacements.get(each.key[0])
+        if noted is not None and noted.old_uid == pod.uid:
+            return
         memory.replacements[each.key[0]] = Replacement(
             role=pod.role, name=pod.name, old_uid=pod.uid, shard=pod.shard, lost_at=lost_at
         )

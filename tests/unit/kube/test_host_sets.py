@@ -263,6 +263,12 @@ def test_a_probe_of_the_user_stays_and_other_launchers_have_none() -> None:
     assert "livenessProbe" not in container(running(other))
 
 
+def test_a_user_who_names_the_port_of_the_answers_brings_the_probe() -> None:
+    found = container(running("{env: [{name: ATOLL_HEALTH_PORT, value: '7801'}]}"))
+    assert [v["value"] for v in found["env"] if v["name"] == "ATOLL_HEALTH_PORT"] == ["7801"]
+    assert "livenessProbe" not in found
+
+
 def test_a_learner_of_one_host_has_no_probe_of_ours() -> None:
     (one,) = [each for each in builder().objects() if key_of(each) == ("StatefulSet", ONE)]
     assert "livenessProbe" not in one["spec"]["template"]["spec"]["containers"][0]

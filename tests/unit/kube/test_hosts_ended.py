@@ -41,6 +41,18 @@ def test_a_host_that_ends_for_good_ends_its_learner_once(codes: tuple[int, int])
     assert "ended with exit code 6" in found.message
 
 
+@pytest.mark.parametrize(
+    ("codes", "fails"), [((75, 64), False), ((64, 75), True), ((64, 64), True)]
+)
+def test_a_host_that_ends_for_good_leaves_those_that_are_enough(
+    codes: tuple[int, int], fails: bool
+) -> None:
+    of = job("spec.regions=[{name: us-east}]", "spec.learner.hosts=2", "spec.learner.hostsMin=1")
+    exited = phase.exited_for_good(of, ended(*codes), frozenset(), {})
+    assert exited
+    assert (phase.no_quorum_left(of, exited) is not None) == fails
+
+
 def test_a_host_that_once_ended_for_good_and_whose_learner_trains_is_back() -> None:
     pair = [replace(pod, runs=True) for pod in ended(0, 64)]
     session = joined(reply(us_east_0="Training"), pair)

@@ -1,5 +1,6 @@
 """Sessions and lost nodes: a learner of several hosts is judged and replaced as one."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from atoll_operator.kube.observation import (
     with_hosts,
 )
 from atoll_operator.kube.plan import pauses
+from atoll_operator.kube.plan.exclusions import exclusions
 from atoll_operator.kube.plan.replacements import counts, works_again
 from atoll_operator.kube.plan.sessions import idle, joined, judge, to_name, to_retire
 from unit.kube.cluster_values import hosts, job, node, reply, shard
@@ -182,8 +184,27 @@ def test_a_replaced_host_works_again_when_its_learner_trains() -> None:
     assert works_again(lost, PAIR, trains)
     assert not works_again(lost, PAIR, with_hosts(frozenset({"uid-us-east-1"}), PAIR))
     assert not works_again(replace(lost, old_uid=FOLLOWER.uid), PAIR, trains)
+    waits = [HEAD, replace(FOLLOWER, ready=False)]  # its learner may train without it
+    assert not works_again(lost, waits, trains)
     found = observed(*PAIR, remembered=answers(reply(us_east_0="Training")))
     assert planned(found).training == {HEAD.uid, FOLLOWER.uid}
+
+
+def test_a_host_that_is_lost_while_the_job_is_suspended_is_removed_and_moved_nowhere() -> None:
+    down = {"n1": node("n1"), "n2": node("n2", silent=30)}
+    noted = spent(0, 20)
+    for replicas, count, said in ((2, 0, None), (0, 1, "is removed")):
+        sets = (replace(noted, replicas=replicas, excluded=("n2",)),)
+        found = observed(*PAIR, sets=sets, nodes=down, remembered=answers(reply(us_east_0="Left")))
+        changes = ("spec.suspend=true",) if said else ()
+        moved = planned(replace(found, job=job(*CHANGES, *changes))).replace
+        assert len(moved) == count
+        assert all(said in each.event.message for each in moved if said)
+    placement = choose(PAIR, NODES, dead=[FOLLOWER.uid])
+    for replicas, used in ((2, 1), (0, 0)):
+        own = of_hosts(replicas=replicas)
+        text = exclusions("tiny", {own.name: own}, placement, PAIR, now=NOW).replaced[own.name]
+        assert len(json.loads(text or "{}")) == used
 
 
 # ---------------------------------------------------------------- from the loss to the new pod

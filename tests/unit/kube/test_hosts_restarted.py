@@ -80,6 +80,12 @@ def test_a_learner_that_can_do_with_fewer_hosts_is_not_taken_for_idle() -> None:
     assert found == ["us-east-0-0", "us-east-0-1"]
 
 
+def test_a_learner_that_trains_with_fewer_hosts_than_asked_for_is_restarted_in_its_turn() -> None:
+    waits = [replace(pod, node="") for pod in (OLD[1], OLD[3])]
+    assert restarted(OLD[0], waits[0], OLD[2], waits[1]) == ["us-east-0-0", "us-east-0-1"]
+    assert len(restarted(OLD[0], waits[0], OLD[2], waits[1], training=())) == 4
+
+
 def test_a_learner_counts_for_the_quorum_while_none_of_its_hosts_goes() -> None:
     slots = reply(us_east_0="Training", us_east_1="Training").slots
     others = hosts("us-east-1", "n3", "n4", terminating=(False, True))
@@ -89,7 +95,7 @@ def test_a_learner_counts_for_the_quorum_while_none_of_its_hosts_goes() -> None:
 
 def rolled(*pods: Pod, **more: Any) -> list[str]:
     """Pods that an edit restarts, in a pass."""
-    registrar = reply(us_east_0="Training", us_east_1="Training")
+    registrar = more.pop("registrar", reply(us_east_0="Training", us_east_1="Training"))
     nodes = {name: node(name) for name in ("n1", "n2", "n3", "n4")} | more.pop("nodes", {})
     found = observed(*pods, remembered=answers(registrar), nodes=nodes, **more)
     return [each.name for each in planned(found).restart]
@@ -105,6 +111,23 @@ def test_an_edit_restarts_one_learner_with_all_its_hosts() -> None:
 def test_a_learner_with_a_host_on_a_lost_node_is_not_restarted_for_an_edit() -> None:
     down = {"n2": node("n2", silent=30)}
     assert rolled(*OLD[:4], nodes=down) == ["tiny-us-east-1-0", "tiny-us-east-1-1"]
+
+
+def test_an_edit_reaches_the_hosts_of_a_learner_one_of_which_cannot_be_had() -> None:
+    kept = [OLD[0], replace(OLD[1], terminating=True), *OLD[2:4]]  # its node has not let it go
+    down = {"n2": node("n2", ready=False, not_ready_seconds=900.0)}
+    for state in ("Lost", "Training"):
+        registrar = reply(us_east_0=state, us_east_1="Training")
+        assert rolled(*kept, nodes=down, registrar=registrar) == ["tiny-us-east-0-0"]
+    head = [replace(OLD[0], terminating=True), *OLD[1:4]]
+    other = ["tiny-us-east-1-0", "tiny-us-east-1-1"]
+    assert rolled(*head, nodes={"n1": node("n1", ready=False)}) == other
+
+
+def test_in_a_storm_an_edit_restarts_no_host_of_a_learner_with_one_on_a_lost_node() -> None:
+    kept = [OLD[0], replace(OLD[1], terminating=True)]
+    storm = {name: node(name, ready=False) for name in ("n2", "n3", "n4")}
+    assert rolled(*kept, nodes=storm, registrar=reply(us_east_0="Lost")) == []
 
 
 CRASHES: dict[str, Any] = {"waiting": "CrashLoopBackOff", "restarts": 5, "template": "new"}

@@ -42,6 +42,24 @@ def test_the_replacement_is_named_owner_after_a_fresh_look_at_it() -> None:
     assert "owner us-east-0 new 1" in world.run()
 
 
+def test_a_pod_that_a_finalizer_holds_is_deleted_again_and_told_once() -> None:
+    world = lost_learner()
+
+    async def held(where: str, uid: str, *, at_once: bool = False) -> bool:
+        world.server.log.append(f"delete {where.rpartition('/')[2]}")
+        world.server.children[where]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return True
+
+    world.server.delete = held  # type: ignore[method-assign]
+    world.run()
+    for events in (1, 0):
+        log = world.run()
+        assert "delete tiny-us-east-0" in log
+        assert log.count("event NodeLost") == events
+        assert world.metrics.replacements.labels("learner")._value.get() == 1
+        world.reconciler.memories[KEY].deleted_at.clear()  # a minute has passed
+
+
 def test_a_pod_that_a_shard_refused_for_good_is_deleted_with_grace() -> None:
     world = lost_learner()
     world.nodes.nodes.clear()

@@ -73,7 +73,7 @@ def exclusions(
         excluded[name] = live.excluded if live.queued else tuple(sorted(kept | suspicion.keys()))
         suspects[name] = suspects_text(suspicion)
         noted = dict(live.replaced)
-        for pod in (*moved.get(name, []), *suspected.get(name, [])):
+        for pod in (*moved.get(name, []), *suspected.get(name, [])) if live.replicas else ():
             before = noted.get(pod.index, Replaced())
             if before.uid != pod.uid:
                 noted[pod.index] = before.once_more(pod.uid, now)

@@ -87,8 +87,11 @@ def gpus(container: dict[str, Any]) -> int:
 
 
 def _probe(container: dict[str, Any]) -> None:
-    """Have the kubelet start a host again whose launcher stands still; the user's probe stays."""
-    if "livenessProbe" in container:
+    """Have the kubelet start a host again whose launcher stands still.
+
+    The user's probe stays. A user who names another port for the answers brings one for that port.
+    """
+    if "livenessProbe" in container or Env.HEALTH_PORT in (v["name"] for v in container["env"]):
         return
     container["env"].append({"name": Env.HEALTH_PORT, "value": str(HEALTH_PORT)})
     container["livenessProbe"] = {

@@ -275,8 +275,7 @@ def exited_for_good(
 
     A container that has started again may end in the same way in a moment, so it counts as long as
     its learner has no session. `joined` holds the UIDs of the pods of learners that have one; None:
-    the registrar is silent, and only a container that does not run counts. Of several hosts any one
-    that ends for good ends the learner.
+    the registrar is silent, and only a container that does not run counts.
     """
     learners = {region.name: region.learners for region in job.spec.regions}
     found = []
@@ -308,7 +307,19 @@ def said_by(pod: Pod) -> str:
 
 
 def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:
-    """The learners that have ended for good, if those that are left cannot make a quorum."""
-    ended = [pod for pod in exited if pod.role == LEARNER_ROLE]
-    left = job.spec.learners - len({pod.slot for pod in ended})
-    return ended if left < job.spec.learners_needed else []
+    """The learners that have ended for good, if those that are left cannot make a quorum.
+
+    Of several hosts any one ends the learner, unless those that are left are enough.
+    """
+    hosts: dict[str, list[Pod]] = {}
+    for pod in exited:
+        if pod.role == LEARNER_ROLE:
+            hosts.setdefault(pod.slot, []).append(pod)
+    own = job.spec.learner
+    ended = [
+        pods
+        for pods in hosts.values()
+        if any(pod.is_head for pod in pods) or own.hosts - len(pods) < own.hosts_needed
+    ]
+    left = job.spec.learners - len(ended)
+    return [pod for pods in ended for pod in pods] if left < job.spec.learners_needed else []

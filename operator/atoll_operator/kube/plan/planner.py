@@ -148,6 +148,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
         pod, state = each.pod, placement.lost.get(each.node)
         live = seen.workloads.get(workload_name(job.name, pod))
         left = live is None and pod.role == LEARNER_ROLE and pod.slot not in job.spec.slots
+        again = not left and (live is None or live.replicas > 0)
         if not (left or is_excluded(each, live, placement.lost)):
             waits = True
             continue
@@ -169,7 +170,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
                 silent_seconds=seen.lease_ages.get(each.node, 0.0),
                 key=key,
                 event=events.of_replacement(
-                    seen.raw, pod.name, each.reason, rfc3339(case.now), again=not left
+                    seen.raw, pod.name, each.reason, rfc3339(case.now), again=again
                 ),
             )
         )

@@ -186,12 +186,13 @@ def counts(
 
     Of several hosts it is the number of the one that was replaced most often. A replacement that
     is under way is already counted in the annotation (it is applied before the pod is deleted), so
-    it is not counted against itself.
+    it is not counted against itself. Of a job that is suspended or over nothing is made again, so
+    nothing is counted against the pods that it still has.
     """
     found: dict[str, int] = {}
     for pod in pods:
         live = workloads.get(workload_name(job, pod))
-        if live is None or pod.role != LEARNER_ROLE:
+        if live is None or not live.replicas or pod.role != LEARNER_ROLE:
             continue
         noted = live.replaced.get(pod.index, Replaced())
         own = noted.within_a_day(now) - (noted.uid == pod.uid)
@@ -202,10 +203,10 @@ def counts(
 def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
     """Whether the successor of a replaced pod trains or serves.
 
-    `training` holds the UIDs of pods whose learner trains.
+    `training` holds the UIDs of pods whose learner trains, perhaps without this one of its hosts.
     """
     if each.role == LEARNER_ROLE:
         new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
-        return any(pod.uid in training for pod in new)
+        return any(pod.uid in training and pod.ready for pod in new)
     new = [pod for pod in pods if (pod.role, pod.shard) == (each.role, each.shard)]
     return any(pod.ready and not pod.terminating and pod.uid != each.old_uid for pod in new)

@@ -76,12 +76,13 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
 
     Left out are StatefulSets that their controller has not observed (it would make the pod from the
     old template again), learners with a pod on a lost node (it is replaced, not restarted) and
-    those beyond the wanted number (they are about to be scaled away).
+    those beyond the wanted number (they are about to be scaled away). A host that is given up
+    (`_is_given_up`) holds back none of the others: an edit may be what lets them go on without it.
     """
     seen, job = case.seen, case.job
     if case.phase.kind is not Kind.RUNNING:
         return ()
-    own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE]
+    own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE and not _is_given_up(case, pod)]
     learners = {region.name: region.learners for region in job.spec.regions}
     live = {pod.slot: seen.workloads.get(workload_name(job.name, pod)) for pod in own}
     templates = {slot: set_.template for slot, set_ in live.items() if set_ and set_.observed}
@@ -118,6 +119,16 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
         _of_pod(case, pod, OLD_TEMPLATE, f"{OLD_TEMPLATE} {templates[pod.slot]}") for pod in chosen
     ]
     return _not_again(case, found)
+
+
+def _is_given_up(case: Situation, pod: Pod) -> bool:
+    """Whether a host other than host 0 is deleted, and is still there for its lost node alone.
+
+    It may stay for as long as the node is away, where its learner has no replacements left, or
+    where a finalizer (Kueue's) holds it. In a storm its process may well train on.
+    """
+    deleted = pod.terminating and not pod.is_head and pod.node in case.placement.lost
+    return deleted and pod.region not in {each.region for each in case.placement.held}
 
 
 def _of_pod(

@@ -17,7 +17,7 @@ first:
 Learners go, not pods. All old pods of a learner of several hosts go at once: hosts of two templates
 may not agree and train nothing, and each pod that went alone would restart the whole learner. It
 costs nothing where its head's pod does not run, or fewer of its hosts' pods than it needs
-(`Roll.hosts_min`).
+(`Roll.hosts_min`; one that trains with fewer has been started when it needed no more).
 
 Step 2 waits as long as a learner of the new template is on trial: made less than TRIAL_SECONDS ago
 and not in training yet. So the quorum is left only when nothing else can come to its help. After
@@ -126,7 +126,8 @@ def _costs_nothing(slot: str, pods: Sequence[Pod], roll: Roll) -> bool:
     """Whether a learner loses nothing when its old pods go."""
     running = [pod for pod in pods if not pod.stands_still]
     heads = any(pod.is_head for pod in running)
-    return slot in roll.idle or not heads or len(running) < roll.hosts_min
+    too_few = len(running) < roll.hosts_min and slot not in roll.training
+    return slot in roll.idle or not heads or too_few
 
 
 def _on_trial(roll: Roll, learners: Mapping[str, Sequence[Pod]]) -> bool:
