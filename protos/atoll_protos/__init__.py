@@ -13,6 +13,8 @@ imports numpy; the operator's image has neither.
 - credentials.py   certificate, key and authorities of a process, and what is wrong with them
 - environment.py   the table of environment variables
 - torchrun.py      torchrun's variables, with which the hosts of a learner meet
+- addresses.py     host and port in one word, with an IPv6 address in brackets
+- listening.py     sockets that listen on all addresses, and plain HTTP on them
 - exits.py         the table of exit codes, and of the codes of refusals
 - reading.py       files of a job as dataclasses, read strictly from JSON
 - run.py           the run file: one job as its processes see it

@@ -15,6 +15,7 @@ from typing import Final
 
 from cryptography import x509
 
+from atoll_protos.addresses import split
 from atoll_protos.credentials import Credentials, identity_of, vouches
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Identity
@@ -45,7 +46,10 @@ class MismatchError(SpecError):
 
 async def look(endpoint: str, credentials: Credentials | None) -> Seen | None:
     """What answers at `endpoint` (host:port), in a few seconds; None if nothing does."""
-    host, _, port = endpoint.rpartition(":")
+    try:
+        host, port = split(endpoint)
+    except ValueError:
+        return None  # a form of gRPC's own
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # looked at, never believed
     context.set_alpn_protocols(["h2"])
@@ -56,7 +60,7 @@ async def look(endpoint: str, credentials: Credentials | None) -> Seen | None:
     try:
         async with asyncio.timeout(LOOK_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(
-                host.strip("[]"), int(port), ssl=context, server_hostname=name
+                host, port, ssl=context, server_hostname=name
             )
     except ssl.SSLError as error:
         return Seen(certificate=None) if error.reason == PLAIN else None

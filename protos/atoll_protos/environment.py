@@ -196,7 +196,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     Variable(
         name=Env.LISTEN,
-        meaning="host:port on which the shard listens; default of --listen",
+        meaning="host:port on which the shard listens, 0.0.0.0 for all addresses, also of IPv6;"
+        " default of --listen",
         roles=(Role.SHARD,),
         set_by=OPERATOR,
         default="127.0.0.1:0",

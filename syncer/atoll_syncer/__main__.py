@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll_protos import allocator, logs
+from atoll_protos.addresses import joined, split
 from atoll_protos.credentials import Needed, OutOfDateError
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
@@ -42,7 +43,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="atoll-syncer", description=__doc__)
     parser.add_argument("--run-file", default=env(Env.RUN_FILE), help="the job's run file")
     parser.add_argument("--shard", type=int, default=int(env(Env.SHARD)))
-    parser.add_argument("--listen", default=env(Env.LISTEN), help="host:port")
+    parser.add_argument(
+        "--listen", default=env(Env.LISTEN), help="host:port; 0.0.0.0: all addresses, also of IPv6"
+    )
     parser.add_argument(
         "--slots-file", default=env(Env.SLOTS_FILE), help="list of the job's learners"
     )
@@ -150,10 +153,19 @@ def serve_metrics(metrics: Any, flags: argparse.Namespace) -> None:
     from atoll_syncer.metrics import serve as serve_scrapes
 
     try:
-        serve_scrapes(metrics, flags.metrics_port, flags.listen.rpartition(":")[0])
+        serve_scrapes(metrics, flags.metrics_port, host_of(flags.listen))
     except OSError as error:
         problem = f"{flags.metrics_port} cannot be bound: {error.strerror}"
         raise SpecError("--metrics-port", problem, "free the port or give another") from error
+
+
+def host_of(listen: str) -> str:
+    """Where the other ports listen, too. Raises SpecError if --listen is not host:port."""
+    try:
+        return split(listen)[0]
+    except ValueError as error:
+        remedy = "give host:port, as in 0.0.0.0:7700 or [fd00::1]:7700"
+        raise SpecError("--listen", str(error), remedy) from error
 
 
 def bind(server: Any, listen: str, files: Any = None, flag: str = "--listen") -> int:
@@ -220,11 +232,11 @@ async def serve(flags: argparse.Namespace, refused: "Refused") -> int:
         exporter.check()
     folder, files, identity = server_files(flags)
     server = make_server()
+    host = host_of(flags.listen)
     port = bind(server, flags.listen, files)
-    host = flags.listen.rpartition(":")[0]
     health_server = make_server() if flags.health_port else None
     if health_server is not None:
-        bind(health_server, f"{host}:{flags.health_port}", flag="--health-port")
+        bind(health_server, joined(host, flags.health_port), flag="--health-port")
     metrics = Metrics(CollectorRegistry())
     refused.metrics = metrics
     if files is not None:

@@ -5,9 +5,11 @@ rule knows that it is measured. A new metric is one line in the constructor and 
 value comes from. Names are a contract with dashboards and alerts (docs/operating.md).
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import MetricsHandler
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.listening import listening_socket, serve_http
 from atoll_protos.states import SLOT_TEXTS, slot_text
 from atoll_syncer.admission import Reason
 from atoll_syncer.model.effects import Drop, Effect, EndSession, Tape
@@ -135,4 +137,5 @@ class Metrics:
 
 def serve(metrics: Metrics, port: int, host: str) -> None:
     """Answer scrapes on http://host:port/metrics from a thread of its own. Raises OSError."""
-    start_http_server(port, addr=host, registry=metrics.registry)
+    handler = MetricsHandler.factory(metrics.registry)
+    serve_http(listening_socket(host, port), handler, "atoll-metrics")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from atoll_protos import arrays
+from atoll_protos.addresses import joined
 from atoll_protos.codecs import Wire
 from atoll_protos.layout import Layout, TensorSpec
 from atoll_protos.parts import Share
@@ -115,6 +116,9 @@ class PlayedLearner:
     on_capture: Callable[["PlayedLearner", Key], None] = lambda learner, key: None
     on_idle: Callable[["PlayedLearner"], None] = lambda learner: None  # nothing comes
     head_address: str = ""
+    head_listens: str = "127.0.0.1"
+    head_host: str = "127.0.0.1"  # as the hands dial it
+    under: tuple[str, ...] = ()  # the command that starts its processes
 
     @cached_property
     def layout(self) -> Layout:
@@ -138,7 +142,7 @@ class PlayedLearner:
         if self.hosts > 1:
             listening = self.next()
             assert isinstance(listening, Listening), listening
-            self.head_address = f"127.0.0.1:{listening.port}"
+            self.head_address = joined(self.head_host, listening.port)
             for host in range(1, self.hosts if hands else 1):
                 self.start_host(host)
 
@@ -154,7 +158,9 @@ class PlayedLearner:
         with theirs, log.open("wb") as output:
             links = ("--link-fd", str(theirs.fileno()), "--memory-fd", str(descriptor))
             process = subprocess.Popen(
-                [*PROGRAM, *links], stderr=output, pass_fds=(theirs.fileno(), descriptor)
+                [*self.under, *PROGRAM, *links],
+                stderr=output,
+                pass_fds=(theirs.fileno(), descriptor),
             )
         os.close(descriptor)
         found = Host(share=share, process=process, link=Link(ours), memory=held, log=log)
@@ -180,7 +186,7 @@ class PlayedLearner:
             lanes=share.parts,
             own_lanes=(share.first, share.stop) if several else None,
             hands=0 if host else self.hosts - 1,
-            head=(self.head_address if host else "127.0.0.1:0") if several else "",
+            head=(self.head_address if host else joined(self.head_listens, 0)) if several else "",
             secret=SECRET if several else "",
             silence_seconds=self.silence_seconds,
             training_pid=os.getpid(),

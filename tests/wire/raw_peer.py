@@ -75,15 +75,17 @@ def shard_command(
 
 
 @contextmanager
-def shard(folder: Path, *more: str, run_file: RunFile = RUN_FILE) -> Iterator[ShardUnderTest]:
-    """Starts one, with `more` flags, and waits until it serves."""
+def shard(
+    folder: Path, *more: str, run_file: RunFile = RUN_FILE, under: tuple[str, ...] = ()
+) -> Iterator[ShardUnderTest]:
+    """Starts one by the command `under`, with `more` flags, and waits until it serves."""
     port, health, metrics = free_ports(3)
     endpoint, log = f"127.0.0.1:{port}", folder / "shard.log"
     more = ("--health-port", str(health), "--metrics-port", str(metrics), *more)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            shard_command(folder, endpoint, *more, run_file=run_file),
+            [*under, *shard_command(folder, endpoint, *more, run_file=run_file)],
             stdout=output,
             stderr=output,
             env=environment,

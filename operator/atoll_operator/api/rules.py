@@ -5,6 +5,7 @@ and `atoll validate` refuse the same manifests with the same message. What a sin
 (type, range, pattern) stands in the models. `FIXED` lists what an update must not change.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,8 @@ _LEARNERS = (
     "self.regions.map(r, has(r.learners) ? r.learners :"
     f" {RegionSpec.model_fields['learners'].default}).sum()"
 )
+
+BARE_IPV6 = "^[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:"  # its last part could be the port, or its own
 
 RULES = (
     Rule(
@@ -241,6 +244,13 @@ RULES = (
             "!has(self.restore) ||"
             f" self.syncer.storage.type == '{StorageType.PERSISTENT_VOLUME_CLAIM}'"
         ),
+    ),
+    Rule(
+        field="spec.syncer.endpoints",
+        problem="an IPv6 address is not in brackets",
+        remedy="write it as in [fd00::1]:7700",
+        holds=lambda job: not any(map(re.compile(BARE_IPV6).match, job.spec.syncer.endpoints)),
+        cel=f"!self.syncer.endpoints.exists(e, e.matches('{BARE_IPV6}'))",
     ),
 )
 

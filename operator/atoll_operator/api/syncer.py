@@ -183,10 +183,10 @@ class Syncer(Model):
         default=[],
         max_length=SHARDS_MAX,
         description=(
-            "host:port of every shard as other clusters reach it, in the shards' order: needed"
-            " where the learners of a region run in another cluster than the syncer, and used only"
-            " there. In the syncer's own cluster the shards' Services are used. `atoll run`"
-            " ignores it."
+            "host:port of every shard as other clusters reach it, in the shards' order, an IPv6"
+            " address in brackets: needed where the learners of a region run in another cluster"
+            " than the syncer, and used only there. In the syncer's own cluster the shards'"
+            " Services are used. `atoll run` ignores it."
         ),
     )
     expose: Expose = Field(

@@ -77,6 +77,7 @@ REFUSED = [
     (("metadata.name=a.b",), rules.RULES[11]),
     (("spec.regions=[{name: us-east}, {name: syncer-0}]",), rules.RULES[12]),
     (("spec.restore={fromJob: {name: old}}",), rules.RULES[13]),
+    (("spec.syncer.endpoints=['[fd00::1]:7700', 'fd00::2:7700']",), rules.RULES[14]),
 ]
 
 
@@ -89,6 +90,12 @@ def test_validate_says_what_the_api_server_says(changes: tuple[str, ...], rule: 
         crd.schema()["properties"]["spec"]["x-kubernetes-validations"]
     )
     assert rule.remedy in " ".join(text.split())
+
+
+@pytest.mark.parametrize("host", ["[fd00::2]", "10.0.0.2", "shards.example", "dns:///a.example"])
+def test_endpoints_are_names_and_addresses_of_either_family(host: str) -> None:
+    endpoints = f"spec.syncer.endpoints=['[::ffff:10.0.0.1]:7700', '{host}:7701']"
+    assert parse(MANIFEST, (endpoints,)).spec.syncer.endpoints[1] == f"{host}:7701"
 
 
 def test_every_rule_is_in_the_table() -> None:

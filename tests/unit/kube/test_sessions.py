@@ -81,6 +81,8 @@ def test_shards_are_reached_at_their_newest_pods_or_at_the_endpoints_of_another_
         dead = shard(0, "m", address="dead", phase=phase)
         assert shard_addresses(two, [*pods, dead], lambda _: True)[0] == "new:7700"
         assert shard_addresses(two, [dead], lambda _: True)[0] == ""
+    six = shard(0, "m", address="fd00::5")
+    assert shard_addresses(two, [six], lambda _: True)[0] == "[fd00::5]:7700"
     far = job("spec.syncer.endpoints=['a:1', 'b:2']")
     assert shard_addresses(far, [], lambda _: False) == {0: "a:1", 1: "b:2"}
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker.ranks import peers
+from atoll_worker.ranks import lifeline, peers
 from atoll_worker.ranks.group import silence_seconds
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
 from atoll_worker.ranks.peers import BEAT, LEFT
@@ -92,13 +92,13 @@ def test_a_rank_that_has_left_in_order_may_end(
     assert not ended.is_set()
 
 
-def test_all_ranks_are_connected_to_the_head_and_see_each_other_leave() -> None:
-    ranks = 3
+def opened(ranks: int) -> list[Lifeline]:
+    """Of all ranks, each in a thread."""
     barrier = threading.Barrier(ranks)
     said: list[list[object]] = [[None] * ranks for _ in range(3)]
     calls = [0] * ranks
 
-    def opened(rank: int) -> Lifeline:
+    def of_rank(rank: int) -> Lifeline:
         def share(value: object) -> list[object]:
             row = said[calls[rank]]
             calls[rank] += 1
@@ -109,7 +109,11 @@ def test_all_ranks_are_connected_to_the_head_and_see_each_other_leave() -> None:
         return open_lifeline(rank, share, LONG)
 
     with ThreadPoolExecutor(ranks) as pool:
-        lines = list(pool.map(opened, range(ranks)))
+        return list(pool.map(of_rank, range(ranks)))
+
+
+def test_all_ranks_are_connected_to_the_head_and_see_each_other_leave() -> None:
+    lines = opened(3)
     assert [sorted(line.streams) for line in lines] == [[1, 2], [0], [0]]
     for line in lines:
         line.end = lambda: None
@@ -118,6 +122,22 @@ def test_all_ranks_are_connected_to_the_head_and_see_each_other_leave() -> None:
     lines[0].close(in_order=False)
     assert lines[2].words(SECONDS_MAX) == "rank 0 has ended"
     lines[2].close(in_order=False)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_ranks_of_several_hosts_reach_the_head_at_the_address_of_its_name(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod's name has an IPv6 address alone where its cluster has no IPv4."""
+    hosts = iter(range(2))
+    monkeypatch.setattr(lifeline, "_host", lambda: next(hosts))
+    monkeypatch.setattr(socket, "gethostname", lambda: address)
+    lines = opened(2)
+    assert [line.head for line in lines] == [address] * 2
+    assert [sorted(line.streams) for line in lines] == [[1], [0]]
+    for line in lines:
+        line.end = lambda: None
+        line.close(in_order=True)
 
 
 @pytest.mark.parametrize("given", ["soon", "0", "1", "-5", "inf", "nan"])

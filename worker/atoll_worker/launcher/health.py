@@ -9,10 +9,8 @@ The command begins with it, before torch is imported. That takes seconds, and ea
 no port is a Warning among the Events of the pod.
 """
 
-import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Final
 
 import structlog
@@ -20,6 +18,7 @@ import structlog
 from atoll_protos import environment as variables
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.listening import listening_socket, serve_http
 
 ANSWER: Final = b"the launcher runs\n"
 REQUEST_SECONDS_MAX: Final = 5.0
@@ -43,13 +42,6 @@ class _Answers(BaseHTTPRequestHandler):
         """Nothing: a probe comes every few seconds."""
 
 
-class _Server(ThreadingMixIn, TCPServer):
-    """As http.server's own, which would ask DNS for this host's name first."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-
-
 def answer_probes(environment: Mapping[str, str]) -> int:
     """Begin to answer on ATOLL_HEALTH_PORT, until this process ends; return that port, 0 for none.
 
@@ -60,11 +52,11 @@ def answer_probes(environment: Mapping[str, str]) -> int:
     if not port:
         return 0
     try:
-        server = _Server(("", port), _Answers)
+        listening = listening_socket("", port)
     except OSError as error:
         log.warning(f"nobody is told whether this host stands still: port {port}: {error}")
         return 0
-    threading.Thread(target=server.serve_forever, name="atoll-health", daemon=True).start()
+    serve_http(listening, _Answers, "atoll-health")
     return port
 
 

@@ -33,7 +33,9 @@ from typing import Final
 
 import structlog
 
+from atoll_protos.addresses import joined
 from atoll_protos.exits import ExitCode
+from atoll_protos.listening import listening_socket
 from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, Peers
 
 CONNECT_SECONDS_MAX: Final = 20.0
@@ -143,7 +145,7 @@ def open_lifeline(
     offer: object = None
     if rank == HEAD:
         one_host = len(set(hosts)) == 1
-        listener = socket.create_server((LOOPBACK if one_host else "", 0), backlog=len(hosts))
+        listener = listening_socket(LOOPBACK if one_host else "", backlog=len(hosts))
         address = LOOPBACK if one_host else _address()
         offer = (address, listener.getsockname()[1], secrets.token_hex(16))
     offer = share(offer)[HEAD]
@@ -156,7 +158,7 @@ def open_lifeline(
             streams[HEAD] = socket.create_connection((address, port), CONNECT_SECONDS_MAX)
             streams[HEAD].sendall(f"{token}{rank:08d}".encode())
         except OSError as error:
-            trouble = f"rank {rank} does not reach {address}:{port} ({error})"
+            trouble = f"rank {rank} does not reach {joined(address, port)} ({error})"
     troubles = [each for each in share(trouble) if each]
     if listener is not None:
         with listener:
@@ -216,5 +218,6 @@ def _host() -> tuple[str, int]:
 
 
 def _address() -> str:
-    """Of this host, for the others."""
-    return socket.gethostbyname(socket.gethostname())
+    """Of this host, for the others: of IPv4 where its name has one, else of IPv6."""
+    found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])

@@ -9,6 +9,7 @@ shards when all have come.
 import secrets
 from dataclasses import replace
 
+from atoll_protos.addresses import joined
 from atoll_worker.link.messages import Configure
 from atoll_worker.ranks.control import HEAD
 from atoll_worker.ranks.group import Group
@@ -26,9 +27,15 @@ def configure_head(owner: Owner, ranks: Group | None, told: Configure) -> None:
     line, secret = ranks.lifeline, secrets.token_hex(SECRET_BYTES)
     silence = line.silence_seconds_max
     owner.send(
-        replace(told, hands=hands, head=f"{line.listens}:0", secret=secret, silence_seconds=silence)
+        replace(
+            told,
+            hands=hands,
+            head=joined(line.listens, 0),
+            secret=secret,
+            silence_seconds=silence,
+        )
     )
-    ranks.told((f"{line.head}:{owner.listening()}", secret))
+    ranks.told((joined(line.head, owner.listening()), secret))
 
 
 def configure_hand(owner: Owner | None, ranks: Group, told: Configure | None) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.addresses import split
 from atoll_protos.codecs import Form
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
@@ -97,10 +98,10 @@ class LaneProcess:
     async def run(self) -> int:
         """Until the training process or the head has gone; returns the exit code."""
         configure = self.end.configure
-        host, _, port = configure.head.rpartition(":")
+        host, port = split(configure.head)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                reader, writer = await asyncio.open_connection(host, int(port))
+                reader, writer = await asyncio.open_connection(host, port)
         except (OSError, TimeoutError) as error:
             log.error("the head of this learner is not reached", head=configure.head, reason=error)
             return int(ExitCode.TRY_AGAIN)

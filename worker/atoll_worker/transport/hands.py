@@ -20,6 +20,7 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.frames import FrameError, Whole
+from atoll_protos.listening import listening_socket
 from atoll_protos.parts import Share
 from atoll_worker.link.codec import LinkError
 from atoll_worker.link.messages import Command
@@ -39,7 +40,6 @@ from atoll_worker.transport.stream import SideStream
 HELLO_SECONDS_MAX = 20.0
 COME_SECONDS_MAX = 120.0  # from the head's word where it listens to the last hand
 CLOSE_SECONDS_MAX = 2.0
-ANY_ADDRESS = "0.0.0.0"  # hands of other hosts connect; they prove a secret
 
 log = structlog.get_logger()
 
@@ -123,9 +123,10 @@ class Hands:
     # ------------------------------------------------------------ they come, and go
 
     async def listen(self, host: str) -> int:
-        """Let them connect; returns the port."""
-        self._server = await asyncio.start_server(self._connected, host or ANY_ADDRESS, 0)
-        return int(self._server.sockets[0].getsockname()[1])
+        """Let them connect, also from other hosts: they prove a secret. Returns the port."""
+        listening = listening_socket(host)
+        self._server = await asyncio.start_server(self._connected, sock=listening)
+        return int(listening.getsockname()[1])
 
     async def gathered(self) -> None:
         """Return when all are here, or one is lost."""

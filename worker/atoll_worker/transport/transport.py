@@ -37,6 +37,7 @@ from typing import Any, Protocol
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.addresses import split
 from atoll_protos.codecs import Form
 from atoll_protos.deadline import Deadline
 from atoll_protos.exits import ExitCode
@@ -163,7 +164,7 @@ class Transport:
         if not configure.observer:
             self.values.begin(self.exchange.slices)
         if configure.hands:
-            host = configure.head.rpartition(":")[0]
+            host, _ = split(configure.head)
             self.end.send(Listening(port=await self.hands.listen(host)))
         self.end.attach(asyncio.get_running_loop(), self._from_training, self.over.set)
         over = asyncio.create_task(self.over.wait())

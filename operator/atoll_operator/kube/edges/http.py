@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from atoll_operator.kube.health import Health
+from atoll_protos.listening import listening_socket
 
 Check = Callable[[], Health]
 
@@ -36,5 +37,5 @@ async def serve(port: int, live: Check, ready: Check, registry: CollectorRegistr
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
+    await web.SockSite(runner, listening_socket("", port)).start()
     return runner

@@ -19,6 +19,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.syncer import ServiceType
 from atoll_operator.kube.names import SHARD_PORT, shard_name
 from atoll_operator.kube.observation import Node, Object, Raw
+from atoll_protos.addresses import joined
 
 
 def exposed(service: Object, job: Job) -> Object:
@@ -86,8 +87,3 @@ def _host(nodes: Mapping[str, Node], region: str, shown: Sequence[str | None]) -
     ]
     before = {each.rpartition(":")[0].strip("[]") for each in shown if each}
     return next((each for each in fit if each in before), fit[0] if fit else "")
-
-
-def joined(host: str, port: int) -> str:
-    """host:port, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -48,6 +48,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
 from atoll_operator.kube.observation import Pod, with_hosts
+from atoll_protos import addresses
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that has trained
@@ -208,5 +209,5 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
     found = dict.fromkeys(shards, "")
     for pod in sorted(pods, key=lambda pod: not pod.terminating):
         if pod.role == SHARD_ROLE and pod.shard in found and pod.address and not pod.ended:
-            found[pod.shard] = f"{pod.address}:{SHARD_PORT}"
+            found[pod.shard] = addresses.joined(pod.address, SHARD_PORT)
     return found
