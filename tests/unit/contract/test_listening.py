@@ -60,7 +60,7 @@ def test_a_port_that_another_process_has_for_ipv4_is_in_use() -> None:
 
 
 def test_where_the_kernel_has_no_ipv6_all_addresses_are_those_of_ipv4() -> None:
-    command = [sys.executable, NO_IPV6, sys.executable, "-c", WITHOUT]
+    command = [sys.executable, str(NO_IPV6), sys.executable, "-c", WITHOUT]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
     assert done.stdout.splitlines() == [
         "Address family not supported by protocol",

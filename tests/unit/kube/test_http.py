@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from atoll_operator.kube.edges import http
-from atoll_operator.kube.health import Ages, ElectionAge
+from atoll_operator.kube.health import Ages, ElectionAge, Health
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos.addresses import joined
 
@@ -19,8 +19,8 @@ def test_probes_and_scrapes_are_answered_over_either_family(host: str) -> None:
     (port,) = free_ports(1)
 
     async def scenario() -> list[int]:
-        def check() -> http.Health:
-            return http.Health(problems=(), ages=Ages(election=LEADER))
+        def check() -> Health:
+            return Health(problems=(), ages=Ages(election=LEADER))
 
         runner = await http.serve(port, check, check, CollectorRegistry())
         try:
