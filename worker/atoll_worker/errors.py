@@ -5,6 +5,7 @@ more: whether another start can help. `install_excepthook` makes any script exit
 docs/operating.md, as the runner `atoll-worker` does.
 """
 
+import inspect
 import io
 import sys
 import traceback
@@ -51,8 +52,8 @@ class ExitCodes:
     """The excepthook of a process: SpecError and LearnerError end it with their own exit codes.
 
     A SpecError is the user's to mend, so it is said in one line; every other error keeps its
-    traceback. The hook that was there before is called too, unless it is Python's own and the error
-    is a SpecError.
+    traceback. The hook that was there before is called too, unless it is Python's own, under the
+    one of torch.distributed or not, and the error is a SpecError.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class ExitCodes:
         """Say the error; exit with its code if it has one."""
         self.error = error
         known = isinstance(error, SpecError)
-        if not known or self.previous is not sys.__excepthook__:
+        if not known or not shows_traceback_alone(self.previous):
             self.previous(kind, error, trace)
         if known:
             sys.stderr.write(f"SpecError: {error}{place_of(trace)}\n")
@@ -74,6 +75,16 @@ class ExitCodes:
         if isinstance(error, LearnerError):
             say_collected()
             raise SystemExit(error.exit_code)
+
+
+def shows_traceback_alone(hook: object) -> bool:
+    """Whether an excepthook is Python's own, or the one that torch.distributed has put around it.
+
+    torch's only writes the rank before each line.
+    """
+    while inspect.isfunction(hook) and hook.__module__.startswith("torch.distributed."):
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook")
+    return hook is sys.__excepthook__
 
 
 def say_collected() -> None:

@@ -379,8 +379,9 @@ class Learner:
                 self._replica = opening.open_side(
                     models, job, instance, ranks, files=self._export_files, steps=steps
                 )
-                if job.alone:
-                    self._ranks = None  # each rank counts its own steps
+                if job.alone and ranks is not None:  # each rank counts its own steps, and may
+                    ranks.leave(in_order=True)  # end before the others
+                    self._ranks = None
                 if self._on_adopt and not isinstance(self._replica, Alone):
                     self._replica.trust()
                 self._open = True
@@ -527,7 +528,7 @@ class Learner:
         """Leave once, also when the training ends by a signal, an exception or a failed entry."""
         with self._termination.leaving():
             if self._ranks is not None:
-                self._ranks.leave(in_order=reason in IN_ORDER)
+                self._ranks.leave(in_order=reason in IN_ORDER, early=reason == LOOP_ENDED)
             self._schedules.close()
             self._hooks.close()
             try:

@@ -41,6 +41,7 @@ ASIDE = re.compile(
 )
 WRAPPER = re.compile(r"^(?:\w+\.)*(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
 OURS = re.compile(r"^(?:atoll_(?:protos|worker)\.(?:\w+\.)*)?(?:SpecError|LearnerError): ")
+NOTE = re.compile(r"^atoll: (?=ranks? \d)")  # of a Learner at somebody else's error
 FATAL = re.compile(r"^Fatal Python error: |^\s+what\(\): ")
 FAULTS: Final = ("Fatal Python error: ", "what(): ")
 NEWEST_FIRST = "(most recent call first)"
@@ -161,6 +162,9 @@ def _line(line: str, found: _Found) -> None:
     told = found.reason is not None and found.reason.text.startswith(FAULTS[1])
     if OURS.match(line) or (FATAL.match(line) and not told):
         found.reason = words  # of a script that a SpecError or a fault has ended
+    elif found.reason is not None and NOTE.match(line):
+        text = f"{NOTE.sub('', line)}: {found.reason.text}"
+        found.reason = LastWords(text=_short(text), where=found.reason.where)
     elif line[0].isspace() or NOISE.search(line) or line.startswith("Traceback (most recent"):
         found.noise = words
     else:

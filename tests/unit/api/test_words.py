@@ -120,6 +120,11 @@ def test_an_exception_is_found_whatever_stands_around_it(log: str) -> None:
             "    step()\natoll_protos.errors.SpecError: tokens: is 0; give the tokens\n",
             "tokens: is 0; give the tokens (/a/train.py:3)",
         ),
+        (
+            f"{BOOM}atoll: rank 1 left the Learner while this rank trains on\n",
+            f"rank 1 left the Learner while this rank trains on: {SAID}",
+        ),
+        ("atoll: rank 1 left the Learner\n", "rank 1 left the Learner"),
         (" 10%|#     | 4/40 [00:01<00:09, 4.00it/s]\r", "10%|#"),
         ("", ""),
         ("\n \n", ""),

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 import atoll
 from atoll_protos.environment import VARIABLES
 from atoll_protos.errors import SpecError
-from atoll_worker import presence, settings
+from atoll_worker import learner, presence, settings
 from atoll_worker.training import process
 from unit.worker.alone import learn, tiny_model, train
 
@@ -71,6 +71,40 @@ def test_alone_no_process_is_started_and_the_model_is_its_own(
         assert torch.equal(model.weight, before)
 
 
+class OtherRanks:
+    """A learner of two ranks, of which this one enters."""
+
+    def __init__(self) -> None:
+        self.left: list[bool] = []
+
+    def agree(self, make: Callable[[], object]) -> object:
+        return make()
+
+    def same(self, what: str, value: object) -> None:
+        """The other rank was started for the same."""
+
+    def told(self, value: object) -> list[object]:
+        return [value, value]
+
+    def open(self, *given: object) -> tuple[()]:
+        return ()
+
+    def leave(self, *, in_order: bool) -> None:
+        self.left.append(in_order)
+
+
+def test_alone_no_rank_waits_for_another_one_or_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 may still write the model when the others have ended for long."""
+    ranks = OtherRanks()
+    monkeypatch.setattr(learner, "open_group", lambda group, cut: ranks)
+    with atoll.Learner(tiny_model()) as alone:
+        assert ranks.left == [True]
+        assert alone.step(tokens=1).tick == 1
+    assert ranks.left == [True]
+
+
 def test_steps_after_the_end_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_STEPS", "2")
     with atoll.Learner(tiny_model()) as learner:
@@ -103,12 +137,12 @@ def test_a_learner_that_is_open_may_be_entered() -> None:
 def test_a_second_open_learner_is_refused_and_one_after_the_other_is_right() -> None:
     model = tiny_model()
     with (
-        atoll.Learner(model) as learner,
+        atoll.Learner(model) as first,
         pytest.raises(SpecError, match="another one is open in this process"),
         atoll.Learner(tiny_model()),
     ):
         pytest.fail("a second Learner was opened")
-    learner.close()
+    first.close()
     with atoll.Learner(model) as after:
         after.step(tokens=1)
 

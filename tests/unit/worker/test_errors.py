@@ -91,3 +91,13 @@ def test_the_hook_of_torch_distributed_swallows_nothing(error: str, code: int, s
     done = run(f"install_excepthook()\n{group}rank=0, world_size=1)\nraise {error}")
     assert done.returncode == code
     assert done.stderr.count(said) == 1
+
+
+def test_a_spec_error_of_a_rank_is_one_line_too() -> None:
+    group = "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), "
+    error = "atoll.SpecError('tokens', 'is 0', 'give more')"
+    done = run(f"{group}rank=0, world_size=1)\ninstall_excepthook()\nraise {error}")
+    assert (done.returncode, done.stderr) == (64, "SpecError: tokens: is 0; give more\n")
+    done = run(f"{HOOK}\n{group}rank=0, world_size=1)\ninstall_excepthook()\nraise {error}")
+    assert done.stderr.count("mine was called") == 1  # that of the user, under torch's
+    assert done.returncode == 64

@@ -30,8 +30,11 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class _Silent:
-    def warning(self, *words: object, **fields: object) -> None:
-        """Nothing of it is looked at."""
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def warning(self, words: str, **fields: object) -> None:
+        self.said.append(words)
 
 
 def launch(script: str, *options: str) -> int:
@@ -64,6 +67,24 @@ def test_one_rank_that_fails_ends_all_with_its_code(
     out, errors = capfd.readouterr()
     assert "[rank0]: stopped\n" in out
     assert errors.endswith("what rank 1 said last:\n[rank1]: the cause\n")
+
+
+def test_a_rank_that_had_ended_before_another_one_failed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "log", told := _Silent())
+    script = f"""
+        cd {tmp_path}
+        [ $RANK = 1 ] && echo $$ > new && mv new pid && exit 0
+        while [ ! -e pid ]; do sleep 0.02; done
+        while [ -e /proc/$(cat pid) ]; do sleep 0.02; done  # until the agent has seen its end
+        exit 3
+    """
+    assert launch(script) == 3
+    assert told.said == [
+        "rank 0 has ended (exit code 3), and all ranks with it; "
+        "rank 1 had ended before it (exit code 0)"
+    ]
 
 
 def test_a_rank_that_is_killed_is_a_kill() -> None:

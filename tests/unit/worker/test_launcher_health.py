@@ -16,7 +16,7 @@ from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_worker.launcher.health import ANSWER, answer_probes
 
-ANSWER_SECONDS_MAX = 60.0  # of a process that runs
+ANSWER_SECONDS_MAX = 20.0  # of a process that runs
 STILL_SECONDS = 0.5  # that one which is stopped is asked for
 SCRIPT = """
 import os, signal, sys

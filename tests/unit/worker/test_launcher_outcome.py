@@ -58,3 +58,11 @@ def test_ends_are_told_in_words() -> None:
         "SIGKILL",
         "signal 36",
     ]
+
+
+def test_who_had_ended_before_another_one_failed_is_told_with_its_failure() -> None:
+    assert outcome.ended_before([]) == ""
+    assert outcome.ended_before([3]) == "; rank 3 had ended before it (exit code 0)"
+    assert (
+        outcome.ended_before([4, 1, 2]) == "; rank 1 and 2 more had ended before it (exit code 0)"
+    )

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from structlog.testing import capture_logs
 
 from atoll_protos.errors import SpecError
 from atoll_worker.ranks import lifeline, peers
 from atoll_worker.ranks.group import silence_seconds
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
-from atoll_worker.ranks.peers import BEAT, LEFT
+from atoll_worker.ranks.peers import BEAT, LEFT, LEFT_EARLY
 
 SECONDS_MAX = 60.0
 LONG = 1000.0
@@ -68,6 +69,35 @@ def test_a_rank_that_says_nothing_is_lost_though_its_stream_is_open(
     line.start()
     assert line.words(SECONDS_MAX).startswith("rank 1 has said nothing for 0 s: it is stopped")
     assert other.recv(1) == BEAT
+
+
+def test_a_rank_that_leaves_early_says_so(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, other, ended = pair
+    line.close(in_order=True, early=True)
+    assert other.recv(1) == LEFT_EARLY
+    line.closing.clear()
+    other.send(LEFT_EARLY)
+    line._run()
+    assert (line.left, line.lost, ended.is_set()) == ([1], "", False)
+
+
+def test_that_a_rank_waits_for_long_is_said_once(
+    pair: tuple[Lifeline, socket.socket, threading.Event],
+) -> None:
+    line, _, _ = pair
+    with capture_logs() as said:
+        line._look(LONG)
+        line.waits_since = 0.0
+        line._look(lifeline.HINT_SECONDS)
+        assert not said
+        line._look(lifeline.HINT_SECONDS + 1.0)
+        line._look(LONG)
+    assert len(said) == 1
+    assert "every rank calls step()" in said[0]["event"]
+    line.close(in_order=True)
+    line._run()
 
 
 def test_a_process_whose_peer_stands_still_is_ended_at_once(

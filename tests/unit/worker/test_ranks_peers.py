@@ -1,7 +1,15 @@
 """Which other rank is lost, from what its stream has brought and when (rule 30)."""
 
 from atoll_protos.exits import ExitCode
-from atoll_worker.ranks.peers import BEAT, END_SECONDS, LEFT, Peers, lost_error
+from atoll_worker.ranks.peers import (
+    BEAT,
+    END_SECONDS,
+    LEFT,
+    LEFT_EARLY,
+    Peers,
+    left_words,
+    lost_error,
+)
 
 
 def of_three() -> Peers:
@@ -48,6 +56,17 @@ def test_who_has_left_in_order_is_not_lost_by_its_end_nor_by_its_silence() -> No
     peers.hear(2, LEFT, 1.0)
     peers.look(100.0)
     assert (peers.lost, peers.heard) == ("", {})
+
+
+def test_who_has_left_early_is_not_lost_but_named() -> None:
+    peers = of_three()
+    peers.hear(1, LEFT, 1.0)
+    assert left_words(peers.left) == ""
+    peers.hear(2, BEAT + LEFT_EARLY, 1.0)
+    peers.hear(2, b"", 1.0)
+    assert (peers.lost, peers.heard, peers.left) == ("", {}, [2])
+    assert left_words(peers.left).startswith("atoll: rank 2 left the Learner while")
+    assert left_words([3, 1, 2]).startswith("atoll: rank 1 and 2 more left the Learner while")
 
 
 def test_the_first_loss_is_the_one_that_is_named() -> None:

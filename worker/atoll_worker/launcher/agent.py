@@ -75,11 +75,12 @@ class Agent(LocalElasticAgent):
         return result
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        ended = [rank for rank, code in self.exit_codes().items() if code == ExitCode.FINAL]
         result: RunResult = super()._monitor_workers(worker_group)
         if result.is_failed():
             seen = {rank: int(failure.exitcode) for rank, failure in result.failures.items()}
             self.codes = seen | {rank: 0 for rank in self.exit_codes() if rank not in seen}
-            self._say_who()
+            self._say_who(ended)
             code = outcome.code_of(self.codes)
             if outcome.ends_launcher(code, self._began_here(code)):
                 self._remaining_restarts = 0
@@ -124,15 +125,20 @@ class Agent(LocalElasticAgent):
         finally:
             self.stop_seconds = STOP_SECONDS
 
-    def _say_who(self) -> None:
-        """Which rank failed first, and its last lines where others have written after it."""
+    def _say_who(self, ended: Sequence[int]) -> None:
+        """Which rank failed first, and its last lines where others have written after it.
+
+        Those that had ended without an error before may be why: the others wait for them in vain.
+        """
         rank = outcome.first_cause(self.codes)
         if rank is None:
             return
         code = self.codes[rank]
         self.logs.lines.finish()
+        before = outcome.ended_before(ended)
         log.warning(
-            f"rank {rank} has ended ({outcome.words(code)}), and all ranks with it", rank=rank
+            f"rank {rank} has ended ({outcome.words(code)}), and all ranks with it{before}",
+            rank=rank,
         )
         if code > 0:
             self.logs.lines.say_again(rank, f"what rank {rank} said last:")

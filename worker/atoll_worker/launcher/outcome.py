@@ -10,7 +10,7 @@ take longer to end than one that has noticed it. So what an exit code says comes
     75 and SIGTERM    mostly what the end of another one has brought about
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from signal import Signals
 from typing import Final
 
@@ -66,6 +66,14 @@ def code_after_signal(number: int, codes: Mapping[int, int]) -> int:
     with 0, and may take a collective from under the others; that is as it was wanted.
     """
     return int(ExitCode.FINAL) if ExitCode.FINAL in codes.values() else -number
+
+
+def ended_before(ranks: Sequence[int]) -> str:
+    """That these ranks had ended with 0 when another one failed, behind what is said of that."""
+    if not ranks:
+        return ""
+    more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    return f"; rank {min(ranks)}{more} had ended before it (exit code 0)"
 
 
 def words(code: int) -> str:

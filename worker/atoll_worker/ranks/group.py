@@ -12,6 +12,7 @@ all ranks start again, and are the learner's next incarnation (rule 30).
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,7 +38,7 @@ from atoll_worker.ranks.control import HEAD, Control
 from atoll_worker.ranks.exchange import Exchange, Pairs
 from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
 from atoll_worker.ranks.owners import host_of, owners_of, share_of
-from atoll_worker.ranks.peers import BEAT_SECONDS, lost_error
+from atoll_worker.ranks.peers import BEAT_SECONDS, left_words, lost_error
 from atoll_worker.ranks.reading import Reader
 from atoll_worker.ranks.together import together
 from atoll_worker.ranks.words import Broadcast
@@ -142,27 +143,27 @@ class Group:
 
     def draw(self) -> None:
         """The optimizer begins to step: the head draws the commands of the coming boundary."""
-        with self.guarded():
+        with self.stepping():
             self.control.draw()
 
     def commands(self) -> Sequence[Message]:
         """What all ranks carry out at this boundary, in this order."""
-        with self.guarded():
+        with self.stepping():
             return self.control.commands()
 
     def count(self, tokens: int, cursor: int) -> None:
         """The head says what it has counted."""
-        with self.guarded():
+        with self.stepping():
             self.control.count(tokens, cursor)
 
     def counted(self) -> tuple[int, int] | None:
         """(tokens, cursor) as the head has counted them; None if that is known already."""
-        with self.guarded():
+        with self.stepping():
             return self.control.counted()
 
     def gather(self, owned: Slice) -> Tensor | None:
         """What is owned of the values of a slice, f32 [elements], on an owner; None on others."""
-        with self.guarded():
+        with self.stepping():
             return self._exchange.gather(owned)
 
     def empty(self, owned: Slice) -> Tensor:
@@ -177,7 +178,7 @@ class Group:
         Pairs of (a view of what is held here, the values for it), and for each pair whether it is
         of a buffer that is averaged.
         """
-        with self.guarded():
+        with self.stepping():
             return self._exchange.deal(owned, values)
 
     def state(self, mine: bytes | None) -> bytes | None:
@@ -204,21 +205,27 @@ class Group:
         """What is owned of a slice's values beside the parts of a region of the shared memory."""
         return exchange.flat_pairs(values, region)
 
-    def leave(self, *, in_order: bool) -> None:
-        """This rank leaves; if it does not do so in order, the others end as well."""
+    def leave(self, *, in_order: bool, early: bool = False) -> None:
+        """This rank leaves; if it does not do so in order, the others end as well.
+
+        `early`: its loop has ended before the job is final, and the others may train on.
+        """
         if in_order:
             with contextlib.suppress(RuntimeError):  # a rank that is lost asks for nothing
                 self.control.leave()
-        self.lifeline.close(in_order=in_order)
+        self.lifeline.close(in_order=in_order, early=early)
 
     def loss(self, error: BaseException) -> LearnerError | None:
         """What an error of the user's code is if another rank was lost; None if none was.
 
-        Collectives of the user's own fail as well when a rank has ended.
+        Collectives of the user's own fail as well when a rank has ended. Where one has left early,
+        a note at the error says so.
         """
         if not isinstance(error, RuntimeError) or isinstance(error, NOT_OF_A_LOSS):
             return None
         lost = self.lifeline.words(LOOK_SECONDS)
+        if not lost and (left := left_words(self.lifeline.left)):
+            error.add_note(left)
         return lost_error(lost) if lost else None
 
     @contextlib.contextmanager
@@ -229,8 +236,21 @@ class Group:
         except RuntimeError as error:
             if isinstance(error, NOT_OF_A_LOSS):
                 raise
-            lost = self.lifeline.words(LOOK_SECONDS) or "another rank of this learner is lost"
+            lost = self.lifeline.words(LOOK_SECONDS)
+            if not lost and self.lifeline.left:
+                raise  # a mistake of the script; `loss` says whose
+            lost = lost or "another rank of this learner is lost"
             raise lost_error(f"{lost} ({first_line(error)})") from error
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """`guarded`, where only ranks that do not call step() can be waited for for long."""
+        self.lifeline.waits_since = time.monotonic()
+        try:
+            with self.guarded():
+                yield
+        finally:
+            self.lifeline.waits_since = None
 
     @property
     def _exchange(self) -> Exchange:

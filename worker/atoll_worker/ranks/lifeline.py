@@ -9,11 +9,16 @@ for those of the others:
     silence for too long    the process is stopped or its host is gone; the limit is
                             ATOLL_RANKS_SILENCE_SECONDS
     LEFT, then the end      the rank has left in order, as all do when the job is finished
+    LEFT_EARLY              the same, but its loop has ended before that: no loss, but mostly a
+                            mistake of the script, which is told to ranks that fail after it
 
 Who has lost the head, and a head that has lost anybody, must end (rule 30). Mostly the training
 thread gets an error from the collective that it waits in, and leaves by itself. If it has not begun
 to within END_SECONDS, the thread ends the process with exit code 75, and says why. It does so at
 once after a silence: a collective with a process that is only stopped gives no error.
+
+It also says once, in the log, when the training thread has waited for long for ranks that are well:
+mostly not all of them call step().
 
 The streams carry nothing of the job. Ranks of one host use its loopback.
 """
@@ -36,9 +41,10 @@ import structlog
 from atoll_protos.addresses import joined
 from atoll_protos.exits import ExitCode
 from atoll_protos.listening import listening_socket
-from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, Peers
+from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, LEFT_EARLY, Peers
 
 CONNECT_SECONDS_MAX: Final = 20.0
+HINT_SECONDS: Final = 30.0  # of waiting for other ranks in one collective of ours
 HEAD: Final = 0
 LOOPBACK: Final = "127.0.0.1"
 
@@ -52,9 +58,13 @@ class Lifeline:
     streams: dict[int, socket.socket]
     silence_seconds_max: float
     end: Callable[[], None]
+    rank: int = HEAD
     head: str = LOOPBACK  # the head's address among the ranks
     end_seconds: float | None = None  # as Peers has it
     lost: str = ""  # who, and how that was seen
+    left: list[int] = field(default_factory=list)  # who has left in order, but early
+    waits_since: float | None = None  # the training thread, for the other ranks
+    told: bool = False
     found: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -74,12 +84,12 @@ class Lifeline:
             self.found.wait(seconds)
         return self.lost
 
-    def close(self, *, in_order: bool) -> None:
-        """Look no more; `in_order` tells the others that this rank may go."""
+    def close(self, *, in_order: bool, early: bool = False) -> None:
+        """Look no more; `in_order` tells the others that this rank may go, also if it is early."""
         if in_order:
             for stream in self.streams.values():
                 with contextlib.suppress(OSError):
-                    stream.send(LEFT)
+                    stream.send(LEFT_EARLY if early else LEFT)
         self.closing.set()
 
     def _run(self) -> None:
@@ -96,7 +106,9 @@ class Lifeline:
         """
         now = time.monotonic()
         peers = Peers(
-            silence_seconds_max=self.silence_seconds_max, heard=dict.fromkeys(self.streams, now)
+            silence_seconds_max=self.silence_seconds_max,
+            heard=dict.fromkeys(self.streams, now),
+            left=self.left,
         )
         beat_at = now
         while peers.heard and not self.closing.is_set():
@@ -108,11 +120,23 @@ class Lifeline:
             for rank in [rank for rank in peers.heard if self.streams[rank] in ready]:
                 peers.hear(rank, _read(self.streams[rank]), time.monotonic())
             peers.look(time.monotonic())
+            self._look(time.monotonic())
             if peers.lost:
                 self.lost = peers.lost
                 self.found.set()
                 break
         return peers.end_seconds if self.end_seconds is None else self.end_seconds
+
+    def _look(self, now: float) -> None:
+        """Say, once, that the training thread waits for long."""
+        since = self.waits_since
+        if since is not None and now - since > HINT_SECONDS and not self.told:
+            self.told = True
+            log.warning(
+                f"this rank has waited {HINT_SECONDS:g} s for the others: every rank calls step() "
+                "after each of its steps, also those whose tokens and loss do not count",
+                rank=self.rank,
+            )
 
     def _beat(self, ranks: Iterable[int]) -> None:
         """What cannot be sent is seen when the stream is read."""
@@ -175,6 +199,7 @@ def open_lifeline(
         streams=streams,
         silence_seconds_max=silence_seconds_max,
         end=lambda: None,
+        rank=rank,
         head=address,
     )
     lifeline.end = lambda: end_process(rank, lifeline)

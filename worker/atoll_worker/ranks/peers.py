@@ -4,6 +4,7 @@ The streams are those of lifeline.py. Here nothing is read and nothing waits, so
 decides by the same lines.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +13,7 @@ from atoll_worker.errors import LearnerError
 
 BEAT_SECONDS: Final = 1.0
 END_SECONDS: Final = 10.0  # for the training thread to see a loss by itself
-BEAT, LEFT = b".", b"!"
+BEAT, LEFT, LEFT_EARLY = b".", b"!", b"?"  # early: its loop has ended before the job is final
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class Peers:
 
     silence_seconds_max: float
     heard: dict[int, float] = field(default_factory=dict)  # by rank: when it said something last
+    left: list[int] = field(default_factory=list)  # who has left in order, but early
     lost: str = ""
     silent: bool = False  # who is lost may stand still with open connections
 
@@ -41,6 +43,9 @@ class Peers:
             return
         if LEFT in said:
             del self.heard[rank]
+        elif LEFT_EARLY in said:
+            del self.heard[rank]
+            self.left.append(rank)
         elif said:
             self.heard[rank] = now
         else:
@@ -58,6 +63,17 @@ class Peers:
 
     def _lose(self, how: str) -> None:
         self.lost = self.lost or how
+
+
+def left_words(left: Sequence[int]) -> str:
+    """That these ranks have left early, for one that has not; empty if none has."""
+    if not left:
+        return ""
+    first, more = min(left), f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return (
+        f"atoll: rank {first}{more} left the Learner while this rank trains on; let every rank make"
+        " the same steps, until learner.finished"
+    )
 
 
 def lost_error(lost: str) -> LearnerError:

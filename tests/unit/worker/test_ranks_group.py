@@ -1,0 +1,59 @@
+"""What errors of collectives become, by what is known of the other ranks."""
+
+import pytest
+import torch.distributed as dist
+
+from atoll_protos.exits import ExitCode
+from atoll_worker.errors import LearnerError
+from atoll_worker.ranks.control import HEAD, Control, Word
+from atoll_worker.ranks.group import Group
+from atoll_worker.ranks.lifeline import Lifeline
+
+RESET = "Connection reset by peer"
+
+
+def no_word(said: bytes | None) -> Word:
+    raise AssertionError(said)
+
+
+@pytest.fixture
+def group() -> Group:
+    """The head of a learner of two ranks."""
+    return Group(
+        rank=HEAD,
+        size=2,
+        values=None,
+        words=dist.GroupMember.NON_GROUP_MEMBER,  # type: ignore[arg-type]
+        control=Control(begin=no_word, rank=HEAD),
+        lifeline=Lifeline(streams={}, silence_seconds_max=1.0, end=lambda: None),
+    )
+
+
+def test_an_error_of_a_collective_is_the_loss_of_another_rank(group: Group) -> None:
+    words = f"another rank .* is lost .{RESET}"
+    with pytest.raises(LearnerError, match=words) as raised, group.guarded():
+        raise RuntimeError(RESET)
+    assert raised.value.exit_code == ExitCode.TRY_AGAIN
+    assert group.loss(RuntimeError(RESET)) is None  # it may be of the user's own making
+    group.lifeline.lost = "rank 1 has ended"
+    assert "rank 1 has ended" in str(group.loss(RuntimeError(RESET)))
+    assert group.loss(ValueError("of the user")) is None
+
+
+def test_an_error_after_another_rank_has_left_early_stays_and_names_it(group: Group) -> None:
+    """Another start would end in the same way, so it is none of a loss."""
+    group.lifeline.left.append(1)
+    error = RuntimeError(RESET)
+    with pytest.raises(RuntimeError, match=RESET), group.guarded():
+        raise error
+    assert group.loss(error) is None
+    (note,) = error.__notes__
+    assert note.startswith("atoll: rank 1 left the Learner")
+
+
+def test_a_step_that_waits_for_other_ranks_is_known_to_wait(group: Group) -> None:
+    with group.stepping():
+        assert group.lifeline.waits_since is not None
+    assert group.lifeline.waits_since is None
+    with group.guarded():  # what may take long on a rank that is well
+        assert group.lifeline.waits_since is None
