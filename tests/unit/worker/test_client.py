@@ -249,6 +249,37 @@ def test_a_shard_without_a_session_delays_no_leaving(
     asyncio.run(scenario())
 
 
+def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_hangs_up() -> None:
+    """Of a learner of several hosts each lane process says that its lanes are lost."""
+    listener, closed = Listener(), list[bool]()
+    may_close = asyncio.Event()
+
+    @asynccontextmanager
+    async def channel(*_: Any) -> Any:
+        try:
+            yield SimpleNamespace(channel_ready=asyncio.Event().wait)
+        finally:
+            await may_close.wait()
+            closed.append(True)
+
+    async def scenario() -> None:
+        client = ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
+        client.dial()
+        dialled = client._task
+        assert dialled is not None
+        await turns()
+        client.hang_up("lanes 1 .. 1: UNAVAILABLE")
+        await turns()
+        client.hang_up("lanes 2 .. 2: UNAVAILABLE")
+        await turns()
+        may_close.set()
+        await asyncio.wait_for(dialled, SECONDS_MAX)
+
+    asyncio.run(scenario())
+    assert closed == [True]
+    assert listener.reasons == ["lanes 1 .. 1: UNAVAILABLE"]
+
+
 def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
     """One limit for all: one after the other, 8 silent shards would outlast the time to stop."""
     barrier, limits = asyncio.Barrier(SHARDS), []

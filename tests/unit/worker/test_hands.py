@@ -169,11 +169,11 @@ def test_who_does_not_belong_to_the_learner_is_turned_away(
     assert reason in lines[0]["reason"]
 
 
-def test_a_second_process_for_the_same_lanes_is_turned_away() -> None:
+def test_nobody_can_connect_once_all_hands_are_there() -> None:
     async def scenario(hands: Hands, listener: Listener, played: list[Played]) -> None:
-        assert hands._server is not None
-        twin = await come(hands._server.sockets[0].getsockname()[1], 1)
-        assert await twin.end() == "has ended"
+        _, port = played[0].stream._writer.get_extra_info("peername")
+        with pytest.raises(ConnectionRefusedError):
+            await come(port, 1)
         assert not hands.lost
 
     with_hands(scenario)
@@ -212,6 +212,26 @@ def test_what_is_prepared_is_forgotten_with_the_session() -> None:
         with pytest.raises(asyncio.CancelledError):
             await ticket.prepared()
         await both_told(played, side.Closed(shard=0))
+
+    with_hands(scenario)
+
+
+def test_an_answer_that_comes_while_its_session_ends_is_no_loss() -> None:
+    """The lanes end first, and with them who waits; the end of the session is told after that."""
+
+    async def scenario(hands: Hands, listener: Listener, played: list[Played]) -> None:
+        ticket = hands.prepare(Kind.OFFER, 0, (1,), 6)
+        waiting = asyncio.create_task(ticket.prepared())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        for each in played:
+            each.stream.send(side.Prepared(order=(await each.until(side.Prepare)).order))
+        hands.place(0, 0, 1)
+        hands.command(ADOPT)
+        for each in played:
+            each.stream.send(side.Placed(order=(await each.until(side.Place)).order))
+        await listener.changed.wait()  # they are still heard
+        assert not hands.lost
 
     with_hands(scenario)
 

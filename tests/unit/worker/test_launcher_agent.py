@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler
 
 from atoll_protos.environment import Env
-from atoll_worker.launcher import agent
+from atoll_worker.launcher import agent, meeting
 from atoll_worker.launcher.command import configuration
+from atoll_worker.launcher.lines import Lines
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -126,6 +128,34 @@ def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
         over.set()
         thread.join()
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: left", "[rank1]: left"]
+
+
+def test_another_signal_changes_nothing_once_it_is_known_how_a_launcher_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finish = Lines.finish
+
+    def again() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def finish_late(lines: Lines) -> None:
+        if lines.thread is not None:  # its processes have begun
+            again()
+        finish(lines)
+
+    def leave_late(handler: RendezvousHandler) -> None:
+        again()
+        meeting.leave(handler)
+
+    def terminated(*_: object) -> Any:
+        raise SignalException("told to end", sigval=signal.SIGTERM)
+
+    with monkeypatch.context() as late:
+        late.setattr(Lines, "finish", finish_late)
+        assert launch("exit 0") == 0
+    monkeypatch.setattr(agent, "leave", leave_late)
+    monkeypatch.setattr(agent.Agent, "_monitor_workers", terminated)
+    assert launch("exec sleep 600") == -signal.SIGTERM
 
 
 def test_ranks_that_wait_for_a_host_0_that_is_gone_are_not_waited_for_long(

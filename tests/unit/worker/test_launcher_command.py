@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,15 @@ def test_on_one_host_processes_meet_by_themselves(monkeypatch: pytest.MonkeyPatc
     assert found.run_id != configuration([]).run_id
     assert found.max_restarts == 0
     assert (os.environ[Torchrun.OWN_STORE], os.environ[command.THREADS]) == ("1", "1")
+
+
+def test_no_folder_is_made_for_what_processes_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They print through pipes of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    configuration([])
+    assert not list(tmp_path.iterdir())
 
 
 def test_hosts_meet_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """A rank notices that another one has ended or stands still, whatever it does itself."""
 
+import fcntl
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from atoll_worker.ranks.peers import BEAT, LEFT, LEFT_EARLY
 
 SECONDS_MAX = 60.0
 LONG = 1000.0
+SELECT_MAX = 1024  # the number of a file
 
 
 @pytest.fixture
@@ -39,6 +42,23 @@ def test_a_rank_that_has_ended_is_named(
     other.close()
     assert line.words(SECONDS_MAX) == "rank 1 has ended"
     assert not ended.is_set(), "the training thread has time to see it by itself"
+
+
+def test_a_loss_is_seen_in_a_process_that_has_many_files_open() -> None:
+    """Of a training process that may be more than `select` can count."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream = socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, SELECT_MAX + 1))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        stream.setblocking(False)
+        theirs.close()
+        line = Lifeline(
+            streams={1: stream}, silence_seconds_max=LONG, end=lambda: None, end_seconds=0.0
+        )
+        line._run()
+    assert line.lost == "rank 1 has ended"
 
 
 def test_a_process_whose_training_thread_does_not_end_is_ended(

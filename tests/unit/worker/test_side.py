@@ -8,6 +8,8 @@ import pytest
 from atoll_worker.link.codec import LinkError
 from atoll_worker.transport import side
 from atoll_worker.transport.side import SIDE, Kind
+from unit.worker.fake_transport import RUN_FILE
+from unit.worker.test_transport import End
 
 MESSAGES = [
     side.Beat(),
@@ -42,6 +44,15 @@ def test_every_message_comes_out_as_it_went_in(message: Any) -> None:
 def test_every_kind_of_message_is_tried_here() -> None:
     assert {type(message).__name__ for message in MESSAGES} == set(SIDE.kinds)
     assert all(dataclasses.is_dataclass(kind) for kind in SIDE.kinds.values())
+
+
+def test_no_secret_is_in_what_may_be_logged() -> None:
+    secret = "not to be told"
+    opened = side.Opened(shard=1, opening=4, session=2, secret=secret)
+    hello = side.Hello(secret=secret, first=2, stop=4, lanes=6)
+    configure = dataclasses.replace(End(RUN_FILE).configure, secret=secret)
+    for message in (opened, hello, configure):
+        assert secret not in repr(message)
 
 
 def test_a_stranger_makes_no_room_for_a_long_message() -> None:

@@ -1,12 +1,13 @@
 """The side channel's stream: who has left, who has ended and who is silent."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from atoll_worker.link.codec import LinkError
+from atoll_worker.link.codec import LENGTH, LinkError
 from atoll_worker.transport import side, stream
 from atoll_worker.transport.side import SIDE
 from atoll_worker.transport.stream import Patience, SideStream
@@ -157,3 +158,25 @@ def test_the_first_message_must_be_a_hello() -> None:
 
     between(nothing)
     assert stream.BEATS_OF_SILENCE > 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"secret": 5, "first": 1, "stop": 2, "lanes": 2},
+        {"secret": "\ud800", "first": 1, "stop": 2, "lanes": 2},
+        {"secret": "s", "first": "1", "stop": 2, "lanes": 2},
+        {"secret": "s", "first": 1, "stop": 2.0, "lanes": 2},
+        {"secret": "s", "first": 1, "stop": 2, "lanes": None},
+        "[" * 4000,
+    ],
+)
+def test_whatever_a_stranger_says_is_a_hello_or_an_error_of_its_own(said: Any) -> None:
+    body = (said if isinstance(said, str) else json.dumps({"kind": "Hello", **said})).encode()
+
+    async def scenario(mine: SideStream, other: SideStream) -> None:
+        mine._writer.write(LENGTH.pack(len(body)) + body)
+        with pytest.raises(LinkError):
+            await other.hello()
+
+    between(scenario)

@@ -206,12 +206,14 @@ def run(config: LaunchConfig, command: Sequence[str]) -> int:
         else:
             leave(handler)
     except SignalException as error:
+        signal.signal(signal.SIGTERM, _ends_already)
         leave(handler)
         return outcome.code_after_signal(int(error.sigval), agent.exit_codes() if agent else {})
     except (RendezvousError, DistError) as error:
         log.warning(f"the hosts of this learner do not meet: {error}")
         return int(ExitCode.TRY_AGAIN)
     finally:
+        signal.signal(signal.SIGTERM, _ends_already)
         if agent is not None:
             agent.logs.lines.finish()
     if result is None:  # the other hosts have ended, and nobody meets any more
@@ -222,6 +224,11 @@ def run(config: LaunchConfig, command: Sequence[str]) -> int:
 def _ended_by(number: int, frame: FrameType | None) -> None:
     del frame
     raise SignalException("told to end", sigval=signal.Signals(number))
+
+
+def _ends_already(number: int, frame: FrameType | None) -> None:
+    """Another signal changes nothing: how this process ends is known."""
+    del number, frame
 
 
 def _ends_with_parent() -> list[str]:

@@ -14,7 +14,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from torch.distributed import run as torchrun
 from torch.distributed.launcher.api import LaunchConfig
@@ -29,15 +29,15 @@ THREADS: Final = "OMP_NUM_THREADS"
 LOOPBACK: Final = "localhost"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> NoReturn:
     """Start what follows the two dashes, once for each process of this host, and wait for all.
 
-    Returns what this process should exit with. Where the process that failed first was ended by a
-    signal, this one ends by it, too. Raises SpecError for what a user must fix first.
+    Ends this process as the one that failed first has ended, by its signal, too, and with 0 if
+    none failed. Raises SpecError for what a user must fix first.
     """
     options, given = split(arguments)
     command = words_of(given)
-    return end_as(agent.run(configuration(options), command))
+    end_as(agent.run(configuration(options), command))
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -82,6 +82,7 @@ def configuration(options: Sequence[str]) -> LaunchConfig:
     os.environ.setdefault(Torchrun.OWN_STORE, "1")
     try:
         _meet(given)
+        given.log_dir = given.log_dir or os.devnull  # torch would leave an empty folder behind
         config, _, _ = torchrun.config_from_args(given)
     except (ValueError, AssertionError, RuntimeError) as error:
         raise SpecError("launch", str(error), "fix the option, or the variable PET_*") from error

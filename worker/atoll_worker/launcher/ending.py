@@ -1,22 +1,30 @@
-"""How the launcher ends: with a code, or by the signal that has ended its process."""
+"""How the launcher ends: with a code, or by the signal that has ended its process.
 
+Python is not shut down for that. A thread of torch's agent talks with the store of host 0 until the
+end. One that comes back from torch's own code while Python shuts down is ended inside of it, which
+ends the whole process by SIGABRT: a learner that has left in order would have failed.
+"""
+
+import contextlib
 import os
 import resource
 import signal
 import sys
+from typing import NoReturn
 
 
-def end_as(code: int) -> int:
-    """The exit code for a code; for a signal (negative) this process ends by it, without a core.
+def end_as(code: int) -> NoReturn:
+    """End with a code; for a signal (negative) by it, without a core.
 
     The first process of a container is not ended by its own signals; it exits with 128 + N.
     """
-    if code >= 0:
-        return code
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    if code >= 0:
+        os._exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
-    return 128 - code
+    os._exit(128 - code)

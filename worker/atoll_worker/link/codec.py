@@ -51,7 +51,7 @@ class Codec:
             if kind == Configure.__name__:
                 values["tensors"] = [TensorSpec(**with_tuples(each)) for each in values["tensors"]]
             return self.kinds[kind](**with_tuples(values))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise LinkError(f"not a message of the link: {error!r}") from error
 
     def take_first(self, received: bytearray, bytes_max: int = MESSAGE_BYTES_MAX) -> Any:

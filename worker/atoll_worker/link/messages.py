@@ -4,7 +4,7 @@ A slice is named by (shard, fragment). The order of things at one step boundary 
 the step is counted for every slice, then values are adopted, then slices are captured.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from atoll_protos.layout import TensorSpec
@@ -36,7 +36,7 @@ class Configure:
     own_lanes: tuple[int, int] | None = None  # this process has those from .. to; None: all
     hands: int = 0  # lane processes that the head's transport waits for
     head: str = ""  # host:port of the head's side channel; with hands: host:0, where to listen
-    secret: str = ""  # of the side channel
+    secret: str = field(default="", repr=False)  # of the side channel
     silence_seconds: float = 120.0  # on the side channel, after which the other end is lost
     training_pid: int  # so that the transport sees the death of this process
 

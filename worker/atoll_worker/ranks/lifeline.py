@@ -115,9 +115,7 @@ class Lifeline:
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_SECONDS
                 self._beat(peers.heard)
-            watched = [self.streams[rank] for rank in peers.heard]
-            ready = select.select(watched, [], [], BEAT_SECONDS)[0]
-            for rank in [rank for rank in peers.heard if self.streams[rank] in ready]:
+            for rank in self._readable(peers.heard):
                 peers.hear(rank, _read(self.streams[rank]), time.monotonic())
             peers.look(time.monotonic())
             self._look(time.monotonic())
@@ -137,6 +135,17 @@ class Lifeline:
                 "after each of its steps, also those whose tokens and loss do not count",
                 rank=self.rank,
             )
+
+    def _readable(self, ranks: Iterable[int]) -> list[int]:
+        """Those whose streams have something; waits for one until the next beat.
+
+        A training process may have more files open than `select` can count.
+        """
+        numbers = {self.streams[rank].fileno(): rank for rank in ranks}
+        poll = select.poll()
+        for number in numbers:
+            poll.register(number, select.POLLIN)
+        return [numbers[number] for number, _ in poll.poll(BEAT_SECONDS * 1000)]
 
     def _beat(self, ranks: Iterable[int]) -> None:
         """What cannot be sent is seen when the stream is read."""

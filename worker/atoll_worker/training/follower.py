@@ -157,7 +157,8 @@ def open_follower(
 ) -> Follower:
     """Give what this rank holds of the model's first values, as the head asks for it.
 
-    If anything fails, no process and no memory is left behind.
+    Raises SpecError, on all ranks, for what the head cannot give to the export. If anything fails,
+    no process and no memory is left behind.
     """
     stages, share = not is_one(models, places, layout.tensors), ranks.share
     with ExitStack() as undo:
@@ -167,7 +168,10 @@ def open_follower(
             undo.callback(child.abandon)
             plan = links.memory_plan(layout, job.run_file.sync, observer=False, share=share)
             owner = owner_of(child, plan, ranks.device)
+            undo.callback(owner.staging.close)
             told = configuration(job, instance, layout, share)
+        else:
+            process.discard()  # what was started early has nothing to do beside this rank
         follower = Follower(
             specs=layout.tensors,
             slices={(each.shard, each.fragment): each for each in layout.slices},
@@ -182,7 +186,7 @@ def open_follower(
             follower.watch = Watch(staging=follower.staging)
             follower.watch.begin()
             undo.callback(follower.watch.end)
-        follower.give(changed=False)
+        ranks.agree(partial(follower.give, changed=False))  # or the head refuses its companion
         follower.capture_seed()
         configure_hand(owner, ranks, told)
         undo.pop_all()

@@ -226,9 +226,12 @@ def open_head(
     export_files: Sequence[object] = (),
     optimizers: Sequence[Optimizer] = (),
 ) -> Replica:
-    """As `open_replica`, on the head of several ranks, whose tensors together are `specs`."""
+    """As `open_replica`, on the head of several ranks, whose tensors together are `specs`.
 
-    def companion() -> Companion:
+    What is wrong with the files that the head alone reads is refused on every rank.
+    """
+
+    def read() -> Companion:
         with ranks.reading(models, cleaner) as reader:
             return companion_of(models, places, export_files, reader)
 
@@ -237,7 +240,7 @@ def open_head(
         instance,
         places,
         specs,
-        companion=companion,
+        companion=partial(ranks.agree, read),
         unshared=unshared_of(models, places, optimizers),
         ranks=ranks,
     )
@@ -264,6 +267,7 @@ def _opened(
         made = companion() if companion else None
         plan = links.memory_plan(layout, job.run_file.sync, observer=observer, share=share)
         owner = owner_of(child, plan, device)
+        undo.callback(owner.staging.close)
         if ranks is not None:
             ranks.follow(child.link)
         replica = Replica(
@@ -288,7 +292,7 @@ def _opened(
             has_companion=made is not None,
         )
         configure_head(owner, ranks, told)
+        if made is not None and made.warning:
+            replica.warn(made.warning)
         undo.pop_all()
-    if made is not None and made.warning:
-        replica.warn(made.warning)
     return replica

@@ -184,8 +184,12 @@ class ShardClient:
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
 
     def hang_up(self, reason: str = "hung up") -> None:
-        """Close all streams; the listener hears `disconnected` with this reason."""
-        if self._task is not None:
+        """Close all streams; the listener hears `disconnected` with the first reason.
+
+        Several lane processes may ask for it, one after the other: the streams that are being
+        closed already are not disturbed.
+        """
+        if self._task is not None and not self._task.cancelling():
             self._hung_up = reason
             self._task.cancel()
 

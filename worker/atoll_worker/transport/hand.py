@@ -213,7 +213,12 @@ class LaneProcess:
         wanted = parts.wanted
         (fragment,) = wanted.fragments
         key = wanted.shard, fragment
-        formed = await self.values.formed(key, parts.bases[fragment], wanted.capture)
+        try:
+            formed = await self.values.formed(key, parts.bases[fragment], wanted.capture)
+        except Exception as error:  # no memory for it, or a bug: as where the head fails at it
+            log.exception("an offer is not formed", shard=wanted.shard, slice=fragment)
+            self._cannot(parts, f"error in forming an offer: {error!r}")
+            return
         if wanted.order not in self.prepared:
             return  # dropped, or its session is over
         if formed is None:
@@ -221,6 +226,17 @@ class LaneProcess:
             return
         parts.encoded[fragment] = formed.encoded
         self.stream.send(side.Prepared(order=wanted.order, not_finite=formed.not_finite))
+
+    def _cannot(self, parts: Parts, reason: str) -> None:
+        """The session ends: its rounds would wait for this offer, and the next one may have it."""
+        shard = parts.wanted.shard
+        if parts.wanted.order not in self.prepared:
+            return  # dropped, or its session is over
+        if (session := self.sessions.get(shard)) is None:  # about to open
+            self._lost(parts)
+            return
+        lost = side.LanesLost(shard=shard, opening=session.opening, reason=reason)
+        self.stream.send(lost)
 
     def _lost(self, parts: Parts) -> None:
         del self.prepared[parts.wanted.order]

@@ -129,7 +129,7 @@ class Hands:
         return int(listening.getsockname()[1])
 
     async def gathered(self) -> None:
-        """Return when all are here, or one is lost."""
+        """Return when all are here, or one is lost; nobody else can connect after it."""
         try:
             async with asyncio.timeout(self.come_seconds_max):
                 while self._missing() and not self.lost:
@@ -140,6 +140,7 @@ class Hands:
             self._lose(
                 f"the lane process of lane {first} has not come within {self.come_seconds_max:g} s"
             )
+        self._close_server()
         self._arrivals.parties = frozenset({OWN, *self.hands})
 
     async def failed(self) -> str:
@@ -152,8 +153,7 @@ class Hands:
     async def leave(self) -> None:
         """End the streams in order."""
         self._over = True
-        if self._server is not None:
-            self._server.close()
+        self._close_server()
         ends = [hand.stream.leave(CLOSE_SECONDS_MAX) for hand in self.hands.values()]
         await asyncio.gather(*ends)
         if self._serving:
@@ -164,6 +164,10 @@ class Hands:
         self._over = True
         for hand in self.hands.values():
             hand.stream.abort()
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
     def _missing(self) -> set[int]:
         """The lanes of hands that are not here."""
@@ -316,7 +320,8 @@ class Hands:
         if outcome is not None:
             waiting = self._tickets.pop(message.order).outcome
             assert waiting is not None, "nobody was asked"
-            waiting.set_result(outcome)
+            if not waiting.done():  # who waits is cancelled before the session's end is told
+                waiting.set_result(outcome)
 
     def _judge(self, party: int, key: Key, number: int, digest: str) -> None:
         """A party has its parts of a transfer: is it whole everywhere?"""

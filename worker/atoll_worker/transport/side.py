@@ -17,7 +17,7 @@ Messages are frozen values, written as those of the link are (link/codec.py): no
 arrive in order, so that what a hand holds is what the head has told it to hold.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias, get_args
 
@@ -55,7 +55,7 @@ class Left:
 class Hello:
     """The first message: which lanes of how many this hand has."""
 
-    secret: str
+    secret: str = field(repr=False)
     first: int
     stop: int
     lanes: int
@@ -112,7 +112,7 @@ class Opened:
     shard: int
     opening: int
     session: int
-    secret: str
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,11 @@ class SideStream:
             self._received += data
         if not isinstance(message, Hello):
             raise LinkError(f"{type(message).__name__} came first")
+        lanes: tuple[object, ...] = (message.first, message.stop, message.lanes)
+        secret: object = message.secret
+        plain = isinstance(secret, str) and secret.isascii()
+        if not plain or not all(type(each) is int for each in lanes):
+            raise LinkError("its Hello has a field of another type")
         return message
 
     async def run(self, on_message: Callable[[Any], None]) -> str:
