@@ -11,6 +11,8 @@ settings.load_profile("atoll")
 
 TESTS = Path(__file__).resolve().parent
 MARK_OF_FOLDER = {"local": "local", "wire": "local", "cluster": "cluster"}
+# Of a test of real processes that hangs. No test depends on how fast the machine is.
+HANGS_SECONDS = 3600
 
 
 def folder_of(path: Path) -> str:
@@ -29,8 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself selects by marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts real processes or clusters, by its folder, so that no file can forget it."""
     for item in items:
         if mark := MARK_OF_FOLDER.get(folder_of(item.path)):
             item.add_marker(mark)
+            if config.option.timeout is None:  # the command line gives no other
+                item.add_marker(pytest.mark.timeout(HANGS_SECONDS))

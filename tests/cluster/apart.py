@@ -16,7 +16,7 @@ import yaml
 from cluster.kubectl import Object, until
 from cluster.training import Job, manifest, pace
 
-SAID_SECONDS_MAX = 90.0
+SAID_SECONDS_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

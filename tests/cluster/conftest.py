@@ -136,7 +136,7 @@ def namespace(clusters: list[Kubectl]) -> Iterator[str]:
     for kubectl in clusters:
         kubectl("create", "namespace", name)
         kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-        kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=120s")
+        kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=600s")
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")

@@ -19,7 +19,7 @@ DEPLOYMENT = "deploy/atoll-operator"
 REPLICAS = 2
 SELECTOR = "app.kubernetes.io/name=atoll-operator"
 LEASE = "atoll-operator"
-LEADS_SECONDS_MAX = 90.0  # what is promised is 20 s; no test depends on how fast the machine is
+LEADS_SECONDS_MAX = 300.0  # what is promised is 20 s; no test depends on how fast the machine is
 FORCE = "--force-conflicts"  # a test may have applied the CRD with kubectl
 OPERATOR_NODE = "c1-us-east-2"  # which no test cuts
 
@@ -54,7 +54,7 @@ class Installed:
 
     def _helm(self, *words: str, waits: bool = True) -> str:
         program = (self.helm, f"--kubeconfig={self.kube.kubeconfig}", "--namespace", NAMESPACE)
-        wait = ("--wait", "--timeout", "90s") if waits else ()
+        wait = ("--wait", "--timeout", "600s") if waits else ()
         done = subprocess.run(
             [*program, *words, *wait], capture_output=True, text=True, check=False
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 # No test depends on how fast the machine is: only failures take so long. What is promised in
 # seconds is measured, and compared with what the same machine does before.
-SECONDS_MAX = 120.0
+SECONDS_MAX = 600.0
 
 Object = Mapping[str, Any]
 

@@ -32,8 +32,8 @@ spec:
             command: [atoll-worker, "bytegpt.train:main"]
             args: [--batch=2, --context=64, --step-milliseconds-min=300]
 """
-SAID_SECONDS_MAX = 90.0  # what is promised is 15 s; no test depends on how fast the machine is
-TRAINS_SECONDS_MAX = 240.0
+SAID_SECONDS_MAX = 300.0  # what is promised is 15 s; no test depends on how fast the machine is
+TRAINS_SECONDS_MAX = 600.0
 
 
 @dataclass(slots=True, kw_only=True)

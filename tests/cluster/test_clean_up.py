@@ -64,7 +64,7 @@ def test_down_removes_everything_after_up_was_killed_when(
     words = ["up", "--clusters", "2", "--nodes", "us-east=2,eu-west=1", "--nodes", "eu-west=1"]
     up = subprocess.Popen([sys.executable, COMMAND, *words], stderr=subprocess.DEVNULL)
     try:
-        until(moment, MOMENTS[moment], 250)
+        until(moment, MOMENTS[moment])
     finally:
         os.kill(up.pid, signal.SIGKILL)
         up.wait()

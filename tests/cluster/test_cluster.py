@@ -42,7 +42,7 @@ def web(kube: Kubectl, namespace: str, worker_image: str) -> str:
         service("row", clusterIP="None"),
     )
     for each in ("deployment/web", "statefulset/row"):
-        kube("-n", namespace, "rollout", "status", each, "--timeout=120s")
+        kube("-n", namespace, "rollout", "status", each, "--timeout=600s")
     return namespace
 
 
@@ -103,7 +103,7 @@ def test_an_image_loaded_into_running_nodes_can_be_used(
     del pod["containers"][0]["readinessProbe"]
     del pod["containers"][0]["workingDir"]
     kube.apply(namespace, workload("Deployment", "new", 2, pod))
-    kube("-n", namespace, "rollout", "status", "deployment/new", "--timeout=120s")
+    kube("-n", namespace, "rollout", "status", "deployment/new", "--timeout=600s")
 
 
 def test_clusters_reach_each_other_by_node_port(
@@ -116,7 +116,7 @@ def test_clusters_reach_each_other_by_node_port(
             namespace, workload("StatefulSet", "row", 1, pod), service("row", type="NodePort")
         )
     for kubectl in clusters:
-        kubectl("-n", namespace, "rollout", "status", "statefulset/row", "--timeout=120s")
+        kubectl("-n", namespace, "rollout", "status", "statefulset/row", "--timeout=600s")
     for here, there in ((first, second), (second, first)):
         (port,) = there.get("-n", namespace, "service", "row")["spec"]["ports"]
         for node in there.get("nodes")["items"][:2]:

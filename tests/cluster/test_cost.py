@@ -34,7 +34,6 @@ def requests(log: Path, offset: int) -> Counter[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_quiet_training_job_costs_no_list_and_at_most_seven_writes_a_minute(
     train: Callable[..., Job], lab: object
 ) -> None:

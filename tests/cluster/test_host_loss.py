@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("hosts_script.py")
 REGIONS = {"us-east": 1, "eu-west": 1}
 LOST, OTHER = "eu-west-0", "us-east-0"
 BEFORE_SECONDS = 15.0
-BACK_SECONDS_MAX = 240.0
+BACK_SECONDS_MAX = 600.0
 GAPS = 4
 STEP = re.compile(r"step ([\d.]+) of (\d+)")
 
@@ -157,7 +157,6 @@ def _merges(job: Job, incarnation: int) -> int:
     return sum(part["slot"] == LOST and part["incarnation"] == incarnation for part in parts)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("hosts", "how"),
     [
@@ -196,7 +195,6 @@ def full(kube: Kubectl) -> Iterator[Callable[..., None]]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_learner_goes_on_with_fewer_hosts_for_as_long_as_there_is_no_node_for_the_others(
     elastic: Pair, cut: Cut, full: Callable[..., None], lab: LabCommand
 ) -> None:
@@ -219,7 +217,6 @@ def test_a_learner_goes_on_with_fewer_hosts_for_as_long_as_there_is_no_node_for_
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("host", [1, 0])
 def test_a_host_that_stands_still_on_a_good_node_is_started_again_by_the_kubelet(
     host: int, pair: Pair
@@ -234,7 +231,6 @@ def test_a_host_that_stands_still_on_a_good_node_is_started_again_by_the_kubelet
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("host", [1, 0])
 def test_a_process_that_crashes_while_the_api_server_is_away_is_met_again_in_place(
     host: int, pair: Pair

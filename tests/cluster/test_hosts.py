@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from cluster.installed import Installed
@@ -25,7 +24,6 @@ def example(**spec: object) -> Object:
     return {**document, "spec": {**document["spec"], **spec}}
 
 
-@pytest.mark.timeout(600)
 def test_learners_of_two_hosts_train_to_the_end(
     atoll: Installed, kube: Kubectl, namespace: str
 ) -> None:

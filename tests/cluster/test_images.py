@@ -73,7 +73,6 @@ def test_dockerfiles_differ_in_role_and_command_alone(role: str) -> None:
     assert general in operators
 
 
-@pytest.mark.timeout(900)  # pip downloads and unpacks what the image needs
 def test_the_operators_dockerfile_builds_what_runs(prepared: None, tmp_path: Path) -> None:
     storage = ("--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run"))
 

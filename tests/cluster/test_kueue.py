@@ -14,8 +14,8 @@ from cluster.training import Job, manifest, pace
 NAMESPACE = "kueue-system"
 QUEUE = {"kueue.x-k8s.io/queue-name": "train"}
 KUEUE = "kueue.x-k8s.io/v1beta2"
-SECONDS_MAX = 120.0
-LOST_SECONDS_MAX = 400.0
+SECONDS_MAX = 600.0
+LOST_SECONDS_MAX = 900.0
 CONFIGURATION = """\
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -53,10 +53,10 @@ def queues(
         assert done.returncode == 0, done.stderr
 
     call("install", "kueue", str(kueue.chart()), "--create-namespace", "--values", str(values),
-         FORCE, "--wait", "--timeout", "120s")  # fmt: skip
+         FORCE, "--wait", "--timeout", "600s")  # fmt: skip
     yield
     # Its objects have finalizers that only it removes, so they go first.
-    kube("delete", "localqueues,clusterqueues,resourceflavors", "--all", "-A", "--timeout=120s")
+    kube("delete", "localqueues,clusterqueues,resourceflavors", "--all", "-A", "--timeout=600s")
     call("uninstall", "kueue")
     kube("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -101,7 +101,6 @@ def gated(job: Job) -> set[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_queue_admits_learners_whole_and_what_waits_is_said(
     queued: Callable[..., Job], kube: Kubectl, namespace: str
 ) -> None:
@@ -129,7 +128,6 @@ def test_a_queue_admits_learners_whole_and_what_waits_is_said(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_host_of_a_queued_learner_is_made_again_when_its_node_is_lost(
     queued: Callable[..., Job], cut: Callable[..., None]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_operator.local.supervisor import free_ports
 from cluster.lab import links
 
 DELAY_MILLISECONDS = 50
@@ -39,9 +40,9 @@ def test_what_goes_through_a_link_is_delayed_and_limited_each_way(
 ) -> None:
     pid = links.serve(tmp_path)
     try:
-        with echo() as port, socket.create_server(("127.0.0.1", 0)) as free:
-            listen = f"127.0.0.1:{free.getsockname()[1]}"
-            free.close()
+        with echo() as port:
+            (where,) = free_ports(1)
+            listen = f"127.0.0.1:{where}"
             links.lay(
                 links.Link(
                     name="slow",
@@ -51,8 +52,7 @@ def test_what_goes_through_a_link_is_delayed_and_limited_each_way(
                     bits_per_second=BITS_PER_SECOND,
                 )
             )
-            host, _, where = listen.partition(":")
-            with socket.create_connection((host, int(where))) as client:
+            with socket.create_connection(("127.0.0.1", where)) as client:
                 began = time.monotonic()
                 client.sendall(b"x")
                 client.recv(1)

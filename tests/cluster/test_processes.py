@@ -21,7 +21,6 @@ def test_a_process_runs_until_its_last_thread_has_gone() -> None:
             until(
                 "its first thread is a zombie",
                 lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z",
-                30,
             )
             assert runs(process.pid)
             kill(process.pid)

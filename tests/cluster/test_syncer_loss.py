@@ -12,7 +12,6 @@ from cluster.training import Job, Stopwatch
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "storage", ["PersistentVolumeClaim", pytest.param("Ephemeral", marks=pytest.mark.long)]
 )
@@ -37,7 +36,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     watch = Stopwatch()
     cut(HOME, how="power")
     watch.until("object", lambda: bool(job.pods("shard").keys() - {pod}))
-    watch.until("trains", lambda: len(job.training()) == 2, 240)
+    watch.until("trains", lambda: len(job.training()) == 2)
     sys.stderr.write(f"\nsyncer's node, {storage}: {watch.laps}\n")
     until("it commits", lambda: any(c["epoch"] > reply.epoch for c in _commits(job.tape())))
     again = job.status()

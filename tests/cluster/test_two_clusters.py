@@ -61,7 +61,6 @@ def both(installs: None, clusters: list[Kubectl], namespace: str) -> Apart:
     return Apart(home=home, others={"eu-west": other})
 
 
-@pytest.mark.timeout(900)
 def test_a_cluster_without_the_syncer_says_what_it_lacks_and_then_trains(both: Apart) -> None:
     home, other = both.home, both.others["eu-west"]
     job = both.manifest()
@@ -97,7 +96,6 @@ def test_a_cluster_without_the_syncer_says_what_it_lacks_and_then_trains(both: A
     assert not other.pods("shard")
 
 
-@pytest.mark.timeout(900)
 def test_the_walk_of_the_page_trains_to_the_end_and_both_clusters_show_the_same(
     installs: None, walk: tuple[str, str], clusters: list[Kubectl], namespace: str, tmp_path: Path
 ) -> None:
@@ -126,7 +124,6 @@ def progress(job: Job) -> list[object]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apart) -> None:
     home, other = both.home, both.others["eu-west"]
     job = both.begins(failure={"syncerLostSeconds": 20})
@@ -164,7 +161,6 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_region_that_was_cut_off_comes_back_and_no_work_counts_twice(
     both: Apart, lab: LabCommand
 ) -> None:

@@ -15,12 +15,11 @@ from cluster.training import Job, manifest
 from cluster.typed import Shell
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/three-regions.yaml"
-TRAINED_SECONDS_MAX = 900
+TRAINED_SECONDS_MAX = 1800
 MODELS = "/models"
 ROLE = "atoll-system-atoll-operator-jobs-{}"  # as docs/kubernetes.md names those of the chart
 
 
-@pytest.mark.timeout(1200)
 def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_says(
     atoll: Installed, kube: Kubectl, namespace: str, worker_image: str, tmp_path: Path
 ) -> None:
@@ -32,7 +31,7 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
         return found
 
     until("all conditions", lambda: [each["type"] for each in conditions()] == [*TYPES])
-    until("three learners train", lambda: job.get()["status"].get("learnersLive") == 3, 180)
+    until("three learners train", lambda: job.get()["status"].get("learnersLive") == 3)
     columns = job.kubectl("get", "dtj").splitlines()
     assert columns[0].split() == [
         "NAME", "STATE", "LEARNERS", "STEP", "PROGRESS", "LOSS", "SYNCER", "AGE",
@@ -132,7 +131,7 @@ def _is_waited_for_from_python(job: Job) -> None:
         assert [each.name for each in jobs.list()] == [job.name]
         assert [process for process, _ in jobs.logs(job.name, "us-east-0", tail=1)] == ["us-east-0"]
         assert jobs.create(manifest("rests", {"us-east": 1}, suspend=True)).name == "rests"
-        assert jobs.wait_for("rests", "Suspended", timeout_seconds=60).state == "Suspended"
+        assert jobs.wait_for("rests", "Suspended", timeout_seconds=600).state == "Suspended"
         jobs.delete("rests")
         done = jobs.wait_for(job.name, "Complete", timeout_seconds=TRAINED_SECONDS_MAX)
         assert done.state == "Complete"
@@ -165,6 +164,6 @@ def _loss(job: Job, image: str) -> float:
         },
     }
     job.kube.apply(job.namespace, pod)
-    job.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/measure", "--timeout=100s")
+    job.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/measure", "--timeout=600s")
     last = job.kubectl("logs", "measure").strip().splitlines()[-1]
     return float(json.loads(last)["loss"])

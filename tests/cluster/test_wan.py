@@ -38,7 +38,7 @@ PORT = 7700
 GATE = "10.200.0.1"  # where the links end: of the first cluster, and not where its pods are
 CUT_SECONDS = 60.0
 MEASURED_SECONDS = 60.0
-TRAINED_SECONDS_MAX = 600.0
+TRAINED_SECONDS_MAX = 1800.0
 STEPS = 350
 BITS = 16  # bf16, up and down
 NEAR = 0.1
@@ -156,7 +156,6 @@ def begins(apart: Apart, regions: Regions, **spec: object) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
 def test_three_clusters_train_over_slow_links_and_agree_and_the_links_carry_what_the_formula_says(
     apart: Apart, regions: Regions, tmp_path: Path
 ) -> None:
@@ -233,7 +232,6 @@ def blocked_on_one_machine(job: dict[str, Any], folder: Path) -> dict[str, float
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_region_and_then_the_syncers_region_are_cut_off_and_come_back_by_themselves(
     apart: Apart, regions: Regions
 ) -> None:
@@ -267,7 +265,6 @@ def test_a_region_and_then_the_syncers_region_are_cut_off_and_come_back_by_thems
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_cluster_that_is_built_again_from_nothing_joins_as_a_new_incarnation(
     apart: Apart, regions: Regions
 ) -> None:

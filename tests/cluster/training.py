@@ -18,7 +18,7 @@ from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from cluster.kubectl import SECONDS_MAX, Kubectl, Object, until
 
 PORT = 7700
-TRAIN_SECONDS_MAX = 240.0
+TRAIN_SECONDS_MAX = 600.0
 
 
 def manifest(name: str, regions: dict[str, int], **spec: Any) -> Object:
@@ -84,7 +84,7 @@ class Job:
         for address in itertools.chain(list(self.channels), self._addresses()):
             channel = self.channels.get(address) or self._open(address)
             try:
-                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=5)
+                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=20)
             except grpc.RpcError:
                 self.channels.pop(address, None)
                 channel.close()

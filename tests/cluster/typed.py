@@ -14,7 +14,7 @@ from cluster.kubectl import Kubectl
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
-TYPED_SECONDS_MAX = 900
+TYPED_SECONDS_MAX = 1800
 PLUGIN = "from atoll_operator.cli import main\nmain()\n"
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from atoll_operator.local.summary import read_lines
 from local.command import LOG_CHARACTERS
 
-SECONDS_MAX = 200.0
+SECONDS_MAX = 600.0
 LOOK_SECONDS = 0.1
 
 T = TypeVar("T")

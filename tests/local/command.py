@@ -13,7 +13,7 @@ TWO_LEARNERS = (
     *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]"),
     *("--set", "spec.evaluator="),
 )
-RUN_SECONDS_MAX = 240.0
+RUN_SECONDS_MAX = 900.0
 LOG_CHARACTERS = 2000
 
 

@@ -1,12 +1,13 @@
 """What holds of every run, whatever was killed in it: tokens are conserved, versions follow."""
 
 from pathlib import Path
+from typing import Any
 
 from atoll_operator.local.summary import conserve, merged_by_tape
 from local.command import commits, json_lines, tapes
 
 
-def learners_lines(out: Path) -> list[dict[str, object]]:
+def learners_lines(out: Path) -> list[dict[str, Any]]:
     """What all learners of a run have reported."""
     return [line for path in (out / "learners").glob("*.jsonl") for line in json_lines(path)]
 

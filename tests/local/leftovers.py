@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 300.0
 BLOCK_BYTES = 512  # of st_blocks
 LANES = b"atoll_worker.transport"  # a transport process or a lane process
 

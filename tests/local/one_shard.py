@@ -19,7 +19,7 @@ from atoll_protos.codecs import Wire
 from atoll_protos.run import Region, RunFile, Sync
 from local.command import json_lines
 
-SECONDS_MAX = 90.0
+SECONDS_MAX = 600.0
 STEP_SECONDS = 0.03
 GIVEN_SECONDS = 1.0
 SLOT = "here-0"

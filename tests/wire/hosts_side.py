@@ -49,7 +49,7 @@ SPECS = (
     TensorSpec(name="statistics", shape=(333,), dtype="float32", merge="average"),
 )
 SECRET = "of the side channel"
-WAITS_MAX = 400  # of WAIT_SECONDS
+WAITS_MAX = 2400  # of WAIT_SECONDS
 WAIT_SECONDS = 0.25
 
 Key = tuple[int, int]

@@ -25,7 +25,7 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
-SECONDS_MAX = 90.0
+SECONDS_MAX = 600.0
 SEED = 0.5  # every parameter of version 0, unless a test wants another
 RUN_FILE = RunFile(
     job="wire",

@@ -31,7 +31,7 @@ FIRST_SECONDS = 480.0  # the first scrape is so old
 INTERVAL = "15m"
 QUIET = {"Trouble", "Life left of certificates"}  # panels that show nothing of this shard
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from atoll_syncer.registrar_client import RegistrarClient, open_channel
 from wire.raw_peer import RUN_FILE, ShardUnderTest, peer, until
 from wire.tls_side import DAY, ISSUER, OTHER_JOB, Issuer, dialled, put, status, tls_shard
 
-LIFE_SECONDS_MIN = 6.0
+LIFE_SECONDS_MIN = 15.0
 CALLS = 50  # of a machine that is busy now and then
 
 

@@ -32,7 +32,7 @@ def world(
     del lab
     kube = clusters[1]
     kube("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    kube("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    kube("wait", "--for=condition=Established", "crd", "--all", "--timeout=600s")
     proxy = Proxy(kube.kubeconfig, tmp_path)
     config = proxy.start()
     (port,) = free_ports(1)
@@ -52,7 +52,7 @@ def world(
     ):
         found = World(kube=kube, namespace=namespace, proxy=proxy, process=process, port=port)
         try:
-            until("the operator leads", found.leads, 60)
+            until("the operator leads", found.leads)
             yield found
             assert process.poll() is None, "the operator has ended by itself"
             process.terminate()

@@ -28,7 +28,7 @@ import yaml
 from aiohttp import web
 
 HOP_BY_HOP = {"connection", "host", "keep-alive", "transfer-encoding", "content-length"}
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 300.0
 
 Refusal = tuple[int, dict[str, str]]  # HTTP status and headers
 

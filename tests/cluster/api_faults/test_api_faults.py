@@ -18,8 +18,6 @@ from cluster.api_faults.world import CONVERGES_SECONDS_MAX, LEASE, ApiServer, Wo
 from cluster.kubectl import until
 from cluster.training import Job, pass_seconds
 
-pytestmark = pytest.mark.timeout(1200)
-
 SPOILT_SECONDS = 15.0
 AWAY_SECONDS = 300.0
 CALLS_A_MINUTE_MAX = 400  # of one operator that makes two jobs against every fault
@@ -127,7 +125,7 @@ def test_a_watch_that_hangs_is_left_and_fails_readiness_while_it_cannot_be_begun
     world.comes_to(job, first)
     where = f"/apis/apps/v1/namespaces/{world.namespace}/statefulsets"
     world.proxy.faults.hangs = where.__eq__
-    until("it is not ready", lambda: world.probe("readyz")[0] == 503, 300)
+    until("it is not ready", lambda: world.probe("readyz")[0] == 503)
     body = world.probe("readyz")[1]
     assert [each for each in body["problems"] if each.startswith(where)], body
     assert len(body["problems"]) == 1, body
@@ -139,7 +137,7 @@ def test_a_watch_that_hangs_is_left_and_fails_readiness_while_it_cannot_be_begun
     assert world.probe("livez")[0] == 200
     world.proxy.faults.hangs = _nowhere
     world.comes_to(job, second)
-    until("it is ready", lambda: world.probe("readyz")[0] == 200, 60)
+    until("it is ready", lambda: world.probe("readyz")[0] == 200)
 
 
 @pytest.mark.long

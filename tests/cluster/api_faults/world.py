@@ -24,7 +24,7 @@ from cluster.training import Job, manifest
 CRD = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yaml"
 LEASE = "replica"
 CHILDREN = "configmaps,deployments,poddisruptionbudgets,services,serviceaccounts,statefulsets,pvc"
-CONVERGES_SECONDS_MAX = 180.0
+CONVERGES_SECONDS_MAX = 600.0
 HASH = re.compile(r"-[0-9a-f]{6,}$")  # in the name of a run file
 
 
@@ -152,7 +152,7 @@ class ApiServer:
         """Kill it, and have it again."""
         pid = self.pids[-1]
         os.kill(pid, signal.SIGKILL)
-        until("it has ended", lambda: not runs(pid), 60)
+        until("it has ended", lambda: not runs(pid))
         self.put_back()
 
     def put_back(self) -> None:
@@ -165,7 +165,7 @@ class ApiServer:
             return not self.kube.attempt("get", "--raw", "/readyz").returncode
 
         try:
-            until("the API server is ready", ready, 120)
+            until("the API server is ready", ready)
         except AssertionError:
             sys.stderr.write(f"API servers {self.pids}\n{log.read_text()[-4000:]}")
             raise

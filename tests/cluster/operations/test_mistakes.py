@@ -10,8 +10,6 @@ CONTAINER = "          - name: learner\n"
 SYNCER = "syncer: {region: us-east, shards: 1}"
 OTHERS = ["us-east-0"]
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def eu_west(overrides: str) -> str:
     return f"- {{name: eu-west, learners: 1, podOverrides: {overrides}}}"
@@ -128,7 +126,6 @@ def test_a_template_that_pod_security_forbids_is_said_and_its_fix_arrives(person
             "privileged" in person.job.condition(kind).get("message", "")
             for kind in ("Accepted", "Degraded")
         ),
-        90,
     )
     person.edits((wrong, CONTAINER))
     person.trains(2)

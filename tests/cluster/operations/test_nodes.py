@@ -9,8 +9,6 @@ from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, until
 from cluster.person import Person
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.fixture
 def uncordoned(lab: LabCommand, kube: Kubectl) -> Iterator[None]:
@@ -29,7 +27,7 @@ def test_a_drain_moves_one_learner_and_the_others_train_on(
 ) -> None:
     before = person.starts()
     node = person.job.node_of("tiny-eu-west-0")
-    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=120s")
+    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=600s")
     until("moved", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]))
     person.trains(2)
     assert person.job.node_of("tiny-eu-west-0") != node
@@ -42,7 +40,7 @@ def test_a_drain_is_not_blocked_by_pods_that_crash(person: Person, uncordoned: N
     person.edits(("- {name: eu-west, learners: 1}", wrong))
     person.reads("Degraded", "True", "exit code 64")
     node = person.job.node_of("tiny-eu-west-0")
-    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=120s")
+    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=600s")
 
 
 @pytest.mark.long
@@ -91,7 +89,6 @@ def test_rollout_restart_of_a_region_restarts_its_learners_once(person: Person) 
         lambda: all(
             moved(person, pod, before[pod]) for pod in ("tiny-us-east-0", "tiny-eu-west-0")
         ),
-        240,
     )
     person.trains(2)
     assert not person.job.events("DegradedTrue")  # the person has asked for every restart

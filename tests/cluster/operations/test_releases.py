@@ -19,7 +19,7 @@ OTHER, ELSEWHERE = "other", "atoll-elsewhere"
 SLOTS = ["us-east-0", "eu-west-0"]
 TRAINED = "was trained"
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Helm:
         return done.stdout
 
 
-WAIT = ("--wait", "--timeout", "120s")
+WAIT = ("--wait", "--timeout", "600s")
 
 
 @pytest.fixture
@@ -143,6 +143,6 @@ def test_upgrade_rollback_uninstall_and_a_new_name_restart_no_pod_of_a_running_j
     assert pods.items() <= person.uids().items()
     person.types("kubectl delete dtj tiny --wait=false")
 
-    assert TRAINED in helm("test", OTHER, "-n", ELSEWHERE, "--logs", "--timeout", "300s")
+    assert TRAINED in helm("test", OTHER, "-n", ELSEWHERE, "--logs", "--timeout", "600s")
     found = json.loads(kube("get", "dtj", "-n", ELSEWHERE, "-o", "json"))
     assert found["items"] == []

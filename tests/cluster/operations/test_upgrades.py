@@ -9,8 +9,6 @@ from cluster.installed import DEPLOYMENT, NAMESPACE, RELEASE, Installed
 from cluster.kubectl import Kubectl, until
 from cluster.person import Person
 
-pytestmark = pytest.mark.timeout(900)
-
 CRD = "decoupledtrainingjobs.atoll.dev"
 CRD_FILE = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yaml"
 
@@ -19,7 +17,7 @@ CRD_FILE = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yam
 def test_an_operator_that_is_restarted_changes_nothing(person: Person, kube: Kubectl) -> None:
     before = person.starts()
     kube("-n", NAMESPACE, "rollout", "restart", DEPLOYMENT)
-    kube("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=120s")
+    kube("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=600s")
     person.goes_on(["us-east-0", "eu-west-0"])
     assert person.uids() == before
     person.edits(("eu-west, learners: 1", "eu-west, learners: 2"))  # it acts again
@@ -67,5 +65,5 @@ def test_a_crd_that_is_deleted_and_made_again_serves_new_jobs(
     kube("delete", "crd", CRD)
     until("no pod is left", lambda: not person.uids())
     kube("apply", "--server-side", "-f", str(CRD_FILE))
-    kube("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
+    kube("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=600s")
     person.starts()

@@ -10,7 +10,7 @@ from atoll import Learner
 from local.lockstep_model import BATCH, LEARNERS, Model, inner_optimizer, inner_step
 
 MEETINGS = (0, 10)  # steps: a joiner would enter at the other's tick; all before a hand-over
-MEET_SECONDS_MAX = 120.0
+MEET_SECONDS_MAX = 600.0
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
@@ -66,7 +65,6 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_ten_rounds_of_plain_diloco_equal_an_all_reduce_over_gloo(tmp_path: Path) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(manifest())

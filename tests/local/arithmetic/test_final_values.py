@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from local.arithmetic.final_values_script import Model
-from local.command import RUN_SECONDS_MAX, TESTS, python_path, run_atoll
+from local.command import TESTS, python_path, run_atoll
 
 
 def manifest(dtype: str, sync: dict[str, Any]) -> str:
@@ -49,7 +49,6 @@ def exported(folder: Path) -> dict[str, Tensor]:
     ],
     ids=["f32", "f32-int4-lockstep", "bf16-blend"],
 )
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_learners_that_step_on_past_the_end_have_the_exported_values_bit_for_bit(
     dtype: str, sync: dict[str, Any], tmp_path: Path
 ) -> None:

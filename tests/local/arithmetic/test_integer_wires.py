@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
@@ -21,7 +20,7 @@ from atoll_protos.layout import Layout, build_layout
 from atoll_protos.tensors import byte_view
 from atoll_worker.training.parameters import travelling
 from local.arithmetic.integer_wires_script import FRAGMENTS, PERIOD, Model
-from local.command import RUN_SECONDS_MAX, TESTS, commits, python_path, run_atoll, tapes
+from local.command import TESTS, commits, python_path, run_atoll, tapes
 
 SHARDS, STEPS = 2, 80
 SLOTS = ("one-0", "two-0")
@@ -69,7 +68,6 @@ def last_of(committed: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     return {(each["shard"], each["slice"]): each["digest"] for each in newest}
 
 
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_learners_on_integer_wires_end_with_the_f32_values_that_the_shards_have_computed(
     tmp_path: Path,
 ) -> None:

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("cli_script.py")
 SMI = """#!/bin/sh
 echo 'GPU 0: H100 (UUID: GPU-a)'; echo 'GPU 1: H100 (UUID: GPU-b)'; echo 'GPU 2: H100 (UUID: GPU-c)'
 """
-SECONDS_MAX = 200.0
+SECONDS_MAX = 900.0
 
 
 def ticks(out: Path, slot: str) -> list[int]:

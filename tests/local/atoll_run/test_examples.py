@@ -23,7 +23,7 @@ def test_a_script_of_ones_own_trains_with_its_folder_command_and_environment(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the manifest's workingDir begins in its own folder
     # Every round waits for both, so that both make all steps, however fast each of them is.
-    settings = (f"spec.steps={STEPS}", "spec.sync.quorum=2", "spec.syncer.startSeconds=200")
+    settings = (f"spec.steps={STEPS}", "spec.sync.quorum=2", "spec.syncer.startSeconds=1800")
     words = [word for each in settings for word in ("--set", each)]
     run_atoll(EXAMPLES / "script.yaml", tmp_path / "out", *words)
 

@@ -4,10 +4,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
 import yaml
 
-from local.command import RUN_SECONDS_MAX, TESTS, json_lines, python_path, run_atoll
+from local.command import TESTS, json_lines, python_path, run_atoll
 
 FRAGMENTS, SHARDS, STEPS = 2, 1, 50
 
@@ -30,7 +29,6 @@ def manifest() -> str:
     return yaml.safe_dump({**kind, "metadata": {"name": "phases"}, "spec": spec})
 
 
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_every_opening_is_an_incarnation_and_the_tokens_of_all_are_accounted_for(
     tmp_path: Path,
 ) -> None:

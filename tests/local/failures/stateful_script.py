@@ -18,6 +18,7 @@ from atoll import Learner
 
 BATCH = 4
 STEP_SECONDS = 0.1
+GATE_TICKS = 30  # for each file gate-N: no learner is further than the test wants it to be
 
 
 class Draws(IterableDataset[int]):
@@ -55,6 +56,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    gates = Path(os.environ["BATCHES"])
     with Learner(model) as learner:
         loader = loader_of(learner.slot)
         if learner.state is not None:
@@ -66,6 +68,8 @@ def main() -> None:
                 lines.write(json.dumps(line) + "\n")
                 lines.flush()
                 time.sleep(STEP_SECONDS)
+                while learner.tick >= GATE_TICKS * len([*gates.glob("gate-*")]):
+                    time.sleep(STEP_SECONDS)
                 model((batch.float()[:, None] / (1 << 30)).expand(-1, 8)).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()

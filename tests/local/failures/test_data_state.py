@@ -13,7 +13,7 @@ import yaml
 from atoll_operator.local.summary import read_lines
 from local.background import Running, running
 from local.command import TESTS, commits, python_path
-from local.failures.stateful_script import loader_of
+from local.failures.stateful_script import GATE_TICKS, loader_of
 
 STEPS = 90
 
@@ -32,7 +32,7 @@ def manifest(batches: Path) -> str:
         "steps": STEPS,
         "learner": {"template": {"spec": {"containers": [container]}}},
         "regions": [{"name": "one"}, {"name": "two"}],
-        "syncer": {"shards": 2, "startSeconds": 120},
+        "syncer": {"shards": 2, "startSeconds": 1800},
         "sync": {"fragments": 2, "period": 6, "quorum": 2},
     }
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
@@ -60,6 +60,7 @@ def unbroken(slot: str, count: int) -> list[list[int]]:
 def test_the_batches_are_those_of_an_unbroken_run_whatever_is_killed(tmp_path: Path) -> None:
     job, out, batches = tmp_path / "job.yaml", tmp_path / "out", tmp_path / "batches"
     batches.mkdir()
+    (batches / "gate-0").touch()
     job.write_text(manifest(batches))
 
     def merged(slot: str, incarnation: int | None = None) -> int:
@@ -71,10 +72,13 @@ def test_the_batches_are_those_of_an_unbroken_run_whatever_is_killed(tmp_path: P
 
     with running(job, out) as run:
         run.until(lambda: merged("one-0") >= 10, "commits")
+        (batches / "gate-1").touch()
         run.kill("one-0")  # its state comes from shards that have it in memory
         before = merged("one-0")
         run.until(lambda: merged("one-0") > before + 8, "commits of the second process")
         kill_at_once(run, 0, 1, "one-0", "two-0")  # nobody has it in memory any more
+        for number in range(2, 1 + STEPS // GATE_TICKS):
+            (batches / f"gate-{number}").touch()
         code, stderr = run.finish()
     assert code == 0, stderr
 

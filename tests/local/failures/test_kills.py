@@ -9,7 +9,9 @@ from typing import Any
 from atoll_operator.local.folder import read_status
 from local.background import SECONDS_MAX, running
 from local.command import TINY, TWO_LEARNERS, commits, json_lines
-from local.law import check_law
+from local.law import check_law, learners_lines
+
+MORE_STEPS = 40
 
 
 def incarnations(commits: list[dict[str, Any]], slot: str) -> set[int]:
@@ -67,8 +69,7 @@ def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: P
 
 def test_an_interrupted_run_stops_and_resume_is_the_same_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    steps = ("--set", "spec.steps=80")
-    with running(TINY, out, *steps, *TWO_LEARNERS) as run:
+    with running(TINY, out, "--set", "spec.steps=100000", *TWO_LEARNERS) as run:
         run.until(lambda: len(run.commits(0)) >= 3, "commits")
         rows = json.loads((out / "processes.json").read_text())
         code, stderr = run.finish(signal.SIGINT)
@@ -82,6 +83,8 @@ def test_an_interrupted_run_stops_and_resume_is_the_same_run(tmp_path: Path) -> 
     assert json.loads((out / "summary.json").read_text())["result"] == "Interrupted"
     first = {line["run"] for line in commits(out)}
     before = len(commits(out))
+    ticks = [line["tick"] for line in learners_lines(out) if "tick" in line]
+    steps = ("--set", f"spec.steps={max(ticks) + MORE_STEPS}")
 
     other_seed = ("--resume", "--set", "spec.seed=7")
     with running(TINY, out, *steps, *TWO_LEARNERS, *other_seed) as run:

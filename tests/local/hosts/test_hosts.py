@@ -12,7 +12,6 @@ import pytest
 
 from atoll_operator.local.summary import Exit, read_lines
 from local.background import Running, running
-from local.command import RUN_SECONDS_MAX
 from local.hosts.launched import BATCH, DDP, FOR_EVER, incarnations, ranks_of
 from local.law import check_law
 
@@ -46,7 +45,6 @@ def missed(run: Running, host: int) -> None:
 
 
 @pytest.mark.long  # launchers start seven times
-@pytest.mark.timeout(3 * RUN_SECONDS_MAX)
 def test_a_host_that_is_killed_or_stands_still_is_one_new_incarnation_of_its_learner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +87,6 @@ def test_a_host_that_is_killed_or_stands_still_is_one_new_incarnation_of_its_lea
 
 
 @pytest.mark.long  # launchers start five times
-@pytest.mark.timeout(3 * RUN_SECONDS_MAX)
 def test_a_learner_that_needs_one_host_goes_on_without_the_other_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +131,6 @@ def test_a_learner_that_needs_one_host_goes_on_without_the_other_until_it_is_bac
     sys.stderr.write(f"\ntrains with one host after {waits[0]} s, with two after {waits[1]} s\n")
 
 
-@pytest.mark.timeout(RUN_SECONDS_MAX)
 def test_a_learner_of_two_hosts_trains_to_the_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with running(DDP, out, *HOSTS, "--steps", "100") as run:

@@ -28,7 +28,6 @@ torch.distributed.barrier()
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_a_rank_that_is_killed_comes_back_with_all_others_as_one_incarnation(
     tmp_path: Path,
 ) -> None:
@@ -58,7 +57,6 @@ def test_a_rank_that_is_killed_comes_back_with_all_others_as_one_incarnation(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_what_one_rank_says_of_bad_input_is_the_reason_of_the_run(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(BAD)

@@ -17,7 +17,7 @@ from atoll_protos.torchrun import Torchrun, of_hosts
 from local.background import LOOK_SECONDS, SECONDS_MAX
 
 HOSTS = 2
-SOON = "keep_alive_interval=1"  # who is gone is missed after three seconds
+SOON = "keep_alive_interval=5"  # who is gone is missed after 15 seconds
 # Each start of a rank writes a line and waits to be told how to end.
 RANK = """
     echo "$ATOLL_HOST $RANK $WORLD_SIZE" >> starts

@@ -41,7 +41,7 @@ SETTINGS = {
     "spec.sync.quorum": "3",
     "spec.sync.period": "8",
     "spec.sync.outer.momentum": "'0.5'",
-    "spec.syncer.startSeconds": "200",
+    "spec.syncer.startSeconds": "1800",
 }
 EVALUATOR = {
     "everySteps": 20,

@@ -14,7 +14,7 @@ from local.command import RUN_SECONDS_MAX, TESTS, commits, json_lines, python_pa
 from local.integrations.titan_environment import titan_python
 from local.one_shard import SLOT, OneShard, one_shard
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * RUN_SECONDS_MAX)]
+pytestmark = pytest.mark.long
 LIBRARIES = TESTS.parent / "examples" / "libraries"
 RANKS, BATCH, LENGTH, STEPS = 2, 2, 64, 24
 PERIOD = ("--set", "spec.sync.period=8")

@@ -91,7 +91,7 @@ def check_ends(out: Path) -> None:
 
 def incarnations(out: Path, slot: str) -> set[int]:
     lines = learners_lines(out)
-    return {line["incarnation"] for line in lines if line["slot"] == slot and "t_m" in line}  # type: ignore[misc]
+    return {line["incarnation"] for line in lines if line["slot"] == slot and "t_m" in line}
 
 
 def merged(run: Running, since: int = 0) -> set[str]:

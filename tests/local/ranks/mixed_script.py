@@ -24,7 +24,7 @@ from local.lockstep_model import BATCH, Model, batch, inner_optimizer
 
 RANKS = 2
 MEETINGS = (0, 10)  # steps: a joiner would enter at the others' tick
-MEET_SECONDS_MAX = 150.0
+MEET_SECONDS_MAX = 600.0
 
 
 def main() -> None:

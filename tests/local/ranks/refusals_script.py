@@ -23,7 +23,7 @@ from local.forked import script_of
 from local.ranks.models import misplaced
 
 RANKS = 2
-SECONDS_MAX = 60.0  # of a collective in which a rank is missing
+SECONDS_MAX = 600.0  # of a collective in which a rank is missing
 
 
 def two_layers() -> nn.Sequential:

@@ -19,7 +19,7 @@ from atoll_protos.run import RunFile
 from atoll_worker.link.socket import memory_plan
 from atoll_worker.training.parameters import travelling
 from local.background import Running, running
-from local.command import RUN_SECONDS_MAX, commits, run_atoll
+from local.command import commits, run_atoll
 from local.law import check_law
 from local.leftovers import beside, check_none_is_left, of_run
 from local.lockstep_model import Model
@@ -40,7 +40,7 @@ from local.ranks.jobs import (
 
 HOSTS = 2
 ON_HOSTS = {"ddp-0": HOSTS, "fsdp2-0": HOSTS}
-SILENCE_SECONDS = 5
+SILENCE_SECONDS = 15
 
 
 def check_memory(out: Path) -> None:
@@ -59,7 +59,6 @@ def check_memory(out: Path) -> None:
 
 @pytest.mark.long  # f32 is in test_mixed.py
 @pytest.mark.parametrize("wire", [Wire.INT8, Wire.INT4])
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_rounds_of_diloco_with_learners_of_two_hosts_equal_single_processes_bit_for_bit(
     wire: Wire, tmp_path: Path
 ) -> None:
@@ -85,7 +84,6 @@ def test_rounds_of_diloco_with_learners_of_two_hosts_equal_single_processes_bit_
 
 
 @pytest.mark.long  # learners of several ranks start ten times
-@pytest.mark.timeout(4 * RUN_SECONDS_MAX)
 def test_whatever_of_a_host_is_killed_or_stands_still_is_one_new_incarnation_and_the_law_holds(
     tmp_path: Path,
 ) -> None:

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from local.background import Running, running
-from local.command import RUN_SECONDS_MAX, commits, run_atoll
+from local.command import commits, run_atoll
 from local.law import check_law
 from local.leftovers import check_none_is_left
 from local.lockstep_model import Model
 from local.ranks.jobs import (
     DECOUPLED,
-    DECOUPLED_PERIOD,
     LOCK_STEP,
     MIXED,
     MOVED_MIN,
@@ -29,10 +28,9 @@ from local.ranks.jobs import (
     merged,
 )
 
-LATE_TICKS_MAX = 6 * DECOUPLED_PERIOD  # a grace is some ticks, 11 on a busy machine; a silence 300
+LATE_TICKS_MAX = 300  # a grace is some ticks, 11 on a busy machine; a silence 600
 
 
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_rounds_of_diloco_with_ddp_and_fsdp2_equal_those_of_single_processes_bit_for_bit(
     tmp_path: Path,
 ) -> None:
@@ -66,13 +64,12 @@ def check_nobody_waited(out: Path) -> None:
 
 
 @pytest.mark.long  # learners of several ranks start seven times
-@pytest.mark.timeout(3 * RUN_SECONDS_MAX)
 def test_ranks_that_are_killed_or_stopped_are_one_new_incarnation_and_the_law_holds(
     tmp_path: Path,
 ) -> None:
     """Whoever it is, head or not: the commits of the others go on meanwhile."""
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": "15"}
+    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": "30"}
     job.write_text(manifest(MIXED, DECOUPLED, 100_000, **slow))
     events = [
         ("ddp-0", 1, signal.SIGKILL),

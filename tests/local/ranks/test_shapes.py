@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from local.command import RUN_SECONDS_MAX, commits, run_atoll
+from local.command import commits, run_atoll
 from local.ranks.jobs import LOCK_STEP, MOVED_MIN, exported, manifest
 from local.ranks.shapes import FROZEN, RANKS, Model
 
@@ -46,14 +46,12 @@ def check_shapes(folder: Path, shapes: dict[str, str]) -> None:
         assert held == first.keys()
 
 
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 def test_tensor_parallelism_and_a_pipeline_of_model_parts_equal_single_processes(
     tmp_path: Path,
 ) -> None:
     check_shapes(tmp_path, {"tp-0": "tp", "stages-0": "pipeline"})
 
 
-@pytest.mark.timeout(2 * RUN_SECONDS_MAX)
 @pytest.mark.parametrize("shape", FROZEN)
 def test_a_pipeline_with_a_rank_that_trains_nothing_equals_a_single_process(
     shape: str, tmp_path: Path
@@ -63,7 +61,6 @@ def test_a_pipeline_with_a_rank_that_trains_nothing_equals_a_single_process(
 
 
 @pytest.mark.long  # twelve processes on two cores
-@pytest.mark.timeout(3 * RUN_SECONDS_MAX)
 def test_hybrid_and_two_dimensional_sharding_and_experts_equal_single_processes(
     tmp_path: Path,
 ) -> None:
