@@ -12,7 +12,7 @@ import traceback
 from types import TracebackType
 
 from atoll_protos.errors import SpecError
-from atoll_protos.exits import ExitCode
+from atoll_protos.exits import TERMINATED, ExitCode
 
 OURS = frozenset({"atoll", "atoll_protos", "atoll_worker"})
 
@@ -37,11 +37,15 @@ class TransportLostError(LearnerError):
         super().__init__(ExitCode.TRY_AGAIN, reason)
 
 
+class ToldToEndError(LearnerError):
+    """Another rank of this learner was told to end, and all its ranks have to start again."""
+
+
 def reason_of(error: BaseException) -> str:
     """Why a process leaves, in words that the shards log and the run folder shows."""
     match error:
-        case SystemExit(code=0):
-            return "terminated"
+        case SystemExit(code=0) | ToldToEndError():
+            return TERMINATED
         case KeyboardInterrupt():
             return "interrupted"
         case _:

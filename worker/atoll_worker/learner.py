@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import TERMINATED
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
@@ -528,7 +529,8 @@ class Learner:
         """Leave once, also when the training ends by a signal, an exception or a failed entry."""
         with self._termination.leaving():
             if self._ranks is not None:
-                self._ranks.leave(in_order=reason in IN_ORDER, early=reason == LOOP_ENDED)
+                early, told = reason == LOOP_ENDED, self._termination.requested
+                self._ranks.leave(in_order=reason in IN_ORDER, early=early, told=told)
             self._schedules.close()
             self._hooks.close()
             try:
@@ -545,5 +547,5 @@ class Learner:
     def _at_exit(self) -> None:
         """The process ends and nobody has closed: the job is told all the same."""
         error = uncaught()
-        terminated = "terminated" if self._termination.requested else "the process has ended"
+        terminated = TERMINATED if self._termination.requested else "the process has ended"
         self._leave(reason_of(error) if error else terminated)

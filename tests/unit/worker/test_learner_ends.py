@@ -2,17 +2,20 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import atoll
-from atoll_protos.exits import FINISHED, ExitCode
-from atoll_worker.errors import TransportLostError
+from atoll_protos.exits import FINISHED, TERMINATED, ExitCode
+from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Fail, Finished, Proceed, Tick
+from atoll_worker.ranks.peers import lost_error
 from atoll_worker.training import process
 from atoll_worker.training.obeying import BoundaryWork
 from atoll_worker.training.replica import Replica
@@ -89,6 +92,69 @@ def test_sigterm_leaves_the_job_and_exits_with_0() -> None:
             signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+class Others:
+    """The other ranks of a learner as its head sees them; a collective fails because of `lost`."""
+
+    is_head = True
+
+    def __init__(self, lost: LearnerError | None = None) -> None:
+        self.lost, self.told = lost, list[bool]()
+
+    def leave(self, *, in_order: bool, early: bool, told: bool) -> None:
+        """Note whether they hear that this rank was told to end."""
+        assert not in_order
+        assert not early
+        self.told.append(told)
+
+    def loss(self, error: BaseException) -> LearnerError | None:
+        """Who is lost."""
+        return self.lost if isinstance(error, RuntimeError) else None
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_the_other_ranks_hear_of_a_signal_and_not_of_an_exit_of_the_script_s_own(
+    signalled: bool,
+) -> None:
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        fake.until_leaving()
+
+    def end() -> None:
+        learner._ranks = others
+        if signalled:
+            signal.raise_signal(signal.SIGTERM)
+        sys.exit(0)
+
+    others: Any = Others()
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(SystemExit), learner:
+            end()
+    assert others.told == [signalled]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_head_that_loses_a_rank_which_was_told_to_end_leaves_as_one_that_was_told(
+    told: bool,
+) -> None:
+    """Its other hosts are told at the same time as it, and may be sooner."""
+
+    def script(fake: FakeTransport) -> None:
+        fake.begin()
+        assert (fake.until_leaving().reason == TERMINATED) == told
+
+    def fail() -> None:
+        learner._ranks = others
+        raise RuntimeError("Connection closed by peer")
+
+    others: Any = Others(lost_error("rank 1 has ended", told=told))
+    with playing(script):
+        learner = learner_of(*model_and_optimizer())
+        with pytest.raises(atoll.LearnerError) as caught, learner:
+            fail()
+    assert caught.value.exit_code == ExitCode.TRY_AGAIN
 
 
 def test_sigterm_ends_a_wait_for_the_syncer() -> None:

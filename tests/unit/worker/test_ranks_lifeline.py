@@ -169,9 +169,20 @@ def test_all_ranks_are_connected_to_the_head_and_see_each_other_leave() -> None:
         line.end = lambda: None
     lines[1].close(in_order=False)
     assert lines[0].words(SECONDS_MAX) == "rank 1 has ended"
+    assert not lines[0].told_to_end
     lines[0].close(in_order=False)
     assert lines[2].words(SECONDS_MAX) == "rank 0 has ended"
     lines[2].close(in_order=False)
+
+
+def test_a_rank_that_is_told_to_end_tells_the_head() -> None:
+    lines = opened(2)
+    for line in lines:
+        line.end = lambda: None
+    lines[1].close(in_order=False, told=True)
+    assert lines[0].words(SECONDS_MAX) == "rank 1 was told to end"
+    assert lines[0].told_to_end
+    lines[0].close(in_order=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -1,11 +1,13 @@
 """Which other rank is lost, from what its stream has brought and when (rule 30)."""
 
-from atoll_protos.exits import ExitCode
+from atoll_protos.exits import TERMINATED, ExitCode
+from atoll_worker.errors import reason_of
 from atoll_worker.ranks.peers import (
     BEAT,
     END_SECONDS,
     LEFT,
     LEFT_EARLY,
+    TOLD,
     Peers,
     left_words,
     lost_error,
@@ -67,6 +69,23 @@ def test_who_has_left_early_is_not_lost_but_named() -> None:
     assert (peers.lost, peers.heard, peers.left) == ("", {}, [2])
     assert left_words(peers.left).startswith("atoll: rank 2 left the Learner while")
     assert left_words([3, 1, 2]).startswith("atoll: rank 1 and 2 more left the Learner while")
+
+
+def test_a_rank_that_was_told_to_end_is_lost_and_nothing_is_wrong_with_its_learner() -> None:
+    peers = of_three()
+    peers.hear(1, BEAT + TOLD, 1.0)
+    peers.hear(1, b"", 1.0)
+    assert (peers.lost, peers.told) == ("rank 1 was told to end", True)
+    error = lost_error(peers.lost, told=peers.told)
+    assert (reason_of(error), error.exit_code) == (TERMINATED, ExitCode.TRY_AGAIN)
+
+
+def test_a_rank_that_is_told_to_end_because_another_one_has_failed_hides_nothing() -> None:
+    peers = of_three()
+    peers.hear(2, b"", 1.0)
+    peers.hear(1, TOLD, 1.1)
+    assert (peers.lost, peers.told) == ("rank 2 has ended", False)
+    assert reason_of(lost_error(peers.lost, told=peers.told)) != TERMINATED
 
 
 def test_the_first_loss_is_the_one_that_is_named() -> None:

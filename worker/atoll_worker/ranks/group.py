@@ -205,15 +205,16 @@ class Group:
         """What is owned of a slice's values beside the parts of a region of the shared memory."""
         return exchange.flat_pairs(values, region)
 
-    def leave(self, *, in_order: bool, early: bool = False) -> None:
+    def leave(self, *, in_order: bool, early: bool = False, told: bool = False) -> None:
         """This rank leaves; if it does not do so in order, the others end as well.
 
-        `early`: its loop has ended before the job is final, and the others may train on.
+        `early`: its loop has ended before the job is final, and the others may train on. `told`: it
+        was told to end, and so the others say that their learner was.
         """
         if in_order:
             with contextlib.suppress(RuntimeError):  # a rank that is lost asks for nothing
                 self.control.leave()
-        self.lifeline.close(in_order=in_order, early=early)
+        self.lifeline.close(in_order=in_order, early=early, told=told)
 
     def loss(self, error: BaseException) -> LearnerError | None:
         """What an error of the user's code is if another rank was lost; None if none was.
@@ -226,7 +227,7 @@ class Group:
         lost = self.lifeline.words(LOOK_SECONDS)
         if not lost and (left := left_words(self.lifeline.left)):
             error.add_note(left)
-        return lost_error(lost) if lost else None
+        return lost_error(lost, told=self.lifeline.told_to_end) if lost else None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -239,8 +240,8 @@ class Group:
             lost = self.lifeline.words(LOOK_SECONDS)
             if not lost and self.lifeline.left:
                 raise  # a mistake of the script; `loss` says whose
-            lost = lost or "another rank of this learner is lost"
-            raise lost_error(f"{lost} ({first_line(error)})") from error
+            lost = f"{lost or 'another rank of this learner is lost'} ({first_line(error)})"
+            raise lost_error(lost, told=self.lifeline.told_to_end) from error
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ for those of the others:
     LEFT, then the end      the rank has left in order, as all do when the job is finished
     LEFT_EARLY              the same, but its loop has ended before that: no loss, but mostly a
                             mistake of the script, which is told to ranks that fail after it
+    TOLD, then the end      the rank was told to end (SIGTERM), as when its pod is deleted
 
 Who has lost the head, and a head that has lost anybody, must end (rule 30). Mostly the training
 thread gets an error from the collective that it waits in, and leaves by itself. If it has not begun
@@ -41,7 +42,7 @@ import structlog
 from atoll_protos.addresses import joined
 from atoll_protos.exits import ExitCode
 from atoll_protos.listening import listening_socket
-from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, LEFT_EARLY, Peers
+from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, LEFT_EARLY, TOLD, Peers
 
 CONNECT_SECONDS_MAX: Final = 20.0
 HINT_SECONDS: Final = 30.0  # of waiting for other ranks in one collective of ours
@@ -65,6 +66,7 @@ class Lifeline:
     left: list[int] = field(default_factory=list)  # who has left in order, but early
     waits_since: float | None = None  # the training thread, for the other ranks
     told: bool = False
+    told_to_end: bool = False  # who is lost was
     found: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -84,12 +86,16 @@ class Lifeline:
             self.found.wait(seconds)
         return self.lost
 
-    def close(self, *, in_order: bool, early: bool = False) -> None:
-        """Look no more; `in_order` tells the others that this rank may go, also if it is early."""
-        if in_order:
+    def close(self, *, in_order: bool, early: bool = False, told: bool = False) -> None:
+        """Look no more; `in_order` tells the others that this rank may go, also if it is early.
+
+        Else it may have been `told` to end, which is said as well.
+        """
+        word = (LEFT_EARLY if early else LEFT) if in_order else TOLD if told else b""
+        if word:
             for stream in self.streams.values():
                 with contextlib.suppress(OSError):
-                    stream.send(LEFT_EARLY if early else LEFT)
+                    stream.send(word)
         self.closing.set()
 
     def _run(self) -> None:
@@ -120,7 +126,7 @@ class Lifeline:
             peers.look(time.monotonic())
             self._look(time.monotonic())
             if peers.lost:
-                self.lost = peers.lost
+                self.lost, self.told_to_end = peers.lost, peers.told
                 self.found.set()
                 break
         return peers.end_seconds if self.end_seconds is None else self.end_seconds

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from atoll_protos.exits import ExitCode
-from atoll_worker.errors import LearnerError
+from atoll_worker.errors import LearnerError, ToldToEndError
 
 BEAT_SECONDS: Final = 1.0
 END_SECONDS: Final = 10.0  # for the training thread to see a loss by itself
 BEAT, LEFT, LEFT_EARLY = b".", b"!", b"?"  # early: its loop has ended before the job is final
+TOLD = b"t"  # it was told to end, and will
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Peers:
     left: list[int] = field(default_factory=list)  # who has left in order, but early
     lost: str = ""
     silent: bool = False  # who is lost may stand still with open connections
+    told: bool = False  # who is lost was told to end, and has said so
 
     @property
     def end_seconds(self) -> float:
@@ -46,6 +48,9 @@ class Peers:
         elif LEFT_EARLY in said:
             del self.heard[rank]
             self.left.append(rank)
+        elif TOLD in said:
+            self.told = self.told or not self.lost
+            self._lose(f"rank {rank} was told to end")
         elif said:
             self.heard[rank] = now
         else:
@@ -76,6 +81,10 @@ def left_words(left: Sequence[int]) -> str:
     )
 
 
-def lost_error(lost: str) -> LearnerError:
-    """How the process of a rank ends that has lost another one (rule 30)."""
-    return LearnerError(ExitCode.TRY_AGAIN, f"{lost}; start all ranks of this learner again")
+def lost_error(lost: str, *, told: bool = False) -> LearnerError:
+    """How the process of a rank ends that has lost another one (rule 30).
+
+    `told`: that one was told to end. So was its learner then, and nothing is wrong with it.
+    """
+    kind = ToldToEndError if told else LearnerError
+    return kind(ExitCode.TRY_AGAIN, f"{lost}; start all ranks of this learner again")
