@@ -128,6 +128,15 @@ def test_commands_keep_their_order_behind_what_is_to_be_placed() -> None:
     assert not placings.line
 
 
+def test_however_long_a_host_takes_one_tick_waits() -> None:
+    placings = Placings()
+    placings.place(1, (0,))
+    assert placings.command(adopt(1)) == []
+    for tick in range(1, 100):
+        assert placings.command(Tick(tick=tick)) == []
+    assert placings.placed(0, 1) == [adopt(1), Tick(tick=99)]
+
+
 def test_without_hands_every_command_is_given_at_once() -> None:
     placings = Placings()
     placings.place(1, ())

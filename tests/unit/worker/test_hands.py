@@ -14,7 +14,7 @@ from atoll_protos.frames import Whole
 from atoll_protos.parts import Share
 from atoll_worker.link.messages import Adopt, Fail, Listening, Tick
 from atoll_worker.rules.effects import Command, Dial, Place, SendMessage
-from atoll_worker.transport import side
+from atoll_worker.transport import side, transport
 from atoll_worker.transport.coordination import Outcome
 from atoll_worker.transport.hands import Hands, head_digest
 from atoll_worker.transport.side import Hello, Kind
@@ -372,6 +372,24 @@ def test_a_head_that_has_lost_a_hand_ends_the_others_and_does_nothing_more_rule_
     assert fail.exit_code == ExitCode.TRY_AGAIN
     assert fail.reason.startswith("the lane process of lanes 1 .. 1 has ended; start all ranks")
     assert len(ended) == 1
+
+
+def test_a_head_that_has_lost_a_hand_ends_without_waiting_for_what_the_export_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would wait in vain: nothing is sent any more, and its learner is to start again."""
+    monkeypatch.setattr(transport, "LEAVE_SECONDS_MAX", LONG)
+    rig = Rig()
+    rig.transport.hands = made(rig.transport)
+    rig.transport.hands.lost = "a lane process has ended"
+    rig.transport.over.set()
+    client: Any = rig.client
+    client.hang_up = lambda _: None
+
+    async def leave(seconds: float) -> None: ...
+
+    client.leave = leave
+    asyncio.run(asyncio.wait_for(rig.transport.run(), SECONDS_MAX))
 
 
 def test_a_head_dials_nobody_before_its_hands_are_there() -> None:

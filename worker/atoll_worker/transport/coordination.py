@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from atoll_protos.frames import FrameError
+from atoll_worker.link.messages import Tick
 from atoll_worker.transport.side import Place, Prepare
 
 OWN: Final = -1  # the head among the parties; hands are counted from 0
@@ -162,7 +163,9 @@ class Placings:
             self.line.append(Placing(order, missing))
 
     def command(self, command: Any) -> list[Any]:
-        """The commands that may be sent now."""
+        """The commands that may be sent now; of ticks that wait only the newest stays."""
+        if self.line and isinstance(command, Tick) and isinstance(self.line[-1], Tick):
+            self.line.pop()
         self.line.append(command)
         return self._due()
 

@@ -171,6 +171,8 @@ class Transport:
         if configure.hands:
             gathered = asyncio.create_task(self.hands.gathered())
             await asyncio.wait({gathered, over}, return_when=asyncio.FIRST_COMPLETED)
+            if gathered.done():
+                gathered.result()  # a bug
             gathered.cancel()
         self.feed(self.exchange.start(self.now()))
         works = self._keep_time(), self._keep_looking(), self._keep_hands()
@@ -186,7 +188,12 @@ class Transport:
         self.telemetry.close()
 
     async def _companion_taken(self) -> None:
-        """Stay until the registrar has what it needs of this learner for the export."""
+        """Stay until the registrar has what it needs of this learner for the export.
+
+        Where a hand is lost nothing is sent any more.
+        """
+        if self.hands.lost:
+            return
         with suppress(TimeoutError):
             await asyncio.wait_for(self._owes_nothing.wait(), LEAVE_SECONDS_MAX)
 
