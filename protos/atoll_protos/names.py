@@ -8,6 +8,7 @@ from atoll_protos.errors import SpecError
 PROTOCOL: Final = 3  # 2: Bulk needs its session's secret; 3: averaged buffers travel in f32
 REGISTRAR_SHARD: Final = 0
 DATA_STATE_BYTES_MAX: Final = 1 << 20  # what a learner's script keeps with its cursor (rule 28)
+STARTED_PATH: Final = "/started"  # of a launcher's answers: to whether it has started, which waits
 DIGEST_DIGITS: Final = 16  # of a digest, where it only tells two values of one number apart
 
 REGION_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

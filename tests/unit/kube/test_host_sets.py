@@ -15,7 +15,8 @@ from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.plan.status import ready_by_region, replaced_by_region
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
-from atoll_protos.names import Label, slot_name
+from atoll_protos.names import STARTED_PATH, Label, slot_name
+from atoll_worker.launcher.health import START_SECONDS_MAX
 from unit.kube.cluster_values import MANIFEST, job
 from unit.kube.cluster_values import children as builder
 from unit.kube.planner_side import applied, planned, seen
@@ -244,9 +245,10 @@ def test_a_command_that_starts_the_processes_itself_stays_as_it_is() -> None:
 def test_a_host_whose_launcher_stands_still_is_started_again_by_the_kubelet(command: str) -> None:
     found = container(running(f"{{{command}}}"))
     assert variables(running(f"{{{command}}}"))["ATOLL_HEALTH_PORT"] == "7701"
-    for probe in (found["livenessProbe"], found["startupProbe"]):
-        assert probe["httpGet"] == {"path": "/", "port": 7701}
     still, start = found["livenessProbe"], found["startupProbe"]
+    assert still["httpGet"] == {"path": "/", "port": 7701}
+    assert start["httpGet"] == {"path": STARTED_PATH, "port": 7701}
+    assert start["timeoutSeconds"] > START_SECONDS_MAX
     seconds = (still["failureThreshold"] + 1) * still["periodSeconds"]
     assert seconds < float(default(Env.RANKS_SILENCE_SECONDS))
     assert still["terminationGracePeriodSeconds"] < 10  # what is stopped hears no signal

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.names import STARTED_PATH
+from atoll_worker.launcher import command, health
 from atoll_worker.launcher.health import ANSWER, answer_probes
 
 ANSWER_SECONDS_MAX = 20.0  # of a process that runs
@@ -35,10 +38,10 @@ raise ImportError("this is no torch")
 """
 
 
-def asked(port: int, seconds_max: float = ANSWER_SECONDS_MAX) -> bytes:
+def asked(port: int, seconds_max: float = ANSWER_SECONDS_MAX, path: str = "/") -> bytes:
     connection = HTTPConnection("127.0.0.1", port, timeout=seconds_max)
     with contextlib.closing(connection):
-        connection.request("GET", "/")
+        connection.request("GET", path)
         reply = connection.getresponse()
         assert reply.status == 200
         return reply.read()
@@ -85,10 +88,25 @@ def test_a_host_answers_while_torch_is_still_imported(tmp_path: Path) -> None:
     try:
         assert os.read(begun, 5) == b"begun"
         assert asked(port) == ANSWER
+        with pytest.raises(TimeoutError):
+            asked(port, STILL_SECONDS, STARTED_PATH)
     finally:
         os.close(go_on)
         process.wait()
         os.close(begun)
+
+
+def test_who_asks_whether_it_has_started_hears_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setattr(health, "START_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(health, "begun", begun := threading.Event())
+    monkeypatch.setattr(command, "begun", begun)
+    answer_probes({Env.HEALTH_PORT: str(port)})
+    with pytest.raises(AssertionError, match="503"):
+        asked(port, path=STARTED_PATH)
+    with pytest.raises(SpecError, match="names no command"):
+        command.main([])
+    assert asked(port, path=STARTED_PATH) == ANSWER
 
 
 def test_a_connection_on_which_nothing_comes_holds_nobody() -> None:

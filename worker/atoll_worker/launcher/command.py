@@ -23,6 +23,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import Torchrun
 from atoll_worker.launcher import agent
 from atoll_worker.launcher.ending import end_as
+from atoll_worker.launcher.health import begun
 
 USAGE: Final = "atoll-worker launch [OPTIONS of torchrun] -- SCRIPT.py|COMMAND [ARGUMENTS]"
 THREADS: Final = "OMP_NUM_THREADS"
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     Ends this process as the one that failed first has ended, by its signal, too, and with 0 if
     none failed. Raises SpecError for what a user must fix first.
     """
+    begun.set()
     options, given = split(arguments)
     command = words_of(given)
     end_as(agent.run(configuration(options), command))

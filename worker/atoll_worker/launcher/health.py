@@ -5,10 +5,13 @@ can say so: with all of them stopped (SIGSTOP, a cgroup that is frozen) the laun
 any more, while the kernel goes on to take connections. So the answer comes from a thread of the
 launcher, over HTTP. It says nothing of the training, which the head reports to the shards.
 
-The command begins with it, before torch is imported. That takes seconds, and each probe that finds
-no port is a Warning among the Events of the pod.
+The command begins with it, before torch is imported. That takes seconds, and each probe that fails
+is a Warning among the Events of the pod. A startup probe asks STARTED_PATH, whose answer waits for
+the import: while a large library is loaded no thread of the launcher answers, and on a slow disk
+that may take longer than a liveness probe bears.
 """
 
+import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Final
@@ -19,24 +22,31 @@ from atoll_protos import environment as variables
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.listening import listening_socket, serve_http
+from atoll_protos.names import STARTED_PATH
 
 ANSWER: Final = b"the launcher runs\n"
+LATE: Final = b"the launcher has not started yet\n"
 REQUEST_SECONDS_MAX: Final = 5.0
+START_SECONDS_MAX: Final = 20.0  # before "not yet"; less than a startup probe waits
 PORT_MAX: Final = 65_535
 
 log = structlog.get_logger()
+
+begun = threading.Event()  # all that the launcher needs is imported
 
 
 class _Answers(BaseHTTPRequestHandler):
     timeout = REQUEST_SECONDS_MAX  # of a connection on which nothing comes
 
     def do_GET(self) -> None:
-        """Answer, whatever the path."""
-        self.send_response(200)
+        """Answer, whatever the path; to STARTED_PATH once the launcher has started."""
+        there = self.path != STARTED_PATH or begun.wait(START_SECONDS_MAX)
+        answer = ANSWER if there else LATE
+        self.send_response(200 if there else 503)
         self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(ANSWER)))
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(ANSWER)
+        self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
         """Nothing: a probe comes every few seconds."""

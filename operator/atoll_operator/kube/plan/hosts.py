@@ -14,6 +14,7 @@ answers a liveness probe (PROBE), and a host that does not is started again in p
 while the API server is away. A command that is another launcher has no such port, and no probe.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from atoll_operator.kube.names import GROUP, HEALTH_PORT, hosts_set
 from atoll_operator.kube.plan import pods
 from atoll_operator.kube.plan.overrides import overridden
 from atoll_protos.environment import Env, of_learner
-from atoll_protos.names import Label
+from atoll_protos.names import STARTED_PATH, Label
 from atoll_protos.torchrun import MEETING_PORT, of_hosts
 
 GPUS: Final = "/gpu"  # the end of a resource's name: nvidia.com/gpu, amd.com/gpu
@@ -32,7 +33,13 @@ PROBE: Final = {
     "timeoutSeconds": 10,  # on a node that has too much to do
     "periodSeconds": 10,
 }
-FIRST_PROBE_SECONDS: Final = 5  # a probe that comes before the port is open is told as a Warning
+START_PROBE: Final = {
+    "httpGet": {"path": STARTED_PATH, "port": HEALTH_PORT},
+    "initialDelaySeconds": 5,  # a probe that comes before the port is open is told as a Warning
+    "timeoutSeconds": 30,  # the answer waits for the import of torch
+    "periodSeconds": pods.START_PROBE_SECONDS,
+    "failureThreshold": pods.START_PROBES_MAX,
+}
 STILL_PROBES_MAX: Final = 3  # sooner than ranks lose patience (ATOLL_RANKS_SILENCE_SECONDS)
 STOPPED_GRACE_SECONDS: Final = 5  # a process that is stopped does not hear SIGTERM
 TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of one learner
@@ -99,12 +106,7 @@ def _probe(container: dict[str, Any]) -> None:
         "failureThreshold": STILL_PROBES_MAX,
         "terminationGracePeriodSeconds": STOPPED_GRACE_SECONDS,
     }
-    start = {
-        "initialDelaySeconds": FIRST_PROBE_SECONDS,
-        "periodSeconds": pods.START_PROBE_SECONDS,
-        "failureThreshold": pods.START_PROBES_MAX,
-    }
-    container.setdefault("startupProbe", {**PROBE, **start})
+    container.setdefault("startupProbe", copy.deepcopy(START_PROBE))
 
 
 def _together(pod: dict[str, Any], topology_key: str) -> None:
