@@ -10,12 +10,12 @@ mapping where one must stand, a text where a number or true and false must stand
 be written as numbers, so a number in place of a text is left to the cluster.
 """
 
-import difflib
 import importlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from atoll_operator.api.model import meant
 from atoll_operator.api.pods import PodOverrides, Template
 from atoll_operator.api.spec import Job
 from atoll_protos.errors import SpecError
@@ -105,10 +105,7 @@ def _wrong(value: Any, kind: str, path: str) -> Iterator[SpecError]:
 def _unknown(path: str, name: str, known: Mapping[str, str]) -> SpecError:
     client = importlib.import_module("kubernetes")
     version = f"1.{client.__version__.partition('.')[0]}"
-    by_lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    meant = f"did you mean {by_lower[near[0]]}?" if near else "remove it or fix its spelling"
-    return SpecError(path, f"is unknown to Kubernetes {version}", meant)
+    return SpecError(path, f"is unknown to Kubernetes {version}", meant(name, known))
 
 
 def _types(kind: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pydantic
 import yaml
 
 from atoll_operator.api import presets, rules
+from atoll_operator.api.model import fields_at, meant
 from atoll_operator.api.spec import API_VERSION, KIND, Job, Spec
 from atoll_protos.errors import SpecError
 
@@ -204,7 +205,8 @@ def _first(error: pydantic.ValidationError) -> SpecError:
     for part in first["loc"]:
         field += f"[{part}]" if isinstance(part, int) else f".{part}"
     if first["type"] == UNKNOWN:
-        return SpecError(field, "is unknown", "remove it or fix its spelling")
+        *path, name = first["loc"]
+        return SpecError(field, "is unknown", meant(str(name), fields_at(Spec, path)))
     if first["type"] == MISSING:
         return SpecError(field, "is missing", "add it")
     problem, remedy = WORDS.get(first["type"], OTHER)

@@ -1,6 +1,8 @@
 """What all models of a manifest have in common, and the limits that several of them share."""
 
-from typing import Annotated, Final
+import difflib
+from collections.abc import Collection
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -20,3 +22,26 @@ class Model(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
     )
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """The remedy for a field that is unknown where these are known."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]}?" if near else "remove it or fix its spelling"
+
+
+def fields_at(model: type[Model], path: Collection[str | int]) -> list[str]:
+    """The names of the fields that a manifest may have at a path below this model."""
+    for part in path:
+        if isinstance(part, str):
+            fields = model.model_fields.values()
+            model = next(_models(each.annotation) for each in fields if each.alias == part)[0]
+    return [each.alias for each in model.model_fields.values() if each.alias]
+
+
+def _models(kind: Any) -> list[type[Model]]:
+    """The models in an annotation such as `list[X]` or `X | None`."""
+    if isinstance(kind, type) and issubclass(kind, Model):
+        return [kind]
+    return [found for each in get_args(kind) for found in _models(each)]

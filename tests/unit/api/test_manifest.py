@@ -13,7 +13,21 @@ from unit.kube.cluster_values import MANIFEST
     [
         ("spec.steps=-3", "spec.steps: must be at least 1, got -3; give 1 or more"),
         ("spec.learner.hosts=65", "spec.learner.hosts: must be at most 64, got 65; give 64 or"),
-        ("spec.stepz=3", "spec.stepz: is unknown; remove it or fix its spelling"),
+        ("spec.stepz=3", "spec.stepz: is unknown; did you mean steps?"),
+        ("spec.frobnicate=3", "spec.frobnicate: is unknown; remove it or fix its spelling"),
+        ("spec.learner.host=2", "spec.learner.host: is unknown; did you mean hosts?"),
+        (
+            "spec.sync.grace.enable=true",
+            "spec.sync.grace.enable: is unknown; did you mean enabled?",
+        ),
+        (
+            "spec.regions=[{name: a, learner: 2}]",
+            "spec.regions[0].learner: is unknown; did you mean learners?",
+        ),
+        (
+            "spec.regions=[{name: a, podOverrides: {label: {}}}]",
+            "spec.regions[0].podOverrides.label: is unknown; did you mean labels?",
+        ),
         ("spec.sync.outer={momentum: 0.9}", "spec.sync.outer.momentum: must be a string, got 0.9;"),
         ("spec.sync.wire.up=int3", "spec.sync.wire.up: must be 'f32', 'bf16', 'int8' or 'int4',"),
         ("spec.regions=[]", "spec.regions: must have at least 1 entries, got []; add some"),

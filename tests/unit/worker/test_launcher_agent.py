@@ -52,20 +52,21 @@ def test_all_ranks_to_their_end_is_success(capfd: pytest.CaptureFixture[str]) ->
     assert sorted(errors.splitlines()) == ["[rank0]: bad", "[rank1]: bad"]
 
 
+@pytest.mark.parametrize(("end", "code"), [("exit 64", 64), ("kill -ABRT $$", -signal.SIGABRT)])
 def test_one_rank_that_fails_ends_all_with_its_code(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], end: str, code: int
 ) -> None:
     script = f"""
         cd {tmp_path}
         if [ $RANK = 1 ]; then
             while [ ! -e ready ]; do sleep 0.02; done
-            echo the cause; exit 64
+            echo the cause; ulimit -c 0; {end}
         fi
         trap 'echo stopped; exit 75' TERM
         touch ready
         while :; do sleep 0.02; done
     """
-    assert launch(script, "--max-restarts", "5") == 64  # for good: not started again
+    assert launch(script, "--max-restarts", "0" if code < 0 else "5") == code  # 64 is for good
     out, errors = capfd.readouterr()
     assert "[rank0]: stopped\n" in out
     assert errors.endswith("what rank 1 said last:\n[rank1]: the cause\n")

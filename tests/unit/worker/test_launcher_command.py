@@ -33,7 +33,13 @@ def test_a_script_runs_in_this_python_and_any_other_command_as_it_is(
         ["train.py", "--", "x"],
     )
     assert words_of(["train.py", "--lr", "1"]) == [sys.executable, "-u", "train.py", "--lr", "1"]
-    assert words_of(["python", "-m", "train"]) == ["python", "-m", "train"]
+    assert words_of(["python3", "-m", "train"]) == ["python3", "-m", "train"]
+
+
+def test_a_command_that_is_not_there_is_bad_input() -> None:
+    """A rank would end with 127, and be started again."""
+    with pytest.raises(SpecError, match=r"there is no command pyton3 in .*; fix its name"):
+        words_of(["pyton3", "train.py"])
 
 
 def test_on_one_host_processes_meet_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

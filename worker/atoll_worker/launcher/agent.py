@@ -140,7 +140,7 @@ class Agent(LocalElasticAgent):
             f"rank {rank} has ended ({outcome.words(code)}), and all ranks with it{before}",
             rank=rank,
         )
-        if code > 0:
+        if code > 0 or outcome.is_own(code):  # one that was killed has nothing to say
             self.logs.lines.say_again(rank, f"what rank {rank} said last:")
 
     def _shutdown(

@@ -9,6 +9,7 @@ torch.distributed, a host that joins later waits for an address that never comes
 """
 
 import os
+import shutil
 import sys
 import uuid
 from argparse import Namespace
@@ -52,11 +53,14 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def words_of(command: Sequence[str]) -> list[str]:
     """What is executed: this Python with a script, any other command as it is.
 
-    Raises SpecError if there is none.
+    Raises SpecError if there is none, or if it is not there.
     """
     if not command:
         raise SpecError("launch", "names no command", f"use {USAGE}")
     if not command[0].endswith(".py"):
+        if shutil.which(command[0]) is None:
+            problem = f"there is no command {command[0]} in {Path.cwd()}, nor in PATH"
+            raise SpecError("launch", problem, "fix its name, or install it")
         return list(command)
     if not Path(command[0]).is_file():
         problem = f"there is no file {command[0]} in {Path.cwd()}"
