@@ -4,12 +4,23 @@ A field without an effect must not pass in silence. The fields stay in the CRD, 
 keep their shape once they work, and their descriptions say "not supported yet".
 """
 
+import re
+from typing import Final
+
+from atoll_operator.api.launching import has_launcher
+from atoll_operator.api.pods import EnvVar
 from atoll_operator.api.spec import Job
 from atoll_operator.api.syncer import StorageType
 from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import Torchrun
 
 OF_EVERY_POD = {"name", "image", "imagePullPolicy", "resources", "ports", "volumeMounts"}
 BUILT_IN = "bytegpt"  # in the commands of the built-in model
+OPTION: Final = re.compile(
+    r"(?<![\w-])--(standalone|nnodes)(?:[= ](\S+))?(?![\w-])"
+)  # of launchers
+NUMBER: Final = re.compile(r"(?:\d+:)?(\d+)")  # of hosts, or MIN:MAX
+KINDS: Final = frozenset({"auto", "cpu", "gpu", "xpu"})  # in place of a number of processes
 
 
 def nowhere(job: Job) -> SpecError | None:
@@ -19,7 +30,7 @@ def nowhere(job: Job) -> SpecError | None:
         return _not_yet("spec.checkpoint", "remove it: this version writes no checkpoints")
     if spec.syncer.storage.url:
         return _not_yet("spec.syncer.storage.url", "remove it: there are no object stores yet")
-    return None
+    return processes_that_never_meet(job)
 
 
 def on_this_machine(job: Job) -> SpecError | None:
@@ -28,6 +39,58 @@ def on_this_machine(job: Job) -> SpecError | None:
         return nowhere(job) or evaluator_of_another_model(job)
     remedy = "remove it, and use `atoll run DIR --resume` with the folder of that run"
     return SpecError("spec.restore", "is NotSupported by atoll run", remedy)
+
+
+def processes_that_never_meet(job: Job) -> SpecError | None:
+    """That a learner's launcher is told of other hosts or processes than the learner has.
+
+    Its hosts would wait for one that never comes, or each of them for itself be the learner.
+    """
+    template = job.spec.learner.template.container
+    places = {"spec.learner.template": (template.command, template.args, template.env)}
+    for region in job.spec.regions:
+        own = region.pod_overrides
+        words = (own.command or template.command, own.args or template.args, own.env)
+        places[f"spec.regions[{region.name}].podOverrides"] = words
+    return next(
+        (
+            SpecError(field, *found)
+            for field, (command, args, env) in places.items()
+            if (found := _other_hosts(command, args, job.spec.learner.hosts))
+            or (found := _other_numbers(env, job.spec.learner.hosts))
+        ),
+        None,
+    )
+
+
+def _other_hosts(command: list[str], args: list[str], hosts: int) -> tuple[str, str] | None:
+    if not has_launcher(command, args):
+        return None
+    of_launcher = " ".join((*command, *args)).partition(".py")[0]
+    for option, value in OPTION.findall(of_launcher):
+        alone = option == "standalone" and hosts > 1
+        if alone or (option == "nnodes" and _differs(value, hosts)):
+            given = f"--{option} {value}" if option == "nnodes" else f"--{option}"
+            remedy = f"leave --{option} out: the launcher finds in PET_* all that it needs"
+            return f"its command has {given}, and spec.learner.hosts is {hosts}", remedy
+    return None
+
+
+def _other_numbers(env: list[EnvVar], hosts: int) -> tuple[str, str] | None:
+    given = {each.name: each.value for each in env}
+    if _differs(nodes := given.get(Torchrun.NODES, ""), hosts):
+        problem = f"{Torchrun.NODES} in its env is {nodes}, and spec.learner.hosts is {hosts}"
+        return problem, "remove it: spec.learner.hosts and hostsMin set it"
+    number = given.get(Torchrun.PROCESSES, "")
+    if number and not (number in KINDS or "$" in number or (number.isdecimal() and int(number))):
+        problem = f"{Torchrun.PROCESSES} in its env is {number!r}"
+        return problem, "give the number of processes of each host, 1 or more"
+    return None
+
+
+def _differs(value: str, hosts: int) -> bool:
+    number = NUMBER.fullmatch(value)
+    return number is not None and int(number[1]) != hosts
 
 
 def evaluator_of_another_model(job: Job) -> SpecError | None:

@@ -18,11 +18,13 @@ def validate(
     """Check a manifest without a cluster."""
     document = manifest.document_in(read_text(file))
     job = checked(document)
-    refused = support.evaluator_of_another_model(job)
+    refused = support.nowhere(job) or support.evaluator_of_another_model(job)
     if refused is not None:
         raise refused
     templates.check(job)
-    typer.echo(f"{file}: {job.name}, {job.spec.learners} learners: valid")
+    hosts = job.spec.learner.hosts
+    of_hosts = f" of {hosts} hosts" if hosts > 1 else ""
+    typer.echo(f"{file}: {job.name}, {job.spec.learners} learners{of_hosts}: valid")
     refused = support.on_a_cluster(job)
     if refused is not None:
         typer.echo(f"For `atoll run` only; a cluster does not accept it: {refused}")

@@ -123,7 +123,9 @@ def assign(job: Job, found: Found) -> dict[str, str]:
         counts = sorted({count for count in wanted.values() if count})
         each = " or ".join(map(str, counts))
         plural = "" if each == "1" else "s"
-        who = f"{sum(map(bool, wanted.values()))} processes with {each} GPU{plural} each"
+        kind = "learners" if job.spec.learner.hosts == 1 else "hosts of learners"
+        kind = "processes" if wanted.get(EVALUATOR) else kind
+        who = f"{sum(map(bool, wanted.values()))} {kind} with {each} GPU{plural} each"
         why = f" ({found.source})" if found.source else ""
         raise SpecError(
             RESOURCE,

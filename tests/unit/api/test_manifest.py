@@ -123,3 +123,48 @@ def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:
         "spec.activeDeadlineSeconds is for clusters only",
     ]
     assert support.without_effect_here(parse(MANIFEST)) == []
+
+
+LAUNCHED = (
+    "spec.learner.template={{spec: {{containers: [{{name: l, command: {}, env: [{{name: {}, value: "
+    "'{}'}}]}}]}}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "command", "name", "value", "said"),
+    [
+        (2, "[torchrun, --standalone, a.py]", "X", "", "its command has --standalone, and spec.l"),
+        (1, "[torchrun, --standalone, a.py]", "X", "", ""),
+        (2, "[torchrun, --nnodes=1, a.py]", "X", "", "its command has --nnodes 1, and spec.learn"),
+        (2, "[torchrun, --nnodes, '1:4', a.py]", "X", "", "its command has --nnodes 1:4, and spec"),
+        (2, "[sh, -c, 'torchrun --nnodes 3 a.py']", "X", "", "its command has --nnodes 3, and"),
+        (1, "[atoll-worker, launch, --nnodes, '2', --, a.py]", "X", "", "its command has --nnod"),
+        (2, "[torchrun, --nnodes, '1:2', a.py]", "X", "", ""),
+        (2, "[torchrun, --nnodes=$PET_NNODES, a.py]", "X", "", ""),
+        (2, "[python, a.py, --standalone, --nnodes, '3']", "X", "", ""),
+        (2, "[python, a.py]", "PET_NNODES", "3", "PET_NNODES in its env is 3, and spec.learner.ho"),
+        (2, "[torchrun, a.py, --nnodes, '3']", "X", "", ""),
+        (2, "[python, a.py]", "PET_NNODES", "1:2", ""),
+        (2, "[python, a.py]", "PET_NPROC_PER_NODE", "0", "PET_NPROC_PER_NODE in its env is '0'; g"),
+        (
+            1,
+            "[python, a.py]",
+            "PET_NPROC_PER_NODE",
+            "two",
+            "PET_NPROC_PER_NODE in its env is 'two'",
+        ),
+        (2, "[python, a.py]", "PET_NPROC_PER_NODE", "gpu", ""),
+        (2, "[python, a.py]", "PET_NPROC_PER_NODE", "8", ""),
+    ],
+)
+def test_a_launcher_that_is_told_of_other_hosts_is_refused(
+    hosts: int, command: str, name: str, value: str, said: str
+) -> None:
+    """By both executors: its processes would wait for ever for those that never come."""
+    changes = (LAUNCHED.format(command, name, value), f"spec.learner.hosts={hosts}")
+    refused = support.nowhere(parse(MANIFEST, changes))
+    assert (str(refused) if refused else "").startswith(
+        f"spec.learner.template: {said}" if said else ""
+    )
+    assert bool(refused) == bool(said)

@@ -46,6 +46,11 @@ def test_every_example_is_valid(file: Path) -> None:
     assert "valid" in result.output
 
 
+def test_validate_says_how_many_hosts_a_learner_has() -> None:
+    several = CliRunner().invoke(cli.app, ["validate", str(EXAMPLES / "hosts.yaml")])
+    assert "2 learners of 2 hosts: valid" in several.output
+
+
 def test_validate_says_what_cannot_start_here(tmp_path: Path) -> None:
     text = (EXAMPLES / "script.yaml").read_text()
     (tmp_path / "job.yaml").write_text(text)
@@ -63,6 +68,15 @@ def test_validate_sees_an_evaluator_of_another_model(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli.app, ["validate", str(tmp_path / "job.yaml")])
     assert isinstance(found.exception, SpecError)
     assert found.exception.field == "spec.evaluator.template"
+
+
+def test_validate_refuses_what_neither_executor_can_do(tmp_path: Path) -> None:
+    text = (EXAMPLES / "hosts.yaml").read_text()
+    command = "command: [torchrun, --standalone, train.py]"
+    (tmp_path / "job.yaml").write_text(text.replace("args: [--batch=4, --context=64]", command))
+    found = CliRunner().invoke(cli.app, ["validate", str(tmp_path / "job.yaml")])
+    assert isinstance(found.exception, SpecError)
+    assert found.exception.problem.startswith("its command has --standalone")
 
 
 def test_validate_says_what_only_a_cluster_refuses() -> None:
@@ -146,7 +160,7 @@ def test_a_plugin_of_kubectl_is_called_by_its_name_there(
         (("nowhere.yaml",), "nowhere.yaml: cannot be read"),
         (("here.py",), "--steps: is missing"),
         (("here.py", "--steps", "5", "--regions", "u_s"), "spec.regions[0].name: must match"),
-        (("here.py", "--steps", "5", "--gpus-per-learner", "9"), "nvidia.com/gpu: 2 processes"),
+        (("here.py", "--steps", "5", "--gpus-per-learner", "9"), "nvidia.com/gpu: 2 learners"),
         (("here.py", "--steps", "5", "--resume"), "--resume: needs to know which run"),
         ((TINY, "--learners", "3"), "--learners: is for a script"),
         ((TINY, "--steps", "3"), "--steps: is for a script"),

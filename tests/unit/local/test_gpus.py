@@ -96,7 +96,7 @@ def test_more_learners_than_gpus_are_refused_with_the_numbers() -> None:
     with pytest.raises(SpecError) as refused:
         gpus.assign(job(1), two)
     words = str(refused.value)
-    assert "3 processes with 1 GPU each need 3, and this machine has 2" in words
+    assert "3 learners with 1 GPU each need 3, and this machine has 2" in words
     assert "CUDA_VISIBLE_DEVICES=4,5" in words
     assert "--gpus-per-learner 0" in words
 
