@@ -136,7 +136,8 @@ def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(
     On a slow machine it may, since a learner dials only after that; it is admitted later, then.
     """
     job = train("begins", {"us-east": 2})
-    lines = map(json.loads, job.kubectl("logs", "deploy/begins-syncer-0").splitlines())
+    said = job.kubectl("logs", "deploy/begins-syncer-0").splitlines()
+    lines = [json.loads(line) for line in said if line.startswith("{")]
     serves = next(line["timestamp"] for line in lines if line["event"] == "serving")
     serving = datetime.fromisoformat(serves).timestamp()
     events = {line["event"]: line for line in reversed(job.tape())}

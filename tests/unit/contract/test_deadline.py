@@ -5,7 +5,7 @@ import time
 
 from atoll_protos.deadline import Deadline
 
-SOON, LATE = 0.02, 30.0
+SOON, LATE = 0.02, 300.0
 
 
 class Due:

@@ -1,4 +1,7 @@
-"""The election and the fence, against an API server on loopback: at most one leads, and writes."""
+"""The election and the fence, against an API server on loopback: at most one leads, and writes.
+
+Their clock stands still until a test moves it, so that a machine that stalls costs nobody a Lease.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,8 +32,28 @@ OWN = lease_path("demo", "atoll-operator")
 CHILD = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "c", "namespace": "demo"}}
 POD = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "demo"}}
 CHILDREN = api.path("ConfigMap", "demo", "c")
-TIMES = Times(lease_seconds=2, renew_seconds_max=1.0, retry_seconds=0.1)
+TIMES = Times(lease_seconds=200, renew_seconds_max=100.0, retry_seconds=0.1)
 AWAY = (503, dict[str, str]())
+LOOKS = 10  # of which each of two replicas makes some
+
+
+@dataclass
+class Clock:
+    """In place of the module `time`: it moves when a test says so."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the fence and of the election."""
+    clock = Clock()
+    for module in ("fence", "lease"):
+        monkeypatch.setattr(f"atoll_operator.kube.edges.{module}.time", clock)
+    return clock
 
 
 @dataclass
@@ -94,31 +117,24 @@ async def leads_before(a: Replica, b: Replica) -> None:
     await until(lambda: b.election.holder == "a")
 
 
+async def looked(server: ApiServer) -> None:
+    """Each replica that lives has read the Lease or written it since, or has tried to."""
+
+    def count() -> int:
+        return server.count("LIST", OWN) + server.count("PATCH", OWN)
+
+    before = count()
+    await until(lambda: count() > before + LOOKS)
+
+
 def spec(server: ApiServer) -> dict[str, Any]:
     (found,) = server.items[LEASES]
     return dict(found["spec"])
 
 
-@dataclass
-class Clock:
-    """In place of the module `time`: it moves when a test says so."""
-
-    now: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the fence and of the election."""
-    clock = Clock()
-    for module in ("fence", "lease"):
-        monkeypatch.setattr(f"atoll_operator.kube.edges.{module}.time", clock)
-    return clock
-
-
-def test_of_two_that_begin_at_once_one_leads_and_goes_on_leading(tmp_path: Path) -> None:
+def test_of_two_that_begin_at_once_one_leads_and_goes_on_leading(
+    tmp_path: Path, clock: Clock
+) -> None:
     async def scenario() -> None:
         async with replicas(tmp_path) as (server, a, b):
             a.begin()
@@ -126,8 +142,10 @@ def test_of_two_that_begin_at_once_one_leads_and_goes_on_leading(tmp_path: Path)
             await until(lambda: a.leads or b.leads)
             leader, other = (a, b) if a.leads else (b, a)
             renewed = spec(server)["renewTime"]
-            looks = server.count("PATCH", OWN)
-            await until(lambda: server.count("PATCH", OWN) > looks + 25)  # longer than a Lease
+            for _ in range(5):  # longer than a Lease
+                await looked(server)
+                clock.now += TIMES.renew_seconds_max / 2
+            await looked(server)
             assert (leader.leads, other.leads) == (True, False)
             assert (leader.shown, other.shown) == (1.0, 0.0)
             assert spec(server)["holderIdentity"] == leader.election.me == other.election.holder
@@ -155,12 +173,19 @@ def test_a_leader_that_ends_in_good_order_is_followed_at_once(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_leader_that_dies_is_followed_when_its_lease_is_over(tmp_path: Path) -> None:
+def test_a_leader_that_dies_is_followed_when_its_lease_is_over(
+    tmp_path: Path, clock: Clock
+) -> None:
     async def scenario() -> None:
         async with replicas(tmp_path) as (server, a, b):
             await leads_before(a, b)
             await a.end()
             last = spec(server)
+            await looked(server)  # b has seen the last renewal
+            clock.now += TIMES.lease_seconds - 1
+            await looked(server)
+            assert not b.leads
+            clock.now += 1
             await until(lambda: b.leads)
             assert spec(server)["leaseTransitions"] == last["leaseTransitions"] + 1
             assert b.election.seen is not None
@@ -169,7 +194,7 @@ def test_a_leader_that_dies_is_followed_when_its_lease_is_over(tmp_path: Path) -
 
 
 def test_an_api_server_that_is_away_makes_a_standby_of_the_leader_and_no_new_one(
-    tmp_path: Path,
+    tmp_path: Path, clock: Clock
 ) -> None:
     async def scenario() -> None:
         async with replicas(tmp_path) as (server, a, b):
@@ -178,12 +203,16 @@ def test_an_api_server_that_is_away_makes_a_standby_of_the_leader_and_no_new_one
             b.begin()
             await until(lambda: b.election.holder == "a")
             server.refusals |= {OWN: AWAY, lease_path("demo"): AWAY}
+            await looked(server)
+            assert a.leads
+            clock.now += TIMES.renew_seconds_max
             await until(lambda: not a.leads)
             assert a.shown == 0.0
             assert a.election.answering_since is None
             with pytest.raises(NotLeaderError):
                 a.fence.check()
-            await asyncio.sleep(2.0 * TIMES.lease_seconds)
+            clock.now += 2.0 * TIMES.lease_seconds
+            await looked(server)
             assert not a.leads
             assert not b.leads
             server.refusals.clear()
@@ -193,7 +222,9 @@ def test_an_api_server_that_is_away_makes_a_standby_of_the_leader_and_no_new_one
     asyncio.run(scenario())
 
 
-def test_one_that_was_stopped_writes_nothing_after_its_lease_was_taken(tmp_path: Path) -> None:
+def test_one_that_was_stopped_writes_nothing_after_its_lease_was_taken(
+    tmp_path: Path, clock: Clock
+) -> None:
     """Stopped like SIGSTOP does: nothing of it runs, so nothing tells it but its clock."""
 
     async def scenario() -> None:
@@ -203,6 +234,8 @@ def test_one_that_was_stopped_writes_nothing_after_its_lease_was_taken(tmp_path:
             await a.connection.apply(CHILD)
             await a.end()
             b.begin()
+            await until(lambda: b.election.holder == "a")
+            clock.now += TIMES.lease_seconds
             await until(lambda: b.leads)
             writes, lasts = len(server.requests), server.count("PATCH", CHILDREN)
             assert a.leads  # as far as it knows
@@ -301,8 +334,8 @@ def test_a_write_has_no_more_time_than_until_another_may_lead(clock: Clock) -> N
     fence.renewed(clock.now)
     clock.now += 0.5
     assert fence.check() == TIMES.lease_seconds - 0.5
-    clock.now += 0.5
-    with pytest.raises(NotLeaderError, match=r"was not renewed for 1\.0 s"):
+    clock.now += TIMES.renew_seconds_max - 0.5
+    with pytest.raises(NotLeaderError, match=r"was not renewed for 100\.0 s"):
         fence.check()
 
 

@@ -19,7 +19,7 @@ from atoll_protos.names import STARTED_PATH
 from atoll_worker.launcher import command, health
 from atoll_worker.launcher.health import ANSWER, answer_probes
 
-ANSWER_SECONDS_MAX = 20.0  # of a process that runs
+ANSWER_SECONDS_MAX = 60.0  # of a process that runs
 STILL_SECONDS = 0.5  # that one which is stopped is asked for
 SCRIPT = """
 import os, signal, sys

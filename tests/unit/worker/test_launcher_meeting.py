@@ -1,14 +1,14 @@
 """How the hosts of a learner meet: host 0 comes first, and who is gone is known."""
 
 import os
-import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
 
+from atoll_operator.local.supervisor import free_ports
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import of_hosts
@@ -20,13 +20,7 @@ HOSTS = 2
 FIRST, BEFORE_IT = "127.0.0.1", "0.0.0.0"
 SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.1
-
-
-def free_endpoint() -> str:
-    """Where host 0 may listen."""
-    with socket.socket() as free:
-        free.bind((FIRST, 0))
-        return f"{FIRST}:{free.getsockname()[1]}"
+HASTY, PATIENT = 1, 60  # seconds that a host which begins a round waits for the others
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +31,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         hosts=HOSTS,
         hosts_min=HOSTS,
         processes=1,
-        first_host=free_endpoint(),
+        first_host=f"{FIRST}:{free_ports(1)[0]}",
         host=None,
     )
     for name, value in given.items():
@@ -54,28 +48,39 @@ def host(number: int, *options: str) -> Meeting:
     return opened
 
 
+def few(number: int, patience: int, nodes: str = "1:2") -> Meeting:
+    """One host of a learner that needs fewer."""
+    return host(number, "--nnodes", nodes, "--rdzv-conf", f"last_call_timeout={patience}")
+
+
 def met(hosts: list[Meeting]) -> list[RendezvousInfo]:
-    """What each of them gets from the next round."""
+    """What each of them gets from the next round, which the last of them begins."""
     found: dict[int, RendezvousInfo] = {}
 
     def meet(index: int) -> None:
         found[index] = hosts[index].next_rendezvous()
 
     threads = [threading.Thread(target=meet, args=(index,)) for index in range(len(hosts))]
-    for thread in threads:
+    for index, thread in reversed([*enumerate(threads)]):
         thread.start()
+        until(lambda index=index: hosts[index]._state_holder.state.participants)  # type: ignore[misc]
     for thread in threads:
         thread.join(SECONDS_MAX)
     return [found[index] for index in range(len(hosts))]
 
 
+def until(look: Callable[[], object]) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_SECONDS)
+
+
 def missed(hosts: list[Meeting]) -> None:
     """The second host goes, and the first has heard of it."""
     hosts[1].leave()
-    deadline = time.monotonic() + SECONDS_MAX
-    while hosts[0].present != 1:
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_SECONDS)
+    until(lambda: hosts[0].present == 1)
 
 
 def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_at_once() -> None:
@@ -93,8 +98,7 @@ def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_a
 def test_where_one_host_is_enough_it_is_not_another_one_than_host_0(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    few = ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1")
-    hosts = [host(0, *few), host(1, *few)]
+    hosts = [few(0, PATIENT), few(1, HASTY)]
     alone = threading.Event()
     monkeypatch.setattr(meeting, "pause", alone.set)
     found: list[RendezvousInfo] = []
@@ -115,8 +119,7 @@ def test_where_one_host_is_enough_it_is_not_another_one_than_host_0(
 def test_the_others_meet_again_without_a_host_that_is_gone_where_fewer_are_enough(
     nodes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = ("--nnodes", nodes, "--rdzv-conf", "last_call_timeout=1")
-    hosts = [host(0, *few), host(1, *few)]
+    hosts = [few(0, HASTY, nodes), few(1, PATIENT, nodes)]
     assert {each.world_size for each in met(hosts)} == {HOSTS}
     assert hosts[0].num_nodes_waiting() == 0
     clock = 0.0
@@ -141,8 +144,7 @@ def test_hosts_are_left_behind_only_where_those_that_are_heard_are_enough() -> N
 
 
 def test_hosts_that_have_finished_are_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1")
-    hosts = [host(0, *few), host(1, *few)]
+    hosts = [few(0, HASTY), few(1, PATIENT)]
     met(hosts)
     clock = 0.0
     monkeypatch.setattr(meeting, "now", lambda: clock)

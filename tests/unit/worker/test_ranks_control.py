@@ -19,7 +19,7 @@ from atoll_worker.ranks.words import WORD_BYTES, Broadcast
 
 RANKS = 3
 BOUNDARIES = 150
-SECONDS_MAX = 50.0
+SECONDS_MAX = 240.0
 
 
 @dataclass

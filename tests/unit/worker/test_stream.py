@@ -12,7 +12,7 @@ from atoll_worker.transport import side, stream
 from atoll_worker.transport.side import SIDE
 from atoll_worker.transport.stream import Patience, SideStream
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 60.0
 LONG = 1000.0
 MESSAGE = side.Closed(shard=3)
 HELLO = side.Hello(secret="s", first=1, stop=2, lanes=2)
