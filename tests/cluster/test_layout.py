@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from cluster.lab.binaries import BIN_VARIABLE
-from cluster.lab.layout import CLUSTERS_MAX, PLANE_NET, LabError, from_json, plan, to_json
+from cluster.lab.layout import CLUSTERS_MAX, LabError, from_json, plan, to_json
 from cluster.lab.lifecycle import why_not
+
+Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def test_a_lab_comes_back_from_its_file_as_it_was() -> None:
     lab = plan(["us-east=2,eu-west=1", "eu-west=1"], 3, "default", ["here=/"])
+    assert from_json(to_json(lab)) == lab
+    lab = plan(["us-east=2"], 2, "fast", ipv6=True)
     assert from_json(to_json(lab)) == lab
 
 
@@ -26,17 +30,27 @@ def test_the_last_list_of_nodes_is_for_all_further_clusters() -> None:
     ]
 
 
-def test_addresses_of_the_largest_lab_are_apart() -> None:
-    lab = plan(["us-east=60"], CLUSTERS_MAX, "fast")
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_addresses_of_the_largest_lab_are_apart(ipv6: bool) -> None:
+    lab = plan(["us-east=60"], CLUSTERS_MAX, "fast", ipv6=ipv6)
     machines = [cluster.address for cluster in lab.clusters] + [n.address for n in lab.nodes()]
     assert len(set(machines)) == len(machines)
-    assert all(ipaddress.ip_address(a) in ipaddress.ip_network(PLANE_NET) for a in machines)
-    nets = [ipaddress.ip_network(PLANE_NET)]
+    assert all(ipaddress.ip_address(a) in ipaddress.ip_network(lab.plane_net) for a in machines)
+    nets = [ipaddress.ip_network(lab.plane_net)]
     nets += [ipaddress.ip_network(n) for c in lab.clusters for n in (c.pod_net, c.service_net)]
     assert not any(one.overlaps(other) for one, other in combinations(nets, 2))
-    for node in lab.nodes():
-        whole = ipaddress.IPv4Network(lab.cluster_of(node).pod_net)
-        assert ipaddress.IPv4Network(node.pod_net).subnet_of(whole)
+    for cluster in lab.clusters:
+        inner, whole = (ipaddress.ip_network(n) for n in (cluster.inner_net, cluster.pod_net))
+        nets = [ipaddress.ip_network(node.pod_net) for node in cluster.nodes]
+        assert not any(one.overlaps(other) for one, other in combinations(nets, 2))
+        assert all(_lies_in(net, whole) for net in nets)
+        assert _lies_in(whole, inner)
+        assert _lies_in(ipaddress.ip_network(cluster.service_net), inner)
+        assert ipaddress.ip_address(cluster.service_address(10)) in inner
+
+
+def _lies_in(net: Net, other: Net) -> bool:
+    return net.network_address in other and net.broadcast_address in other
 
 
 def test_a_cluster_may_be_a_control_plane_alone() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.addresses import joined
 from atoll_protos.channels import TARGET_NAME
 from atoll_protos.credentials import Credentials
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
@@ -95,7 +96,7 @@ class Job:
 
     def _open(self, address: str) -> grpc.Channel:
         """As a learner of the job, which a person may be who can read its Secrets."""
-        where, found = f"{address}:{PORT}", self.credentials()
+        where, found = joined(address, PORT), self.credentials()
         if found is None:
             return grpc.insecure_channel(where)
         secrets = grpc.ssl_channel_credentials(found.authority, found.key, found.certificate)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 SECONDS_MAX = 240.0  # of all together
 PREFIX = "fd00:a701::"
+ENDS_WITH_TEST = ("setpriv", "--pdeathsig", "KILL", "--")
 HUB = """
 set -e
 ip link set lo up
@@ -83,7 +84,8 @@ class Pod:
 
     @property
     def _enter(self) -> list[str]:
-        return ["nsenter", f"--target={self.pid}", "--net", "--uts", "--mount", "--"]
+        space = ["nsenter", f"--target={self.pid}", "--net", "--uts", "--mount", "--"]
+        return [*ENDS_WITH_TEST, *space]
 
 
 @contextmanager
@@ -114,7 +116,7 @@ def pods(folder: Path, *names: str) -> Iterator[list[Pod]]:
 @contextmanager
 def _space(script: str) -> Iterator[int]:
     """Namespaces of their own, which the script sets up; the pid of a process in them."""
-    words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "--mount"]
+    words = [*ENDS_WITH_TEST, "unshare", "--net", "--uts", "--mount"]
     with subprocess.Popen([*words, "sh", "-c", script], stdout=subprocess.PIPE) as keeper:
         assert keeper.stdout is not None
         try:

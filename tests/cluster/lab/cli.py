@@ -63,11 +63,13 @@ def up(
         list[str],
         typer.Option(metavar="FILE.oci", help="An archive all nodes shall have from the start."),
     ] = [],  # noqa: B006
+    ipv6: Annotated[bool, typer.Option("--ipv6", help="In place of IPv4.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start clusters, with the images of this checkout, and wait until they can be used."""
     with _alone_and_timed("up"):
-        lifecycle.up(plan(nodes, clusters, timing, [*roles.torch_shares(), *share], image))
+        shares = [*roles.torch_shares(), *share]
+        lifecycle.up(plan(nodes, clusters, timing, shares, image, ipv6=ipv6))
         _show(as_json)
 
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from atoll_protos.addresses import joined
+
 ROOT = Path(__file__).resolve().parents[3]  # of the checkout
 PREFIX = "atoll-"  # of every network namespace and link
 BRIDGE = "atoll0"
 CGROUP = "atoll"
 PLANE_NET = "10.200.0.0/16"  # control planes and nodes of all clusters, on one bridge
+PLANE_NET_IPV6 = "fd00:200::/64"  # the same of a lab that has IPv6 alone
 CLUSTERS_MAX = 5
 NODES_MAX = 60
 SHARES = Path("/opt/share")  # in every container of every pod: folders of this machine
@@ -43,6 +46,7 @@ class Node:
     index: int
     name: str
     region: str
+    ipv6: bool = False
 
     @property
     def short(self) -> str:
@@ -55,10 +59,14 @@ class Node:
 
     @property
     def address(self) -> str:
+        if self.ipv6:
+            return f"fd00:200::{self.cluster}:{self.index}"
         return f"10.200.{self.cluster}.{self.index}"
 
     @property
     def pod_net(self) -> str:
+        if self.ipv6:
+            return f"fd00:{200 + 10 * self.cluster}:0:{self.index}::/64"
         return f"10.{200 + 10 * self.cluster}.{self.index}.0/24"
 
     @property
@@ -76,6 +84,7 @@ class Cluster:
 
     index: int
     nodes: tuple[Node, ...]
+    ipv6: bool = False
 
     @property
     def name(self) -> str:
@@ -84,27 +93,31 @@ class Cluster:
     @property
     def address(self) -> str:
         """Address of the API server and of DNS, on the bridge."""
-        return f"10.200.0.{self.index}"
+        return f"fd00:200::{self.index}" if self.ipv6 else f"10.200.0.{self.index}"
 
     @property
     def server(self) -> str:
-        return f"https://{self.address}:6443"
+        return f"https://{joined(self.address, 6443)}"
 
     @property
     def pod_net(self) -> str:
-        return f"10.{200 + 10 * self.index}.0.0/16"
+        first = 200 + 10 * self.index
+        return f"fd00:{first}::/32" if self.ipv6 else f"10.{first}.0.0/16"
 
     @property
     def service_net(self) -> str:
-        return f"10.{201 + 10 * self.index}.0.0/16"
+        first = 201 + 10 * self.index
+        return f"fd00:{first}::/112" if self.ipv6 else f"10.{first}.0.0/16"
 
     @property
     def inner_net(self) -> str:
         """Pods and Services together."""
-        return f"10.{200 + 10 * self.index}.0.0/15"
+        first = 200 + 10 * self.index
+        return f"fd00:{first}::/31" if self.ipv6 else f"10.{first}.0.0/15"
 
     def service_address(self, last: int) -> str:
-        return f"10.{201 + 10 * self.index}.0.{last}"
+        first = 201 + 10 * self.index
+        return f"fd00:{first}::{last:x}" if self.ipv6 else f"10.{first}.0.{last}"
 
     def port(self, offset: int) -> int:
         """Return a port on loopback for a daemon that only this machine talks to."""
@@ -131,7 +144,12 @@ class Lab:
     timing: Timing = "fast"
     shares: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] = ()
+    ipv6: bool = False  # in place of IPv4
     checkout: str = str(ROOT)  # whose code runs in it
+
+    @property
+    def plane_net(self) -> str:
+        return PLANE_NET_IPV6 if self.ipv6 else PLANE_NET
 
     def nodes(self) -> Iterator[Node]:
         for cluster in self.clusters:
@@ -163,6 +181,8 @@ def plan(
     timing: Timing,
     shares: Sequence[str] = (),
     images: Sequence[str] = (),
+    *,
+    ipv6: bool = False,
 ) -> Lab:
     """Make a lab of command-line words; `nodes` has one for each cluster, the last for the rest."""
     if not 1 <= clusters <= CLUSTERS_MAX:
@@ -171,10 +191,11 @@ def plan(
         raise LabError(f"--nodes is given {len(nodes)} times for {clusters} clusters")
     wanted = [_regions(nodes[min(i, len(nodes) - 1)]) for i in range(clusters)]
     return Lab(
-        clusters=tuple(_cluster(i, regions) for i, regions in enumerate(wanted, start=1)),
+        clusters=tuple(_cluster(i, regions, ipv6) for i, regions in enumerate(wanted, start=1)),
         timing=timing,
         shares=dict(_share(word) for word in shares),
         images=tuple(str(Path(image).resolve()) for image in images),
+        ipv6=ipv6,
     )
 
 
@@ -190,13 +211,13 @@ def _regions(words: str) -> dict[str, int]:
     return regions
 
 
-def _cluster(index: int, regions: Mapping[str, int]) -> Cluster:
+def _cluster(index: int, regions: Mapping[str, int], ipv6: bool) -> Cluster:
     places = [(region, n) for region, count in regions.items() for n in range(1, count + 1)]
     nodes = (
-        Node(cluster=index, index=k, name=f"c{index}-{region}-{n}", region=region)
+        Node(cluster=index, index=k, name=f"c{index}-{region}-{n}", region=region, ipv6=ipv6)
         for k, (region, n) in enumerate(places, start=1)
     )
-    return Cluster(index=index, nodes=tuple(nodes))
+    return Cluster(index=index, nodes=tuple(nodes), ipv6=ipv6)
 
 
 def _share(word: str) -> tuple[str, str]:
@@ -213,6 +234,7 @@ def to_json(lab: Lab) -> str:
         "timing": lab.timing,
         "shares": dict(lab.shares),
         "images": list(lab.images),
+        "ipv6": lab.ipv6,
         "checkout": lab.checkout,
     }
     return json.dumps(document, indent=1)
@@ -221,13 +243,15 @@ def to_json(lab: Lab) -> str:
 def from_json(text: str) -> Lab:
     """Read what to_json wrote."""
     document: dict[str, Any] = json.loads(text)
+    ipv6 = document.get("ipv6", False)
     clusters = tuple(
         Cluster(
             index=i,
             nodes=tuple(
-                Node(cluster=i, index=k, name=name, region=region)
+                Node(cluster=i, index=k, name=name, region=region, ipv6=ipv6)
                 for k, (name, region) in enumerate(nodes, start=1)
             ),
+            ipv6=ipv6,
         )
         for i, nodes in enumerate(document["clusters"], start=1)
     )
@@ -236,5 +260,6 @@ def from_json(text: str) -> Lab:
         timing=document["timing"],
         shares=document["shares"],
         images=tuple(document["images"]),
+        ipv6=ipv6,
         checkout=document.get("checkout", ""),
     )

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cluster.lab.layout import BRIDGE, PLANE_NET, PREFIX, Cluster, Lab, LabError, Node
+from cluster.lab.layout import BRIDGE, PREFIX, Cluster, Lab, LabError, Node
 from cluster.lab.processes import run
 
 GUARD_METRIC = 4096  # worse than every real route, better than the machine's default route
@@ -20,7 +20,7 @@ def lay(lab: Lab) -> None:
     for net in _guarded(lab):
         run("ip", "route", "replace", "unreachable", net, "metric", str(GUARD_METRIC))
     lines = [f"link add {BRIDGE} type bridge"]
-    lines += [f"address add {cluster.address}/16 dev {BRIDGE}" for cluster in lab.clusters]
+    lines += [f"address add {_on_bridge(cluster)} dev {BRIDGE}" for cluster in lab.clusters]
     lines += [f"link set {BRIDGE} up"]
     run("ip", "-batch", "-", stdin="\n".join(lines))
     for cluster in lab.clusters:
@@ -47,7 +47,7 @@ def _wire_node(cluster: Cluster, node: Node) -> None:
     """Set up a node's own end; it has no default route, so its pods cannot reach the world."""
     lines = [
         "link set lo up",
-        f"address add {node.address}/16 dev eth0",
+        f"address add {_on_bridge(node)} dev eth0",
         "link set eth0 up",
         # A Service's address must have a route before kube-proxy's rules replace it.
         f"route add {cluster.service_net} via {cluster.address}",
@@ -58,9 +58,10 @@ def _wire_node(cluster: Cluster, node: Node) -> None:
     run("ip", "-n", node.link, "-batch", "-", stdin="\n".join(lines))
     inside = ["nsenter", f"--net={NETNS / node.link}"]
     run(*inside, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0",
-        "net.ipv4.conf.default.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0")  # fmt: skip
+        "net.ipv4.conf.default.rp_filter=0", "net.ipv4.conf.eth0.rp_filter=0",
+        *(["net.ipv6.conf.all.forwarding=1"] if node.ipv6 else []))  # fmt: skip
     # Other clusters have no route to this one's pods: they see the node's address.
-    run(*inside, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", node.pod_net,
+    run(*inside, _tables(node), "-t", "nat", "-A", "POSTROUTING", "-s", node.pod_net,
         "!", "-d", cluster.pod_net, "-j", "MASQUERADE")  # fmt: skip
 
 
@@ -114,7 +115,11 @@ def counted_bytes(node: Node, pod: str, peer: str) -> tuple[int, int]:
 
 
 def _iptables(node: Node, *words: str) -> str:
-    return run("nsenter", f"--net={NETNS / node.link}", "iptables", "-w", *words)
+    return run("nsenter", f"--net={NETNS / node.link}", _tables(node), "-w", *words)
+
+
+def _tables(node: Node) -> str:
+    return "ip6tables" if node.ipv6 else "iptables"
 
 
 def tear_down() -> None:
@@ -146,13 +151,23 @@ def forget_netns_folder() -> None:
         NETNS.rmdir()
 
 
+def _on_bridge(machine: Cluster | Node) -> str:
+    """The address of a machine, with the length of the prefix that all of them share."""
+    if machine.ipv6:
+        return f"{machine.address}/64 nodad"
+    return f"{machine.address}/16"
+
+
 def _guarded(lab: Lab) -> list[str]:
-    return [PLANE_NET, *(cluster.inner_net for cluster in lab.clusters)]
+    return [lab.plane_net, *(cluster.inner_net for cluster in lab.clusters)]
 
 
 def _routes() -> list[dict[str, object]]:
-    routes: list[dict[str, object]] = json.loads(run("ip", "-j", "route", "show"))
-    return routes
+    """Of both families."""
+    found: list[dict[str, object]] = []
+    for family in ("-4", "-6"):
+        found += json.loads(run("ip", "-j", family, "route", "show"))
+    return found
 
 
 def _refuse_overlap(lab: Lab) -> None:
@@ -161,7 +176,8 @@ def _refuse_overlap(lab: Lab) -> None:
             continue
         other = ipaddress.ip_network(str(route["dst"]))
         for net in _guarded(lab):
-            if other.overlaps(ipaddress.ip_network(net)):
+            wanted = ipaddress.ip_network(net)
+            if other.version == wanted.version and other.overlaps(wanted):
                 raise LabError(
                     f"this machine has a route to {other}; the lab needs {net} for itself"
                 )

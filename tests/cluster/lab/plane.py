@@ -17,7 +17,7 @@ COREFILE = """\
     errors
     health 127.0.0.1:{health}
     ready 127.0.0.1:{ready}
-    kubernetes cluster.local in-addr.arpa {{
+    kubernetes cluster.local in-addr.arpa ip6.arpa {{
         kubeconfig {kubeconfig}
         ttl 1
     }}
@@ -220,7 +220,7 @@ def _grant_dns(cluster: Cluster) -> None:
     }
     endpoints = {
         "metadata": {"name": "kube-dns", "labels": {"kubernetes.io/service-name": "kube-dns"}},
-        "addressType": "IPv4",
+        "addressType": "IPv6" if cluster.ipv6 else "IPv4",
         "endpoints": [{"addresses": [cluster.address], "conditions": {"ready": True}}],
         "ports": ports,
     }

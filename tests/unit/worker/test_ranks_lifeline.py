@@ -156,7 +156,11 @@ def opened(ranks: int) -> list[Lifeline]:
             barrier.wait(SECONDS_MAX)
             return list(row)
 
-        return open_lifeline(rank, share, LONG)
+        try:
+            return open_lifeline(rank, share, LONG)
+        except OSError:
+            barrier.abort()  # the others wait for this one
+            raise
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(of_rank, range(ranks)))
