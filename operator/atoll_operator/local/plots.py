@@ -114,7 +114,8 @@ def _losses(axes: Any, out: Path, unit: str) -> Drawn:
         axes.set_title(where, fontsize="small", wrap=True)
     labels = axes.get_legend_handles_labels()[1]
     if labels:
-        axes.legend(ncols=math.ceil(len(labels) / COLUMNS_OF))
+        # Losses fall. To look for the best place takes long, which matplotlib warns of.
+        axes.legend(loc="upper right", ncols=math.ceil(len(labels) / COLUMNS_OF))
     else:
         axes.text(0.5, 0.5, "no step was made", transform=axes.transAxes, ha="center")
     return Drawn(sum(map(bool, lines.values())), bool(evaluations))

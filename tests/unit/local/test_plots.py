@@ -146,3 +146,4 @@ def test_a_run_of_many_learners_has_a_legend_in_columns(tmp_path: Path) -> None:
     legend = losses(tmp_path).get_legend()
     assert legend is not None
     assert legend._ncols == 3  # type: ignore[attr-defined]
+    assert legend._loc != legend.codes["best"]  # type: ignore[attr-defined]
