@@ -76,6 +76,7 @@ class OtherRanks:
 
     def __init__(self) -> None:
         self.left: list[bool] = []
+        self.early: list[bool] = []
 
     def agree(self, make: Callable[[], object]) -> object:
         return make()
@@ -89,8 +90,9 @@ class OtherRanks:
     def open(self, *given: object) -> tuple[()]:
         return ()
 
-    def leave(self, *, in_order: bool) -> None:
+    def leave(self, *, in_order: bool, early: bool = False, told: bool = False) -> None:
         self.left.append(in_order)
+        self.early.append(early)
 
 
 def test_alone_no_rank_waits_for_another_one_or_ends_with_it(
@@ -103,6 +105,15 @@ def test_alone_no_rank_waits_for_another_one_or_ends_with_it(
         assert ranks.left == [True]
         assert alone.step(tokens=1).tick == 1
     assert ranks.left == [True]
+
+
+def test_a_rank_whose_loop_ends_before_the_job_does_leaves_early() -> None:
+    ranks = OtherRanks()
+    for reason in ("loop ended", "finished", "ValueError: of the user"):
+        opened = atoll.Learner(tiny_model())
+        opened._ranks = ranks  # type: ignore[assignment]
+        opened._leave(reason)
+    assert (ranks.left, ranks.early) == ([True, True, False], [True, False, False])
 
 
 def test_steps_after_the_end_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
