@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/hosts.yaml"
 HOSTS = 2
 SLOTS = ("us-east-0", "eu-west-0")
 SETS = {f"hosts-{slot}" for slot in SLOTS}
-TICKS = 100
+TICKS = 200
 TOKENS = 4 * 64  # of a process in each step
 
 
