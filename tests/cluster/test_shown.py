@@ -25,7 +25,7 @@ def test_a_running_job_is_read_and_exported_by_whoever_may(
 ) -> None:
     job = Job(kube=kube, namespace=namespace, name="shown")
     kube.apply(namespace, manifest(job.name, dict.fromkeys(REGIONS, 1), learner=pace(200)))
-    until("three learners train", lambda: job.get()["status"].get("learnersLive") == 3)
+    until("three learners train", lambda: job.get().get("status", {}).get("learnersLive") == 3)
     columns = job.kubectl("get", "dtj").splitlines()
     assert columns[0].split() == [
         "NAME", "STATE", "LEARNERS", "STEP", "PROGRESS", "LOSS", "SYNCER", "AGE",
