@@ -11,8 +11,9 @@ settings.load_profile("atoll")
 
 TESTS = Path(__file__).resolve().parent
 MARK_OF_FOLDER = {"local": "local", "wire": "local", "cluster": "cluster"}
-# Of a test of real processes that hangs. No test depends on how fast the machine is.
-HANGS_SECONDS = 3600
+# Of a test of real processes that hangs, and of a long one. No test depends on how fast the machine
+# is, but one that hangs must not take all the time that the others have.
+HANGS_SECONDS, LONG_HANGS_SECONDS = 1200, 3600
 
 
 def folder_of(path: Path) -> str:
@@ -37,4 +38,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if mark := MARK_OF_FOLDER.get(folder_of(item.path)):
             item.add_marker(mark)
             if config.option.timeout is None:  # the command line gives no other
-                item.add_marker(pytest.mark.timeout(HANGS_SECONDS))
+                long = item.get_closest_marker("long") is not None
+                item.add_marker(pytest.mark.timeout(LONG_HANGS_SECONDS if long else HANGS_SECONDS))

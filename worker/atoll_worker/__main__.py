@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             answer_probes(os.environ)  # before torch is imported
             from atoll_worker.launcher import command
 
-            command.main(given[1:])
+            command.main(given[1:])  # which ends this process
         if Env.RUN_FILE in os.environ:
             process.prepare()
         function = target(given)
