@@ -24,6 +24,7 @@ object is judged only while the watches of all kinds work (`Cache.problem`): a c
 broken shows the past.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,13 @@ KEPT_METADATA = (
     "labels",
     "creationTimestamp",
 )  # of Nodes, Leases
+FAILURES = {  # the Events that are read: their reasons, by the kind of what they are about
+    "StatefulSet": ("FailedCreate",),
+    "Pod": ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"),
+}
+SUMMARY = "Unable to attach or mount volumes"  # says each 2 minutes that it failed, but not why
+SANDBOX = re.compile(r"\b[0-9a-f]{64}\b")  # each try has another one
+MESSAGE_CHARACTERS_MAX = 500
 KEPT_SPEC = ("taints", "unschedulable", "renewTime", "leaseDurationSeconds")
 
 
@@ -74,17 +82,22 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedCreate:
-    """What a StatefulSet's controller was told when it could not make a pod: only an Event has it.
+class Failure:
+    """What only an Event tells: why a StatefulSet makes no pod, or a kubelet starts none.
 
     The API server keeps an Event for an hour, so it may outlive its reason by far.
     """
 
-    uid: str  # of the StatefulSet
+    uid: str  # of the StatefulSet or of the pod
     namespace: str
     event: str  # name
     message: str
     at: str  # RFC 3339: when it happened last
+
+    @property
+    def telling(self) -> tuple[bool, str]:
+        """Which of two is kept: the one that says why, the later one."""
+        return not self.message.startswith(SUMMARY), self.at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +109,7 @@ class Cache:
     by_uid: dict[str, Id] = field(default_factory=dict)
     deleted_uids: dict[str, Id] = field(default_factory=dict)  # the watch has not shown it yet
     sights: dict[str, Sight] = field(default_factory=dict)  # of each collection, by its path
-    failures: dict[str, "FailedCreate"] = field(default_factory=dict)  # by UID of a StatefulSet
+    failures: dict[str, Failure] = field(default_factory=dict)  # by UID of its object
     failures_sights: dict[str, Sight] = field(default_factory=dict)  # passes go on without these
 
     # ------------------------------------------------------------ reading
@@ -186,19 +199,19 @@ class Cache:
                 del self.deleted_uids[uid]
         return {each for each in keys if each is not None}
 
-    def failed(self, kind: str, found: "FailedCreate") -> set[Key]:
-        """Take in an Event of a StatefulSet's controller; the job that it concerns, if any."""
+    def failed(self, kind: str, found: Failure) -> set[Key]:
+        """Take in an Event of a StatefulSet or a pod; the job that it concerns, if any."""
         known = self.failures.get(found.uid)
         if kind != "DELETED":
-            if known is None or known.event == found.event or known.at <= found.at:
+            if known is None or known.event == found.event or known.telling <= found.telling:
                 self.failures[found.uid] = found  # a list is in the order of names, not of times
         elif known is not None and known.event == found.event:
             del self.failures[found.uid]
         raw = self.objects.get(self.by_uid.get(found.uid, ("", "", "")))
-        key = key_of("StatefulSet", raw) if raw is not None else None
+        key = key_of(raw["kind"], raw) if raw is not None else None
         return set() if key is None else {key}
 
-    def failures_listed(self, namespace: str, items: Iterable["FailedCreate"]) -> set[Key]:
+    def failures_listed(self, namespace: str, items: Iterable[Failure]) -> set[Key]:
         """Take in all such Events of one namespace or (empty) of all."""
         kept = {
             uid: each
@@ -270,14 +283,17 @@ def slim(kind: str, raw: Object) -> Object:
     return raw
 
 
-def failed_create(raw: Object) -> FailedCreate:
-    """What is kept of an Event with the reason FailedCreate."""
+def failure(raw: Object) -> Failure | None:
+    """What is kept of an Event: nothing, unless it is one of those that are read."""
+    of = raw["involvedObject"]
+    if raw.get("reason") not in FAILURES.get(of.get("kind", ""), ()):
+        return None
     at = (raw.get("series") or {}).get("lastObservedTime") or raw.get("lastTimestamp")
-    return FailedCreate(
-        uid=raw["involvedObject"].get("uid", ""),
+    return Failure(
+        uid=of.get("uid", ""),
         namespace=raw["metadata"]["namespace"],
         event=raw["metadata"]["name"],
-        message=raw.get("message") or "",
+        message=SANDBOX.sub("...", raw.get("message") or "")[:MESSAGE_CHARACTERS_MAX],
         at=at or raw.get("eventTime") or raw["metadata"]["creationTimestamp"],
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from atoll_operator.kube.cache import FailedCreate
+from atoll_operator.kube.cache import Failure
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
     OUT_OF_SERVICE_TAINT,
@@ -33,6 +33,8 @@ from atoll_protos.names import Label
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
 BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
 START_SECONDS = 5.0  # that a pod takes which has all that it mounts
+HELD_UP_SECONDS = 10.0  # on its node, after which a failure to start is no passing one
+FAILURE_SECONDS_MAX = 600.0  # a kubelet that still fails says so more often
 STARTING_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})  # every start has these
 TELLING_WAITS = frozenset(
     {
@@ -74,6 +76,7 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         terminating="deletionTimestamp" in metadata,
         template=_template(metadata),
         made_at=_time(metadata.get("creationTimestamp")),
+        taken_at=_taken_at(status, conditions),
         exit_code=ended.get("exitCode"),
         exit_reason="" if ended.get("reason", "") in PLAIN_ENDS else ended["reason"],
         exit_message=(ended.get("message") or "").strip(),
@@ -90,8 +93,32 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
 def cannot_start(found: Pod, now: float) -> bool:
     """Whether a pod has a node and its container has not started for START_SECONDS."""
     young = found.made_at is None or now - found.made_at < START_SECONDS
+    return _starts(found) and not young
+
+
+def held_up(found: Pod, failure: Failure | None, now: float) -> str:
+    """Why its kubelet cannot start a pod, in the kubelet's or the volume's controller's words.
+
+    Nothing while that may pass by itself: many a pod is taken up before all that it mounts.
+    """
+    if failure is None or found.taken_at is None or not _starts(found):
+        return ""
+    young, old = now - found.taken_at < HELD_UP_SECONDS, FAILURE_SECONDS_MAX
+    return "" if young or now - seconds_of(failure.at) > old else failure.message
+
+
+def _starts(found: Pod) -> bool:
     waits = found.phase == "Pending" and found.waiting in STARTING_WAITS and not found.terminating
-    return bool(found.node) and waits and not young
+    return bool(found.node) and waits
+
+
+def _taken_at(status: Raw, conditions: Mapping[str, Raw]) -> float | None:
+    """Since when a kubelet tries to mount what a pod needs and to make its network."""
+    inits = (each.get("state") or {} for each in status.get("initContainerStatuses") or [])
+    if any("running" in each or "terminated" in each for each in inits):
+        return None
+    has_both = conditions.get("PodReadyToStartContainers", {}).get("status") == "True"
+    return None if has_both else _time(status.get("startTime"))
 
 
 def _learner_of(labels: Mapping[str, str]) -> int | None:
@@ -194,7 +221,7 @@ def _as_made(condition: Raw, metadata: Raw) -> bool:
     return seconds_of(changed) - seconds_of(made) <= BOOT_SECONDS
 
 
-def workload(raw: Raw, failed: FailedCreate | None = None, pods: Iterable[Pod] = ()) -> Workload:
+def workload(raw: Raw, failed: Failure | None = None, pods: Iterable[Pod] = ()) -> Workload:
     """A Workload from the API server's StatefulSet or Deployment.
 
     `failed` is the last Event about a pod of a StatefulSet that could not be made, and `pods` are
@@ -224,7 +251,7 @@ def _json(annotation: str | None) -> Any:
     return json.loads(annotation) if annotation else {}
 
 
-def _failed(spec: Raw, status: Raw, failed: FailedCreate | None, pods: Iterable[Pod]) -> str:
+def _failed(spec: Raw, status: Raw, failed: Failure | None, pods: Iterable[Pod]) -> str:
     """Why pods of a StatefulSet are missing, unless one was made after the failure."""
     if failed is None or status.get("replicas", 0) >= spec.get("replicas", 1):
         return ""

@@ -59,6 +59,7 @@ class Pod:
     terminating: bool = False
     template: str = ""  # hash of the role's template that it was made from, and of its restart
     made_at: float | None = None  # UNIX seconds
+    taken_at: float | None = None  # UNIX seconds: when its kubelet began to mount what it needs
     exit_code: int | None = None  # of the container's last end
     exit_reason: str = ""  # such as OOMKilled, where it says more than the code
     exit_message: str = ""
@@ -66,6 +67,7 @@ class Pod:
     runs: bool = False  # the container runs now, perhaps after an end
     waiting: str = ""  # why its container, or one that it needs, does not run
     details: str = ""  # the kubelet's words for that, where they name what is wrong
+    held_up: str = ""  # why its kubelet cannot start it: what an Event says
     unschedulable: str = ""  # the scheduler's message
     excluded: tuple[str, ...] = ()  # nodes that its affinity excludes
     unlabelled: bool = False  # made by an earlier version, without the job's UID as a label

@@ -84,7 +84,7 @@ class Observer:
         if job is None:
             return Observation(at=at, raw=raw, reason=found.reason, error=found.error)
         containers = container_names(job)
-        pods = [objects.pod(each, containers) for each in children if each["kind"] == "Pod"]
+        pods = [self._pod(each, containers) for each in children if each["kind"] == "Pod"]
         status = Status.read(raw.get("status"))
         before = _before(raw, status, found)
         memory.addresses = shard_addresses(job, pods, self.settings.serves)
@@ -144,6 +144,11 @@ class Observer:
         waits |= not home and bool(self.polls.refusals(memory.addresses))
         await self.secrets.look(job, owner, memory.certificates, waits=waits)
         return memory.certificates.seen
+
+    def _pod(self, raw: Object, containers: Mapping[str, str]) -> Pod:
+        found = objects.pod(raw, containers)
+        failure = self.cache.failures.get(found.uid)
+        return replace(found, held_up=objects.held_up(found, failure, time.time()))
 
     def _workload(self, raw: Object, pods: Mapping[str, Sequence[Pod]]) -> Workload:
         name, uid = raw["metadata"]["name"], raw["metadata"]["uid"]

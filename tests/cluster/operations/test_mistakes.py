@@ -15,14 +15,19 @@ def eu_west(overrides: str) -> str:
     return f"- {{name: eu-west, learners: 1, podOverrides: {overrides}}}"
 
 
-def test_a_wrong_argument_in_one_region_is_said_and_its_fix_arrives(person: Person) -> None:
+def test_a_wrong_argument_and_a_missing_secret_in_one_region_are_said_and_the_fix_arrives(
+    person: Person,
+) -> None:
     before = person.starts()
     wrong = eu_west("{args: [--batch=-1]}")
     person.edits((EU_WEST, wrong))
     person.reads("Degraded", "True", "tiny-eu-west-0", "exit code 64", "batch")
     person.goes_on(OTHERS)
     assert person.job.condition("Failed")["status"] == "False"
-    person.edits((wrong, EU_WEST))
+    missing = eu_west("{volumes: [{name: text, secret: {secretName: no-such-secret}}]}")
+    person.edits((wrong, missing))
+    person.reads("Degraded", "True", "tiny-eu-west-0 cannot start", "no-such-secret")
+    person.edits((missing, EU_WEST))
     person.trains(2)
     person.reads("Degraded", "False")
     kept = {name: uid for name, uid in before.items() if name != "tiny-eu-west-0"}

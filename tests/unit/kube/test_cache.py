@@ -3,7 +3,7 @@
 from typing import Any
 
 from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, FailedCreate, Sight, slim, slim_node
+from atoll_operator.kube.cache import Cache, Failure, Sight, failure, slim, slim_node
 from atoll_protos.names import Label
 
 KEY = ("demo", "tiny")
@@ -161,10 +161,38 @@ def test_of_a_node_its_conditions_and_taints_are_kept_and_not_its_images() -> No
 def test_the_latest_failure_of_a_workload_is_kept_in_whatever_order_a_list_has_them() -> None:
     cache = Cache()
     old, new = (
-        FailedCreate(uid="u", namespace="demo", event=name, message=name, at=at)
+        Failure(uid="u", namespace="demo", event=name, message=name, at=at)
         for name, at in (("z", "2026-11-01T10:00:00Z"), ("a", "2026-11-01T11:00:00Z"))
     )
     cache.failures_listed("", [new, old])
     assert cache.failures["u"] == new
     cache.failed("DELETED", old)
     assert cache.failures["u"] == new
+
+
+def test_that_volumes_could_not_be_mounted_is_less_than_why() -> None:
+    cache = Cache()
+    why, summary = (
+        Failure(uid="u", namespace="demo", event=event, message=message, at=at)
+        for event, message, at in (
+            ("a", 'secret "data" not found', "2026-11-01T10:00:00Z"),
+            ("b", "Unable to attach or mount volumes: timed out", "2026-11-01T10:02:00Z"),
+        )
+    )
+    for events in ([why, summary], [summary, why]):
+        cache.failures_listed("", events)
+        assert cache.failures["u"] == why
+    cache.failures_listed("", [summary])
+    assert cache.failures["u"] == summary
+
+
+def test_a_sandbox_that_is_tried_again_and_again_is_one_message() -> None:
+    said = {
+        "metadata": {"name": "e", "namespace": "demo", "creationTimestamp": "then"},
+        "involvedObject": {"uid": "u", "kind": "Pod"},
+        "reason": "FailedCreatePodSandBox",
+    }
+    found = [failure({**said, "message": f'network for "{n * 64}": no IP'}) for n in "ab"]
+    assert found[0] == found[1]
+    assert found[0] is not None
+    assert found[0].message == 'network for "...": no IP'

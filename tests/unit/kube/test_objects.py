@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from atoll_operator.kube import objects
+from atoll_operator.kube.cache import Failure
 from atoll_operator.kube.observation import Pod, workload_name
 from atoll_operator.kube.plan.pods import container_names
 from atoll_operator.kube.plan.problems import problems
@@ -102,6 +105,43 @@ def test_a_node_that_has_not_been_ready_since_it_was_made_is_booting() -> None:
     assert not never_ready("False", "2027-01-01T10:09:00Z")
     assert not never_ready("Unknown", "2027-01-01T10:09:00Z")
     assert objects.node({"metadata": made}, "region").never_ready
+
+
+NOW = 1_800_000_000.0
+READY_TO_START = {"type": "PodReadyToStartContainers", "status": "True"}
+
+
+def held_up(taken: float = 10.0, failed: float = 5.0, waiting: str = "", **status: Any) -> str:
+    """What is said of a pod that was taken up so many seconds ago, with a failure that old."""
+    state = {"state": {"waiting": {"reason": waiting}}}
+    raw = {
+        "metadata": {"name": "tiny-us-east-0", "uid": "u", "labels": {Label.ROLE: "learner"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "learner"}]},
+        "status": {
+            "phase": "Pending", "startTime": objects.rfc3339(NOW - taken),
+            "containerStatuses": _statuses({"learner": state}),
+            **status,
+        },
+    }  # fmt: skip
+    at = objects.rfc3339(NOW - failed)
+    failure = Failure(uid="u", namespace="demo", event="e", message='secret "s" not found', at=at)
+    return objects.held_up(objects.pod(raw, {"learner": "learner"}), failure, NOW)
+
+
+@pytest.mark.parametrize("waiting", ["ContainerCreating", "PodInitializing", ""])
+def test_a_pod_that_its_kubelet_cannot_start_is_named_with_the_words_of_an_event(
+    waiting: str,
+) -> None:
+    assert held_up(waiting=waiting) == 'secret "s" not found'
+
+
+def test_a_failure_that_may_pass_or_is_past_is_not_said() -> None:
+    assert not held_up(taken=9.0)
+    assert not held_up(taken=3600.0, failed=601.0)
+    assert not held_up(phase="Running")
+    assert not held_up(waiting="ImagePullBackOff")
+    assert not held_up(conditions=[READY_TO_START])
+    assert not held_up(initContainerStatuses=_statuses({"fetch": RUNS}))
 
 
 def test_an_image_that_cannot_be_pulled_is_named_with_the_kubelets_words() -> None:

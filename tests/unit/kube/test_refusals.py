@@ -1,11 +1,13 @@
 """Objects that the API server refuses: named, tried again, and nothing is lost meanwhile."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from atoll_operator.kube.cache import FailedCreate
+from atoll_operator.kube.cache import Failure
 from atoll_operator.kube.edges.api import path
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from unit.kube.world import KEY, World, lost_learner
 
@@ -93,12 +95,28 @@ def test_what_is_deleted_makes_room_for_what_a_quota_refuses() -> None:
     assert "delete tiny-eu-west" in without_eu_west(QUOTA, "tiny-us-east").run()
 
 
+def test_a_pod_that_its_kubelet_cannot_start_is_named_with_what_an_event_says() -> None:
+    world = lost_learner()
+    made = world.server.children[path("Pod", "demo", "tiny-syncer-0-x")]
+    made["status"] = {"phase": "Pending", "startTime": "2026-01-02T00:00:00Z"}
+    said = Failure(
+        uid=made["metadata"]["uid"], namespace="demo", event="e", message="Multi-Attach error",
+        at=rfc3339(time.time()),
+    )  # fmt: skip
+    world.server.cache.failed("ADDED", said)
+    world.shards.replies = [None]
+    world.run()
+    told = "tiny-syncer-0-x cannot start on n2: Multi-Attach error"
+    assert world.said("SyncerReady")["message"] == told
+    assert told in world.said("Degraded")["message"]
+
+
 def test_a_pod_that_a_statefulset_cannot_make_is_said_with_the_controllers_words() -> None:
     world = lost_learner()
     made = world.server.children[path("StatefulSet", "demo", "tiny-us-east")]
     made["status"] = {"observedGeneration": 1, "replicas": 1}
     uid = made["metadata"]["uid"]
-    said = FailedCreate(
+    said = Failure(
         uid=uid, namespace="demo", event="e", message="exceeded quota", at="2026-01-02T00:00:00Z"
     )
     world.server.cache.failed("ADDED", said)

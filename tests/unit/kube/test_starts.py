@@ -30,6 +30,7 @@ TROUBLES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("it has ended", {"exit_code": 1}, {}),
     ("it was evicted", {"phase": "Failed"}, {}),
     ("no node has room", {"unschedulable": "0/3 nodes are available"}, {}),
+    ("its Secret is not there", {"held_up": 'secret "s" not found'}, {}),
     ("its image is not there", {"waiting": "ImagePullBackOff"}, {}),
     ("its node is lost", {}, {"lost": ("n1",)}),
 ]

@@ -202,6 +202,7 @@ def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None
         learner("us-east-1", "", unschedulable="0/3 nodes are available"),
         learner("eu-west-0", "n2", waiting="CrashLoopBackOff", exit_code=70),
         learner("eu-west-1", "n2", waiting="ContainerCreating"),
+        learner("eu-west-3", "n2", waiting="ContainerCreating", held_up='secret "s" not found'),
         learner("eu-west-2", "n2", waiting="CrashLoopBackOff", exit_code=1, exit_message="no /x"),
         shard(0, "n1"),
     ]
@@ -211,6 +212,7 @@ def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None
     assert learners == [
         "tiny-eu-west-0 waits: CrashLoopBackOff, last exit code 70",
         "tiny-eu-west-2 waits: CrashLoopBackOff, last exit code 1: no /x",
+        'tiny-eu-west-3 cannot start on n2: secret "s" not found',
         "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day",
         "tiny-us-east-0 is on n1, which is silent",
         "tiny-us-east-1 waits for a node: 0/3 nodes are available",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from atoll_operator.kube.cache import Cache, FailedCreate, Sight
+from atoll_operator.kube.cache import Cache, Failure, Sight
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES
 from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
 from atoll_operator.kube.edges.watches import LOOK_SECONDS, UNSEEN_SECONDS_MAX, Nodes, sources
@@ -86,12 +86,11 @@ def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gon
         "metadata": {
             "name": "e1", "namespace": "demo", "resourceVersion": "2", "creationTimestamp": "then",
         },
-        "involvedObject": {"uid": "tiny"}, "message": "exceeded quota", "lastTimestamp": "now",
+        "involvedObject": {"uid": "tiny", "kind": "StatefulSet"}, "reason": "FailedCreate",
+        "message": "exceeded quota", "lastTimestamp": "now",
     }  # fmt: skip
     assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
-    kept = FailedCreate(
-        uid="tiny", namespace="demo", event="e1", message="exceeded quota", at="now"
-    )
+    kept = Failure(uid="tiny", namespace="demo", event="e1", message="exceeded quota", at="now")
     assert world.cache.failures == {"tiny": kept}
     other = {**said, "metadata": {**said["metadata"], "name": "e0"}}  # type: ignore[dict-item]
     world.event(EVENTS, "DELETED", other)
@@ -104,8 +103,23 @@ def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gon
     assert world.cache.failures
     world.sources[EVENTS].listed([], 4)
     assert not world.cache.failures
-    elsewhere = {**said, "involvedObject": {"uid": "somebody's"}}
+    elsewhere = {**said, "involvedObject": {"uid": "somebody's", "kind": "StatefulSet"}}
     assert world.event(EVENTS, "ADDED", elsewhere) == []
+
+
+def test_what_a_kubelet_says_of_a_pod_that_it_cannot_start_is_kept_and_nothing_else() -> None:
+    world = World()
+    world.event(PODS, "ADDED", pod(1))
+    said = {
+        "metadata": {"name": "e1", "namespace": "demo", "resourceVersion": "2"},
+        "involvedObject": {"uid": "tiny", "kind": "Pod"}, "reason": "FailedMount",
+        "message": 'secret "data" not found', "lastTimestamp": "now",
+    }  # fmt: skip
+    assert world.event(EVENTS, "ADDED", {**said, "reason": "NodeNotReady"}) == []
+    world.sources[EVENTS].listed([None], 1)
+    assert not world.cache.failures
+    assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
+    assert world.cache.failures["tiny"].message == 'secret "data" not found'
 
 
 def test_a_node_asks_for_passes_of_the_jobs_on_it_when_what_matters_has_changed() -> None:

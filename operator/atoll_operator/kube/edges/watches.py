@@ -28,11 +28,11 @@ from typing import Any
 
 from atoll_operator.kube.cache import (
     Cache,
-    FailedCreate,
+    Failure,
     Key,
     Object,
     Sight,
-    failed_create,
+    failure,
     slim,
     slim_node,
 )
@@ -47,7 +47,8 @@ from atoll_operator.kube.observation import Node
 from atoll_operator.kube.plan.nodes import Census, Leases
 from atoll_protos.names import Label
 
-FAILED_CREATE = "involvedObject.kind=StatefulSet,reason=FailedCreate"
+# One watch for all that is read of Events, without what pods repeat most and their status has, too.
+WARNINGS = "type=Warning,reason!=BackOff,reason!=Failed,reason!=FailedScheduling,reason!=Unhealthy"
 LOOK_SECONDS = 0.5  # for which what nodes and Leases show is taken for all passes
 UNSEEN_SECONDS_MAX = 12.0  # after which nodes that cannot be watched are not judged
 
@@ -155,18 +156,19 @@ def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
 
 
 def _failures(cache: Cache, namespace: str, feed: Feed) -> Source:
-    """Events of StatefulSets' controllers that could not make a pod: nothing else says why."""
+    """Events of a controller or a kubelet that could not make or start a pod: only they say why."""
 
-    def changed(event: str, kept: FailedCreate) -> None:
-        _feed(feed, cache.failed(event, kept))
+    def changed(event: str, kept: Failure | None) -> None:
+        if kept is not None:
+            _feed(feed, cache.failed(event, kept))
 
-    def listed(items: list[FailedCreate], _: int) -> None:
-        _feed(feed, cache.failures_listed(namespace, items))
+    def listed(items: list[Failure | None], _: int) -> None:
+        _feed(feed, cache.failures_listed(namespace, filter(None, items)))
 
     return Source(
         path=events_path(namespace),
-        query=[("fieldSelector", FAILED_CREATE)],
-        keep=failed_create,
+        query=[("fieldSelector", WARNINGS)],
+        keep=failure,
         listed=listed,
         changed=changed,
     )

@@ -29,6 +29,8 @@ def problems(
             said = f"{pod.name} is on {pod.node}, which is {lost[pod.node]}"
         elif pod.unschedulable:
             said = f"{pod.name} waits for a node: {pod.unschedulable}"
+        elif pod.held_up:
+            said = f"{pod.name} cannot start on {pod.node}: {pod.held_up}"
         elif pod.waiting not in STARTING_WAITS:
             own = pod.exit_code is not None and "container " not in pod.waiting
             reason = f" ({pod.exit_reason})" if pod.exit_reason else ""

@@ -84,5 +84,5 @@ def _starts(scene: Starts, slot: str, pods: Sequence[Pod]) -> bool:
 def _is_troubled(pod: Pod, lost: Collection[str]) -> bool:
     """Whether something has gone wrong with a pod since it was made."""
     failed = pod.ended or pod.restarts > 0 or pod.exit_code is not None
-    stuck = bool(pod.unschedulable) or pod.waiting not in STARTING_WAITS
+    stuck = bool(pod.unschedulable or pod.held_up) or pod.waiting not in STARTING_WAITS
     return failed or stuck or pod.node in lost
