@@ -45,6 +45,11 @@ class Expected:
         """The slots of the job whose learners can come."""
         return _slots(self.regions, self.absent)
 
+    @property
+    def every(self) -> frozenset[str]:
+        """All slots of these regions."""
+        return _slots(self.regions, ())
+
     def to_json(self) -> str:
         """The file's text; `from_json` reads it back to an equal value.
 
@@ -62,7 +67,7 @@ class Expected:
         return value
 
 
-@functools.lru_cache(maxsize=2)  # a registrar asks at every Join of a start
+@functools.lru_cache(maxsize=4)  # a registrar asks at every Join of a start
 def _slots(regions: tuple[Region, ...], absent: tuple[str, ...]) -> frozenset[str]:
     every = frozenset(slot_name(r.name, i) for r in regions for i in range(r.learners))
     return every.difference(absent)

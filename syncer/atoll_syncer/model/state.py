@@ -5,6 +5,7 @@
     run          rules/runs         the search for the run: who holds which; calls of the registrar
     term         rules/runs         the epoch of this process, and whether its record is durable
     sessions     rules/sessions     open sessions, slots and their reports, admissions under way
+    shut_out     rules/shut_out     the grace of slots that are not on the job's list
     seed         rules/seeding      the model's layout, version 0 on its way, the mark "has begun"
     clock        rules/clock        the tick, the learners' positions, the rate of the clock
     rounds       rules/rounds       open rounds, starts of slices, moving means, finished slices
@@ -108,6 +109,14 @@ class Sessions:
     def tokens(self) -> int:
         """Tokens trained by the slots that have joined this process, over their instances."""
         return sum(slot.tokens for slot in self.slots.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class ShutOut:
+    """Since when the grace runs of who is not on the job's list (rule 41)."""
+
+    unlisted: dict[str, float] = field(default_factory=dict)  # slots that were on the list before
+    newcomers: dict[str, float] = field(default_factory=dict)  # regions: of their other slots
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,6 +227,7 @@ class State:
     run: Run
     term: Term
     sessions: Sessions
+    shut_out: ShutOut
     seed: Seed
     clock: Clock
     rounds: Rounds
@@ -360,6 +370,7 @@ def new_state(
         run=Run(fresh=beginning.fresh, new_id=beginning.new_run, started_at=now),
         term=Term(epoch=history.epoch),
         sessions=Sessions(),
+        shut_out=ShutOut(),
         seed=Seed(
             layout=layout_of(history, run_file) if history.tensors else None, kept_back=kept_back
         ),

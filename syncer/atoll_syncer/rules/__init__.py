@@ -17,6 +17,7 @@ above it in this list:
     ending      one last round for each slice, Final, the export
     recovery    committed data that this shard has lost comes back from the learners
     runs        which run this is, this process's term, and the registrar's calls
+    shut_out    slots that are not on the job's list, and how long they may stay
     sessions    from a Join to its Welcome or refusal; reports; what a closed session leaves
     transfers   whether a transfer may come, and where it goes once it is whole
     moves       what an input makes possible

@@ -52,6 +52,7 @@ from atoll_syncer.rules import (
     rounds,
     runs,
     seeding,
+    shut_out,
 )
 
 # ------------------------------------------------------------ a Join
@@ -59,6 +60,8 @@ from atoll_syncer.rules import (
 
 def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
+    if not join.observer and (out := shut_out.refusal(state, join.slot, now)) is not None:
+        return [EndSession(session, out)]
     runs.note_join(state, join, now)
     end = check(join, state.run_file, state.history)
     if not join.observer:
@@ -224,6 +227,9 @@ def ended(state: State, effect: EndSession) -> list[Effect]:
     known = state.sessions.open.get(effect.session)
     if known is not None:
         _note_refusal(state, known.join, effect.end)
+        slot = state.sessions.slots.get(known.slot)
+        if slot is not None and effect.end.code == pb.UNKNOWN_SLOT:  # it was shut out
+            slot.left = effect.end.reason
     return closed(state, effect.session)
 
 

@@ -76,6 +76,7 @@ from atoll_syncer.rules import (
     runs,
     seeding,
     sessions,
+    shut_out,
     transfers,
 )
 
@@ -234,7 +235,8 @@ class Shard:
     def tick_time(self, now: float) -> list[Effect]:
         """Time has passed."""
         self._periodic_at = now
-        unanswered = self._without_ended(answers.unanswered(self.state, now))
+        ends = [*shut_out.time_passed(self.state, now), *answers.unanswered(self.state, now)]
+        unanswered = self._without_ended(ends)
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
         return [*unanswered, *begins, *self._move(now), *moves.export(self.state, now)]
 
@@ -244,7 +246,7 @@ class Shard:
 
     def expected_heard(self, expected: Expected, now: float) -> list[Effect]:
         """The operator's file names the job's learners; it is read again and again."""
-        self.state.expected = expected
+        shut_out.heard(self.state, expected, now)
         return self._without_ended([*seeding.release(self.state, now), *self._move(now)])
 
     # ------------------------------------------------------------ inputs: sessions

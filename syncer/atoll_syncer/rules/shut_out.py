@@ -1,0 +1,110 @@
+"""Who is shut out: slots that the job's list has not, or not any more (rule 41).
+
+The list is the file that the operator and `atoll run` keep up to date (`atoll_protos.expected`). It
+comes to each shard at another moment, on Kubernetes within some 90 s of an edit, and the learners
+of an edit may come before it. So whoever is not on the list has GRACE_SECONDS:
+
+    was on the list     from the moment at which this shard has read a list without it
+    was on none         from the first Join of such a slot of its region
+
+Whatever the log names has trained, so it has left the list if it is not on it. A process that finds
+such a slot or region not on the list with which it starts gives it no grace: a restart of a shard
+lets nobody in again.
+
+After that its Joins are refused until a list has it, its session ends, and what it has offered
+leaves the rounds. It is told to try again: another list may bring it back, and where clusters get
+an edit one after the other the learners of the second wait for the first.
+
+A shard without a list takes every slot.
+"""
+
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError
+from atoll_protos.expected import Expected
+from atoll_protos.names import split_slot
+from atoll_syncer.model.effects import Effect, EndSession, refuse
+from atoll_syncer.model.state import State
+from atoll_syncer.rules import rounds
+
+GRACE_SECONDS: Final = 90.0  # until an edit of the list has come to every shard and learner
+NEVER: Final = float("inf")
+
+
+def heard(state: State, expected: Expected, now: float) -> None:
+    """The list as it is now; it is read again and again."""
+    known, before = state.shut_out, state.expected
+    state.expected = expected
+    for slot in before.every - expected.every:
+        known.unlisted[slot] = now
+    for slot in expected.every - before.every:
+        known.unlisted.pop(slot, None)
+    were = {each.name: each.learners for each in before.regions}
+    are = {each.name: each.learners for each in expected.regions}
+    for region in were.keys() - are.keys():
+        known.newcomers[region] = now
+    for region, learners in are.items():
+        if learners > were.get(region, 0):
+            known.newcomers.pop(region, None)
+
+
+def refusal(state: State, slot: str, now: float) -> pb.End | None:
+    """Whether this slot may join; one that is not on the list has its grace from now on."""
+    try:
+        region, _ = split_slot(slot)
+    except SpecError:
+        return None  # it is refused for its name
+    if _is_listed(state, slot):
+        return None
+    if slot not in state.shut_out.unlisted and region not in state.shut_out.newcomers:
+        state.shut_out.newcomers[region] = -NEVER if _has_left(state, slot, region) else now
+    return _end(state, slot, region) if is_out(state, slot, now) else None
+
+
+def is_out(state: State, slot: str, now: float) -> bool:
+    """Whether the grace of a slot that is not on the list is over."""
+    if _is_listed(state, slot):
+        return False
+    since = state.shut_out.unlisted.get(slot)
+    if since is None:
+        since = state.shut_out.newcomers.get(split_slot(slot)[0], NEVER)
+    return now >= since + GRACE_SECONDS
+
+
+def time_passed(state: State, now: float) -> list[Effect]:
+    """End the sessions of those whose grace is over, and drop what they have offered."""
+    if not (state.shut_out.unlisted or state.shut_out.newcomers):
+        return []
+    effects: list[Effect] = []
+    offered = {slot for each in state.rounds.open.values() for slot in each.complete}
+    for slot in sorted(each for each in offered if is_out(state, each, now)):
+        effects += rounds.withdraw(state, slot, state.standing(now))
+    for number, session in sorted(state.sessions.open.items()):
+        if session.slot and is_out(state, session.slot, now):
+            end = _end(state, session.slot, split_slot(session.slot)[0])
+            effects.append(EndSession(number, end))
+    return effects
+
+
+def _is_listed(state: State, slot: str) -> bool:
+    return not state.expected.regions or slot in state.expected.every
+
+
+def _has_left(state: State, slot: str, region: str) -> bool:
+    """Whether the log names it, or where its whole region is not on the list, any slot of that."""
+    taken = state.history.taken
+    if slot in taken or any(each.name == region for each in state.expected.regions):
+        return slot in taken
+    return any(split_slot(each)[0] == region for each in taken)
+
+
+def _end(state: State, slot: str, region: str) -> pb.End:
+    learners = {each.name: each.learners for each in state.expected.regions}.get(region)
+    has = f"no region {region}" if learners is None else f"{learners} learners of region {region}"
+    return refuse(
+        pb.UNKNOWN_SLOT,
+        f"{slot} is shut out: the manifest in the syncer's cluster has {has}",
+        "apply one manifest in all clusters, first in that of the syncer; this process tries again",
+        retry=True,
+    )
