@@ -199,3 +199,16 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         assert torch.equal(rda(vectors, [1.0, 2.0, 3.0]), alone)
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_norm_has_the_same_bits_with_any_number_of_threads() -> None:
+    """A machine with more cores would else make another version of the same offers."""
+    (vector,) = random_vectors(1, 1 << 20, seed=3)
+    found = set()
+    try:
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
+            found.add(norm(Exact(vector), range(vector.numel()), SCRATCH))
+    finally:
+        torch.set_num_threads(1)
+    assert len(found) == 1

@@ -260,3 +260,17 @@ def test_a_head_names_what_a_version_holds_of_every_slot_of_the_largest_region()
     payload = head.SerializeToString()
     assert len(payload) > HEAD_BYTES_MAX // 2
     assert decode_frame(encode_frame(Kind.HEAD, 1, 0, payload)).payload == payload
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_transfer_that_ends_early_is_not_whole_though_its_trailer_fits_what_came(
+    kept: int,
+) -> None:
+    """Else what did not come would be merged as zeros."""
+    payload = bytes(range(1, 41))
+    begun, short = small_frames(payload, 10), small_frames(payload[: 10 * kept], 10)
+    into = assembler(len(payload))
+    for message in begun[: 1 + kept]:
+        into.feed(message)
+    with pytest.raises(FrameError, match=f"{10 * kept} of 40 bytes"):
+        into.feed(short[-1])

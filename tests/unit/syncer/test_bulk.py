@@ -208,3 +208,46 @@ def test_a_difference_names_the_base_that_it_is_to_rule_17(
     head = pb.Transfer.FromString(bytes(decode_frame(frames[0]).payload))
     assert asked == [(2, 7, held)]
     assert (head.publish.difference, head.publish.base) == (difference, named)
+
+
+def test_the_next_transfer_is_not_read_while_the_one_before_is_examined() -> None:
+    """Else a shard that is slower than its links holds ever more of them."""
+    service, _ = serving(transfer_started=lambda *_: [])
+    driver: Any = service.driver
+    admitted: list[int] = []
+
+    def started(session: int, head: pb.Transfer, now: float) -> list[Any]:
+        del now
+        admitted.append(head.offer.slice)
+        driver.accepted[session] = head.byte_count
+        return []
+
+    driver.shard.transfer_started = started
+    examined, last = asyncio.Event(), asyncio.Event()
+
+    async def transferred(_: int, head: pb.Transfer, payload: bytearray) -> None:
+        del payload
+        await examined.wait()
+        if head.offer.slice == 2:
+            last.set()
+
+    driver.transferred = transferred
+    frames = [
+        frame
+        for slice_ in range(3)
+        for frame in transfer_frames(
+            slice_, pb.Transfer(offer=pb.Offer(slice=slice_), byte_count=8), bytes(8)
+        )
+    ]
+
+    async def scenario() -> None:
+        bulk = asyncio.create_task(service.bulk(None, BulkContext("7", "secret of 7", *frames)))
+        for _ in range(100):  # turns of the loop, in which whatever can be read is read
+            await asyncio.sleep(0)
+        assert admitted == [0]
+        examined.set()
+        await asyncio.wait_for(last.wait(), 60)
+        bulk.cancel()
+        await asyncio.wait([bulk])
+
+    asyncio.run(scenario())

@@ -1,5 +1,6 @@
 """Which rule of merging each tensor of a slice takes, and what a value taken back begins with."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,8 +14,9 @@ from atoll_protos.run import Sync
 from atoll_syncer.model.effects import StoreHeld
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import examine
-from atoll_syncer.numbers.commit import advance, recipe
+from atoll_syncer.numbers.commit import advance, advance_finite, recipe
 from atoll_syncer.numbers.merge import Scratch
+from atoll_syncer.numbers.outer import Outer
 from unit.syncer.values_side import LAYOUT, Bench
 
 torch.set_num_threads(1)
@@ -61,3 +63,41 @@ def test_a_version_taken_back_ends_the_momentum_that_was_there_rule_22(tmp_path:
     bench.values.keep(4, 0, arrived)
     bench.values.begin_held(StoreHeld(0, 4, 2), "run", 2).compute()
     assert not part.momentum.any()
+
+
+def far_out(*offers: list[float], **state: list[float]) -> tuple[SliceTensors, frozenset[int]]:
+    """One commit of two tensors of two values, with a step that multiplies by 100."""
+    sync = Sync(fragments=1, merge=MergeKind.MEAN, wire_up=Wire.F32, wire_down=Wire.F32)
+    specs = [
+        TensorSpec(name=name, shape=(2,), dtype="float32", merge="rda") for name in ("one", "two")
+    ]
+    layout = build_layout(specs, 1, 1)
+    arrived = []
+    for values in offers:
+        head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32)
+        arrived.append(examine(layout, 0, head, tensors.encode(torch.tensor(values), pb.F32)))
+    known = {"master": [0.0] * 4, "momentum": [0.0] * 4, **state}
+    base = tensors.empty_packed(pb.F32, layout.slice(0, 0).form)
+    before = SliceTensors(
+        master=torch.tensor(known["master"]), momentum=torch.tensor(known["momentum"]), base=base
+    )
+    round_master(before.master, base)
+    steep = replace(
+        recipe(layout, layout.slice(0, 0), sync), outer=Outer(learning_rate=100.0, momentum=0.9)
+    )
+    _, left_out = advance_finite(before, arrived, [1.0] * len(arrived), steep, Scratch())
+    return before, left_out
+
+
+def test_the_momentum_counts_where_a_version_may_leave_f32_rule_12() -> None:
+    """The offer is small; what earlier steps have left would carry the master out of f32."""
+    state, left_out = far_out([1.0] * 4, momentum=[9e36] * 4)
+    assert left_out == {0}
+    assert torch.equal(state.master, torch.zeros(4))
+    assert torch.equal(state.momentum, torch.full((4,), 9e36))
+
+
+def test_the_longest_offer_of_any_tensor_is_left_out_first_rule_12() -> None:
+    state, left_out = far_out([2.0, 0.0, 1.0, 0.0], [1.0, 0.0, 3e38, 0.0])
+    assert left_out == {1}
+    assert torch.isfinite(state.master).all()

@@ -9,6 +9,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.driver import Driver
+from atoll_syncer.model import log
+from atoll_syncer.model.effects import Append, Effect, Reply
 
 SESSION = 3
 
@@ -69,3 +71,40 @@ def test_what_is_examined_when_its_session_ends_is_forgotten(head: pb.Transfer) 
     driver = a_driver({})
     asyncio.run(driver.transferred(SESSION, head, bytearray()))
     assert driver.values.sessions == set()
+
+
+def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule_19() -> None:
+    async def scenario() -> None:
+        durable = asyncio.Event()
+
+        async def until_stored(*_: object) -> None:
+            await durable.wait()
+
+        def mark(token: int, *_: object) -> list[Effect]:
+            return [Append(log.Begun(shard=1)), Reply(token, pb.MarkBegunReply())]
+
+        driver = Driver.__new__(Driver)
+        parts: dict[str, Any] = {
+            "shard": SimpleNamespace(registrar_request=mark, appended=lambda *_: [], history=None),
+            "background": SimpleNamespace(until_stored=until_stored),
+            "metrics": SimpleNamespace(count=lambda _: None),
+            "now": lambda: 0.0,
+            "values": None,
+            "replies": {},
+            "_token": 0,
+            "_entries": asyncio.Queue(),
+            "_deadline": SimpleNamespace(moved=lambda: None),
+            "_tidying": SimpleNamespace(appended=lambda *_: None),
+        }
+        for name, part in parts.items():
+            setattr(driver, name, part)
+        appending = asyncio.create_task(driver._append_entries())
+        call = asyncio.create_task(driver.call(pb.MarkBegunRequest(shard=1)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not call.done()
+        durable.set()
+        assert await asyncio.wait_for(call, 60) == pb.MarkBegunReply()
+        appending.cancel()
+
+    asyncio.run(scenario())

@@ -76,3 +76,25 @@ def test_a_last_round_closes_with_nothing_when_no_offer_is_awaited_rule_27() -> 
 @pytest.mark.parametrize(("steps", "tokens", "expected"), [(1, 10, 100.0), (4, 40, 400.0)])
 def test_the_weight_is_quantity_times_quality(steps: int, tokens: int, expected: float) -> None:
     assert weight(steps, tokens) == expected
+
+
+def three_at(*newer: tuple[str, float]) -> Round:
+    """K is 2; offers of a, b and c are complete a second apart, and then these newer captures."""
+    each = a_round()
+    for slot, now in (("a", 10.0), ("b", 11.0), ("c", 12.0), *newer):
+        each.add(offer(slot, round(now)), 2, 2.0, now)
+    return each
+
+
+def test_the_grace_counts_again_from_the_kth_of_those_that_stay_rule_11() -> None:
+    each = three_at()
+    each.remove("a")
+    each.count_grace_again(2)
+    assert each.quorum_at == 12.0
+
+
+def test_a_newer_capture_does_not_begin_the_grace_again_rule_11() -> None:
+    each = three_at(("a", 15.0))
+    each.remove("c")
+    each.count_grace_again(2)
+    assert each.quorum_at == 11.0

@@ -20,7 +20,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.frames import Whole
 from atoll_protos.identity import Identity, Owner, Role
 from atoll_worker.transport import lanes, transport
-from atoll_worker.transport.client import Dialler, ShardClient
+from atoll_worker.transport.client import Dialler, Outbox, ShardClient
 from atoll_worker.transport.lanes import Outgoing
 from unit.worker.test_transport import Rig
 
@@ -375,3 +375,47 @@ def test_the_words_of_a_fault_stay_while_the_same_is_wrong(tmp_path: Path) -> No
     put(60.0)
     assert dialler.trouble() == ""
     assert Dialler(Folder(path="")).trouble() == ""
+
+
+def test_what_was_queued_for_a_session_that_died_does_not_go_out_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its credit died with the session: the shard would end the next one for it."""
+    asked: list[str] = []
+
+    async def queued() -> Outgoing | None:
+        asked.append("offer")
+        return None
+
+    async def scenario() -> None:
+        session = a_session(monkeypatch, Listener(), welcomed=False)
+        first = await session.begin()
+        session.client.send_bulk(queued)
+        session.client.send(pb.ToShard(leave=pb.Leave()))
+        session.client.hang_up()
+        await asyncio.wait([first])
+        session.said.clear()
+        session.control.messages.append(pb.ToLearner(welcome=pb.Welcome(session=8, secret="s")))
+        second = await session.begin()
+        assert session.opened
+        await turns()
+        session.client.hang_up()
+        await asyncio.wait([second])
+        assert "leave" not in session.said
+
+    asyncio.run(scenario())
+    assert asked == []
+
+
+def test_of_two_reports_that_wait_the_newest_goes_out_rule_7() -> None:
+    async def scenario() -> None:
+        outbox = Outbox()
+        for t_m in (1, 2):
+            outbox.put(pb.ToShard(report=pb.Report(t_m=t_m)))
+        outbox.close()
+        taken = await outbox.take()
+        assert taken is not None
+        assert taken.report.t_m == 2
+        assert await outbox.take() is None
+
+    asyncio.run(scenario())

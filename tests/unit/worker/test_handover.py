@@ -287,3 +287,18 @@ def test_a_lost_capture_is_made_again_at_once() -> None:
     side.feed(side.exchange.capture_lost(0, sent.offer))
     side.again()
     assert [sent.offer.capture for sent in side.take(SendOffer)] == [4]
+
+
+def test_a_hand_over_that_is_sent_again_names_the_tokens_of_its_capture_rule_13() -> None:
+    side = diloco(overlap=3).begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    (first,) = side.take(SendOffer)
+    assert side.take(Proceed) == [Proceed()]
+    pace(side, 2)
+    side.lose(0)
+    side.welcome(0, heads=side.heads(0, 0))
+    (again,) = side.take(SendOffer)
+    assert again.offer == first.offer
+    assert again.offer.counters == pb.Counters(steps=4, tokens=40)
