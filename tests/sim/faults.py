@@ -6,7 +6,7 @@ from functools import partial
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
 from sim.learner_process import LearnerProcess
-from sim.rank_processes import FollowerProcess
+from sim.rank_processes import FollowerProcess, HeadProcess
 from sim.scenario import FAULTS_END, Fault
 from sim.shard_process import ShardProcess
 from sim.world import World
@@ -240,6 +240,20 @@ def freeze_rank(world: World, fault: Fault, learner: LearnerProcess, shard: Shar
         rank.pause(fault.seconds)
 
 
+def still_training(
+    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
+) -> None:
+    """A training process stands still, now or inside of step(), and its transport lives."""
+    alone = [each for each in world.learners.values() if not isinstance(each, HeadProcess)]
+    if not alone:
+        return  # ranks stand still by themselves
+    learner = alone[fault.which % len(alone)]
+    if fault.which % 3 and world.run_file.sync.lockstep:
+        learner.still_seconds = fault.seconds
+    else:
+        learner.stand_still(fault.seconds)
+
+
 def some_rank(world: World, fault: Fault) -> FollowerProcess | None:
     """One of a learner that trains."""
     living = [
@@ -270,6 +284,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "damage": damage,
     "kill rank": kill_rank,
     "freeze rank": freeze_rank,
+    "still training": still_training,
     "silent lane": silent_lane,
     "late lane": late_lane,
     "lose store": lose_store,
@@ -291,3 +306,7 @@ def stop(world: World) -> None:
         store.away, store.lost_answers = False, 0.0
     for process in (*world.all_shards, *world.all_learners, *world.followers, *world.guests):
         process.wake()
+    for learner in world.all_learners:
+        learner.still_seconds = 0.0
+        if learner.stands_still:
+            learner.do(learner.move_again)

@@ -208,6 +208,7 @@ class TrainingEnd:
 
     def send(self, command: Any) -> None:
         """To the training process."""
+        self._learner.world.watchers.tell("training_told", self._learner, command)
         self._learner.after(LINK_SECONDS, partial(self._learner.receive, command))
 
     def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
@@ -221,8 +222,12 @@ class TrainingEnd:
 
     def say(self, message: Any) -> None:
         """To the transport."""
+        self._learner.after(LINK_SECONDS, partial(self._hear, message))
+
+    def _hear(self, message: Any) -> None:
         assert self._on_message is not None, "said before the transport runs"
-        self._learner.after(LINK_SECONDS, partial(self._on_message, message))
+        self._learner.world.watchers.tell("training_said", self._learner, message)
+        self._on_message(message)
 
 
 class Telemetry:

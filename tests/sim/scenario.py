@@ -32,7 +32,7 @@ KINDS = (
 )
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
-LANE_FAULTS_SHARE = 0.3  # of the seeds
+LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
 LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
 LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
@@ -154,7 +154,12 @@ def draw(seed: int) -> Scenario:
         snapshot_entries=random.Random(f"{seed}/snapshots").choice((2, 5, 20, 1000)),
         fresh=rng.random() < 0.9,
         observer=more.random() < OBSERVER_SHARE,
-        faults=(*draw_faults(rng, seed), *draw_rank_faults(ranks, seed), *lane_faults),
+        faults=(
+            *draw_faults(rng, seed),
+            *draw_rank_faults(ranks, seed),
+            *lane_faults,
+            *draw_still(seed),
+        ),
         lanes_share=LANES_SHARES[bool(lane_faults)],
         ranks=ranks,
         silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),
@@ -199,6 +204,22 @@ def draw_lane_faults(seed: int) -> tuple[Fault, ...]:
             seconds=rng.choice(LANE_KINDS[kind]) * rng.uniform(0.9, 1.1),
         )
         for kind in kinds
+    )
+
+
+def draw_still(seed: int) -> tuple[Fault, ...]:
+    """Training processes that stand still while their transports live."""
+    rng = random.Random(f"{seed}/still")
+    if seed % 8 == 0 or rng.random() >= STILL_SHARE:
+        return ()
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
+            kind="still training",
+            which=rng.randrange(1 << 16),
+            seconds=rng.choice((3.0, 8.0, 20.0, 40.0)) * rng.uniform(0.9, 1.1),
+        )
+        for _ in range(rng.choice((1, 2)))
     )
 
 

@@ -35,7 +35,7 @@ def test_every_rule_holds_in_more_seeds(first: int) -> None:
 def test_most_of_the_drawn_world_is_used(count: int) -> None:
     scenarios = [draw(seed) for seed in range(count)]
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
-    assert len(kinds) == 22
+    assert len(kinds) == 23
     assert sum(bool(scenario.ranks) for scenario in scenarios) > count // 10
     assert {1, 2, 4} <= {scenario.run_file.shards for scenario in scenarios}
     assert max(len(scenario.run_file.slots) for scenario in scenarios) >= 7

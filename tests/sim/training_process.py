@@ -2,6 +2,7 @@
 
 import abc
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -17,7 +18,7 @@ from atoll_worker.link.messages import (
     Start,
     Tick,
 )
-from sim.clock import Process
+from sim.clock import Action, Process
 from sim.symbols import Key, Theta, Value, Work
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class TrainingProcess(Process, abc.ABC):
         self.training = Training()
         self.slowness = 1.0
         self.hiccup_seconds = 0.0  # of the next step
+        self.still_seconds = 0.0  # from the next time that it waits in step()
+        self.stands_still = False  # the training process alone: its transport goes on
+        self._missed: list[Action] = []
 
     @property
     @abc.abstractmethod
@@ -92,8 +96,25 @@ class TrainingProcess(Process, abc.ABC):
     def fail(self, code: int, reason: str) -> None:
         """The job refuses this process."""
 
+    def stand_still(self, seconds: float) -> None:
+        """The training process alone stands, as in a debugger; then it does what it has missed."""
+        if self.alive and not self.stands_still:
+            self.stands_still = True
+            self.sim.note(self.name, f"its training process stands still for {seconds:.1f} s")
+            self.sim.after(seconds, partial(self.do, self.move_again))
+
+    def move_again(self) -> None:
+        """See `stand_still`."""
+        self.stands_still = False
+        missed, self._missed = self._missed, []
+        for action in missed:
+            action()
+
     def receive(self, command: Any) -> None:
         """A command arrives; while the training process waits it acts at once."""
+        if self.stands_still:
+            self._missed.append(partial(self.receive, command))
+            return
         training = self.training
         training.inbox.append(command)
         if not training.begun:
@@ -122,6 +143,9 @@ class TrainingProcess(Process, abc.ABC):
 
     def finish_step(self) -> None:
         """`learner.step()`: count, adopt, capture, report; in lock-step wait."""
+        if self.stands_still:
+            self._missed.append(self.finish_step)
+            return
         training = self.training
         training.t_m += 1
         training.tokens += self.world.scenario.tokens_per_step
@@ -133,6 +157,9 @@ class TrainingProcess(Process, abc.ABC):
         if self.world.run_file.sync.lockstep:
             training.waits_since = self.sim.now
             self.go_on()
+            if self.still_seconds and training.waits_since is not None:
+                self.stand_still(self.still_seconds)
+                self.still_seconds = 0.0
         else:
             self.training.blocked_seconds = 0.0
             self.end_or_step()

@@ -111,6 +111,12 @@ class Watcher:
     def commanded(self, learner: "LearnerProcess", command: Any) -> None:
         """The training process carries out a command."""
 
+    def training_told(self, learner: "LearnerProcess", command: Any) -> None:
+        """The transport process sends a command to the training process."""
+
+    def training_said(self, learner: "LearnerProcess", message: Any) -> None:
+        """The transport process hears the training process."""
+
     def stepped(self, learner: "LearnerProcess") -> None:
         """A learner has finished a step."""
 

@@ -120,8 +120,9 @@ class Slot:
         Steps before the learner trains (what a recovering one catches up with) do not count.
         """
         before = {each.slice: each.held for each in self.report.slices}
-        if report.t_m != self.report.t_m or not self.report.training:
-            self.stepped_at = now
+        was = self.report
+        if report.t_m != was.t_m or not was.training or was.waiting:
+            self.stepped_at = now  # until now it had nothing to do but to wait
         if any(before.get(each.slice) != each.held for each in report.slices):
             self.adopted_at = now
         if not self.report.training:

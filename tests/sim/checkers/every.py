@@ -21,6 +21,7 @@ from sim.checkers.progress import (
 from sim.checkers.ranks import HeadCountsChecker, LostRankChecker, OneOrderChecker
 from sim.checkers.rounds import CreditChecker, OfferChecker, QuorumChecker, TickChecker
 from sim.checkers.start import AdmissionChecker, IncarnationChecker, RunChecker, StartChecker
+from sim.checkers.still import StillChecker
 from sim.checkers.tape import TapeChecker
 from sim.checkers.values import (
     DurableChecker,
@@ -70,4 +71,5 @@ ALL: tuple[type[Watcher], ...] = (
     TrainingChecker,
     WholeSessionChecker,
     WholeVersionChecker,
+    StillChecker,
 )

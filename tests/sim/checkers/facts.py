@@ -93,7 +93,8 @@ class RoundWatcher(Watcher):
         told = self.facts[shard.name].sessions.get(session)
         if told is not None and message.HasField("report"):
             report = message.report
-            if report.t_m != told.report.t_m or not told.report.training:
+            was = told.report
+            if report.t_m != was.t_m or not was.training or was.waiting:
                 told.stepped_at = self.world.sim.now
             told.report = report
 

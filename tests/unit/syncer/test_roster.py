@@ -45,6 +45,15 @@ def test_one_that_waits_for_a_publish_is_training_rule_6() -> None:
     assert slot(t_m=1, training=True, waiting=True).state(1e6) == pb.SLOT_TRAINING
 
 
+def test_after_a_wait_it_has_the_time_of_a_step_until_it_is_stalled_rules_6_and_40() -> None:
+    """So a long wait for a Publish takes no learner out of the next round."""
+    one = slot(t_m=1, training=True, waiting=True, step_seconds=0.1)
+    one.take(pb.Report(t_m=1, training=True, step_seconds=0.1), now=60.0)
+    assert one.state(62.0) == pb.SLOT_TRAINING
+    one.take(pb.Report(t_m=1, training=True, step_seconds=0.1), now=62.0)
+    assert one.state(62.1) == pb.SLOT_STALLED
+
+
 def test_a_report_without_a_step_is_no_sign_of_training_rule_6() -> None:
     one = slot(t_m=1, training=True, step_seconds=0.1)
     one.take(pb.Report(t_m=1, training=True, step_seconds=0.1), now=3.0)

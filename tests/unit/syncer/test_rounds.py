@@ -207,6 +207,27 @@ def test_in_lock_step_a_death_ends_the_wait_rule_15() -> None:
     assert len(one.take(Merge)) == 1
 
 
+def test_in_lock_step_one_that_stands_still_in_step_holds_no_round_rule_40() -> None:
+    """Its transport lives, and reports every 2 s that its training process owes an answer."""
+    one, sessions = lockstep("a-0", "a-1")
+    for session in sessions:
+        one.offer(session, 1, 4, t_m=4)
+    one.take(Merge)
+    for session in sessions:
+        one.report(session, 4)
+    one.report(sessions[0], 8, waiting=True)
+    one.offer(sessions[0], 0, 8, t_m=8)
+    for seconds in (2.0, 2.0, 2.0):
+        assert one.take(Merge) == []
+        one.wait(seconds)
+        one.report(sessions[0], 8, waiting=True)
+        one.report(sessions[1], 4)
+        if one.state.sessions.slots["a-1"].state(one.now) == pb.SLOT_STALLED:
+            break
+    one.wait(0.25)
+    assert [merge.slice for merge in one.take(Merge)] == [0]
+
+
 def test_a_round_that_meets_its_next_due_tick_stays_one_round() -> None:
     one, sessions = begun("a-0", "a-1", quorum=2)
     for t_m in range(1, 14):

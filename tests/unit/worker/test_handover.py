@@ -42,6 +42,27 @@ def test_a_learner_hands_over_by_itself_and_step_waits_for_the_publish() -> None
     pace(side, 3)
 
 
+def test_a_learner_that_has_a_command_to_answer_does_not_wait_rule_40() -> None:
+    """A training process that stands still in step() answers none, and its transport reports."""
+    side = diloco().begin()
+    pace(side, 3)
+
+    def waits() -> bool:
+        side.now += 2.0
+        side.feed(side.exchange.tick_time(side.now))
+        return bool(side.messages("report")[-1][1].waiting)
+
+    side.step()
+    assert not waits()  # the capture is not there
+    side.again()
+    assert waits()
+    side.value(0, 0, 1)
+    assert not waits()  # the value is not adopted
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+    assert not waits()
+
+
 def test_with_an_overlap_step_waits_at_hand_over_plus_overlap_and_not_before() -> None:
     side = diloco(overlap=2).begin()
     pace(side, 3)

@@ -49,7 +49,7 @@ def report_to(state: State, shard: int) -> pb.Report:
         epochs_seen=state.epochs_seen,
         publish_seconds=progress.publish_seconds.or_else(0.0),
         training=state.started,
-        waiting=state.step_waits,
+        waiting=state.awaits_version,
         finished=state.finished,
         busy_share=progress.busy_share,
         blocked_seconds=progress.blocked_seconds,

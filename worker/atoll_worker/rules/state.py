@@ -187,6 +187,15 @@ class State:
         end = self.length.end
         return self.run_file.sync.lockstep and end is not None and self.progress.position >= end
 
+    @property
+    def awaits_version(self) -> bool:
+        """Lock-step: the training thread waits in step() for a Publish, and nobody waits for it.
+
+        While it has a command to answer, its silence is that of a process that stands still.
+        """
+        owes = any(each.capturing or each.adopting is not None for each in self.slices.values())
+        return self.step_waits and not owes
+
     def is_final(self, each: SliceState) -> bool:
         """Whether this learner holds a slice's final version: its shard merges nothing more."""
         final = self.shards[each.shard].final
