@@ -9,12 +9,14 @@ import typer
 import yaml
 
 from atoll_operator.api import manifest, support
+from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.cli.reading import checked, read_text
 from atoll_operator.local import manifests
-from atoll_operator.local.folder import read_status
+from atoll_operator.local.folder import check_same, read_status
 from atoll_operator.local.live import Output
 from atoll_operator.local.plan import MANIFEST_FILE, RUN_FILE
+from atoll_operator.local.summary import Exit
 from atoll_protos.errors import SpecError
 from atoll_protos.run import RunFile
 
@@ -89,6 +91,14 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     output: Annotated[
         Output, typer.Option("--output", help="What to show; without a terminal, lines.")
     ] = Output.TABLE,
+    allow_refused: Annotated[
+        bool,
+        typer.Option(
+            "--allow-refused",
+            help="Exit with 0, not 4, also when a learner was refused for good"
+            " and the job is complete without it.",
+        ),
+    ] = False,
     chaos: Annotated[
         bool,
         typer.Option(
@@ -134,8 +144,9 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         remedy = "give the folder of the run: atoll run DIR --resume"
         raise SpecError("--resume", "needs to know which run", remedy)
     folder = out or manifests.default_out(job.name, time.time())
-    if resume:
-        _refuse_longer(job, folder)
+    if resume and (said := _complete(job, folder)):
+        typer.echo(said)
+        raise typer.Exit(Exit.COMPLETE)
     code = train(
         job,
         folder.resolve(),
@@ -143,6 +154,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         output=output,
         manifest=manifests.kept(text, document, sys.argv[2:], folder),
         chaos=chaos,
+        allow_refused=allow_refused,
     )
     raise typer.Exit(code)
 
@@ -159,18 +171,24 @@ def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str 
         raise SpecError(f"-- {more[0]}", f"is for a script, and {what} is none", remedy)
 
 
-def _refuse_longer(job: Job, out: Path) -> None:
-    """Raise SpecError for a run that is complete and was asked to go on."""
+def _complete(job: Job, out: Path) -> str:
+    """What is said of a run that is complete and was asked to go on; empty for any other.
+
+    Raises SpecError if it was asked to become longer, or if this manifest is of another run.
+    """
     try:
         found = read_status(out)
         had = RunFile.from_json(read_text(out / RUN_FILE))
     except SpecError:
-        return  # there is no run yet, or nothing was heard of it
-    longer = (job.spec.steps or 0) > (had.steps or 0) or (job.spec.tokens or 0) > (had.tokens or 0)
-    if longer and found.true_condition("Complete") is not None:
-        reached = found.progress.step if found.progress else 0
-        problem = f"the run in {out} is complete since tick {reached}, and stays so"
+        return ""  # there is no run yet, or nothing was heard of it
+    if found.true_condition("Complete") is None:
+        return ""
+    reached = found.progress.step if found.progress else 0
+    if (job.spec.steps or 0) > (had.steps or 0) or (job.spec.tokens or 0) > (had.tokens or 0):
+        problem = f"the run in {out} is complete since step {reached}, and stays so"
         raise SpecError("--resume", problem, f"begin a new one: atoll run {out / MANIFEST_FILE}")
+    check_same(run_file(job), had, out)
+    return f"the run in {out} is complete since step {reached}; the model is in {out / 'export'}"
 
 
 def _of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Path | None]:

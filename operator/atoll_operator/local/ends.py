@@ -16,8 +16,8 @@ Failures are exits with an error, and signals that a process brings upon itself,
 A start that lasted a minute begins the counts of failures again; returns are counted in all starts,
 since an epoch may take hours. A kill is no failure, so chaos never gives a process up.
 
-Where every learner fails in its first start with the same words, no start made a step and there is
-nothing to wait for: the job ends at once (`alike`).
+Where all learners fail with the same words there is nothing to wait for, and the job ends: at once
+if no start made a step, else when each has failed twice in a row at the same own step (`alike`).
 """
 
 from collections.abc import Sequence
@@ -41,6 +41,7 @@ class End:
     code: int
     words: LastWords = NOTHING
     worked: bool = False  # it made a step, or an evaluation
+    own_steps: int = 0  # that the start made
     left: str = ""
     seconds: float = 0.0  # that the start lasted
 
@@ -64,7 +65,7 @@ class Record:
     worked: bool = False  # any start made a step
     attempt: int = 0  # of starting again, in a row
     failures: int = 0  # in a row
-    alike: int = 0  # of these, in a row, with the same words and without a step
+    alike: int = 0  # of these, in a row, with the same words after as many own steps
     returns: int = 0  # before the job was final
 
     def after(self, end: End, *, returned: bool) -> "Record":
@@ -74,7 +75,7 @@ class Record:
             self.last is not None
             and self.last.failed
             and end.words.same_as(self.last.words)
-            and not self.worked
+            and end.own_steps == self.last.own_steps
         )
         alike = (self.alike if same else 0) + 1
         return replace(
@@ -84,7 +85,7 @@ class Record:
             worked=self.worked or end.worked,
             attempt=1 + before * self.attempt,
             failures=1 + before * self.failures if end.failed else 0,
-            alike=alike if end.failed and not end.worked else 0,
+            alike=alike if end.failed else 0,
             returns=self.returns + returned,
         )
 
@@ -98,7 +99,7 @@ def why_given_up(record: Record, returned: str) -> str:
         return returned
     if not end.failed:
         return ""
-    for_good = is_permanent(end.code) or record.alike >= ALIKE_MAX
+    for_good = is_permanent(end.code) or (record.alike >= ALIKE_MAX and not record.worked)
     return words_of(end) if for_good or record.failures >= FAILURES_MAX else ""
 
 
@@ -116,12 +117,17 @@ def returned(end: End, role: str, tick: int, steps: int | None) -> str:
     return said if end.worked or role != "learner" else f"{said}. It made no step"
 
 
-def alike(firsts: Sequence[Record]) -> End | None:
-    """The end that the first starts of all these learners have in common, if they have one."""
-    ends = [each.first for each in firsts]
-    if not ends or any(each.worked for each in firsts):
-        return None
-    first = ends[0]
+def alike(records: Sequence[Record]) -> End | None:
+    """The end that the starts of all these learners have in common, if they have one."""
+    if not any(each.worked for each in records):
+        return _common([each.first for each in records])
+    again = all(each.alike >= ALIKE_MAX for each in records)
+    return _common([each.last for each in records]) if again else None
+
+
+def _common(ends: Sequence[End | None]) -> End | None:
+    """The first of these ends, if all are failures with the same words."""
+    first = ends[0] if ends else None
     for end in ends:
         if first is None or end is None or not end.failed or not end.words.same_as(first.words):
             return None
@@ -131,6 +137,11 @@ def alike(firsts: Sequence[Record]) -> End | None:
 def words_of(end: End) -> str:
     """Why it ended, also where it said nothing."""
     return str(end.words) or "its log is empty"
+
+
+def why_ended(end: End) -> str:
+    """How a process ended, with its last words if it failed."""
+    return f"{exit_text(end.code)}: {words_of(end)}" if end.failed else exit_text(end.code)
 
 
 def exit_text(code: int) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from atoll_operator.api.status import Status
 from atoll_operator.local import progress
 from atoll_protos.errors import SpecError
+from atoll_protos.run import RunFile
 
 LOCK_FILE = "run.lock"
 STATUS_FILE = "status.json"
@@ -78,6 +79,16 @@ def read_status(out: Path) -> Status:
     if alive or over:
         return found
     return progress.suspended(found, "atoll run was killed")
+
+
+def check_same(wanted: RunFile, had: RunFile, out: Path) -> None:
+    """Raise SpecError unless the run in the folder can go on with what is wanted."""
+    if not wanted.accepts(had.hash):
+        raise SpecError(
+            "spec.sync",
+            f"this, or spec.seed or spec.syncer.shards, differs from the run in {out}",
+            "resume with the manifest that it was started with",
+        )
 
 
 def _acquire(lock: int, out: Path) -> None:

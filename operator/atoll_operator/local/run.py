@@ -26,10 +26,13 @@ A run goes through these states:
     final      every shard has had its last rounds. Until then a learner that ends with exit code
                0 has only stopped, for example after SIGTERM, and is started again.
     complete   the registrar (shard 0) says that the model is exported. From then on learners and
-               the evaluator have 60 s to take their last values and end by themselves.
+               the evaluator have 60 s to take their last values and end by themselves. None of
+               them is started again, and nothing makes the job fail any more: how they end is in
+               the last line (`afterwards`), and in the exit code.
     failed     a shard has lost its state, or so many processes were given up that the quorum is
-               out of reach, or all learners failed in their first starts with the same words: one
-               learner of several that refuses its input ends nothing.
+               out of reach, or all learners failed with the same words (`ends.alike`): one
+               learner of several that refuses its input ends nothing. A job that is final needs
+               no learners, so none of their ends can make it fail any more.
 
 However it ends, the supervisor stops all processes, learners before shards, and then the summary
 and the pictures are made from the files of the run folder alone. A second Ctrl-C during this does
@@ -66,7 +69,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, missing
 from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
-from atoll_operator.local.children import ends_of
+from atoll_operator.local.children import afterwards, ended_after, ends_of, exit_of, refused
 from atoll_operator.local.commands import check_startable
 from atoll_operator.local.ends import Record, alike, words_of
 from atoll_operator.local.live import Output, View, view_for
@@ -131,13 +134,15 @@ class Training:
         registrar = seen.replies[0]
         complete = registrar is not None and registrar.state == pb.SHARD_COMPLETE
         final = all(reply is not None and reply.state in ENDED for reply in seen.replies)
-        final = final or self.complete_at is not None
-        reached = seen.status.progress or self.status.progress
-        self.supervisor.supervise(now, final=final, tick=reached.step if reached else 0)
+        complete = complete or self.complete_at is not None
+        final = final or complete
+        tick = reached.step if (reached := seen.status.progress or self.status.progress) else 0
+        self.supervisor.supervise(now, final=final, complete=complete, tick=tick)
         self._tell_absent()
         self.write(seen.status)
         self.view.show(seen, now)
-        self._check(seen)
+        if not complete:
+            self._check(seen, final=final)
         if complete and self.complete_at is None:
             self.complete_at = now
         if self.chaos and not final and self._calm(seen, now):
@@ -145,9 +150,9 @@ class Training:
             self._kill_one()
         if self.complete_at is None:
             return False
-        left = all(child.done for child in self.supervisor.in_roles("learner", "evaluator"))
-        if not left and now - self.complete_at < LEAVING_SECONDS_MAX:
+        if self._leaving() and now - self.complete_at < LEAVING_SECONDS_MAX:
             return False
+        self.stopped(f"stopped, since it still ran after {LEAVING_SECONDS_MAX:.0f} s")
         # Who has left since may have said something.
         last = self.poller.poll(now, ends_of(self.supervisor.children, now))
         if all(last.replies):
@@ -158,6 +163,15 @@ class Training:
         """Keep a status, and write it to status.json."""
         self.status = status
         write_json(self.out / "status.json", status.to_object())
+
+    def stopped(self, how: str) -> None:
+        """Note how those end that are still there when the run of a complete job stops them."""
+        for child in self._leaving():
+            child.after = how
+
+    def _leaving(self) -> list[Child]:
+        """The processes that have yet to end by themselves."""
+        return [x for x in self.supervisor.in_roles("learner", "evaluator") if not x.done]
 
     def fail(self, error: JobFailedError) -> None:
         """Write a last status that says why."""
@@ -171,8 +185,11 @@ class Training:
             self.slots = replace(self.slots, absent=gone)
             write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
 
-    def _check(self, seen: progress.Snapshot) -> None:
-        """Raise JobFailedError when a shard or too many learners are lost for good."""
+    def _check(self, seen: progress.Snapshot, *, final: bool) -> None:
+        """Raise JobFailedError when a shard or too many learners are lost for good.
+
+        Once the job is final it needs no learners any more.
+        """
         for reply in seen.replies:
             if reply is not None and reply.state == pb.SHARD_FAILED:
                 raise JobFailedError(STORE_LOST, reply.reason)
@@ -183,11 +200,11 @@ class Training:
             if cannot_train(hosts)
         ]
         shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
-        if shards or len(learners) - len(lost) < self.needed:
+        if shards or (not final and len(learners) - len(lost) < self.needed):
             first = (shards or lost)[0]
             assert first.record.last is not None
             end, why = first.record.last, first.given_up
-        elif common := alike([*map(record_of, learners.values())]):
+        elif not final and (common := alike([*map(record_of, learners.values())])):
             first = first_failure(next(iter(learners.values())))
             end, why = common, words_of(common)
             if len(learners) > 1:
@@ -242,11 +259,13 @@ def train(
     output: Output,
     manifest: str,
     chaos: bool = False,
+    allow_refused: bool = False,
     view: View | None = None,
 ) -> Exit:
     """Run a job in a folder, and write its summary and pictures there.
 
     `manifest` is what the folder keeps as manifest.yaml; `view` replaces what `output` names.
+    With `allow_refused` a job is complete also without learners that were refused for good.
     Raises SpecError for what a user must fix first.
     """
     wanted = run_file(job)
@@ -267,7 +286,7 @@ def train(
         planned = plan.processes(job, out, ports, assigned, new=new, meetings=meetings)
         began = 0.0 if new else time.time()
         with recording(out, view.say, began):
-            return _train(job, out, ports, planned, view, chaos=chaos)
+            return _train(job, out, ports, planned, view, chaos=chaos, allow_refused=allow_refused)
 
 
 def _train(
@@ -278,6 +297,7 @@ def _train(
     view: View,
     *,
     chaos: bool,
+    allow_refused: bool,
 ) -> Exit:
     """Run the processes of a job whose folder is prepared, to whatever end it has."""
     supervisor = Supervisor(planned, out, view.say, job.spec.steps)
@@ -297,8 +317,9 @@ def _train(
             code, outcome = _outcome(training)
         finally:
             supervisor.stop()
-    seconds = time.monotonic() - begun
-    _summarise(training, code, outcome, seconds)
+    if code is Exit.COMPLETE:
+        code = exit_of(supervisor.children, allow_refused=allow_refused)
+    _summarise(training, code, outcome, time.monotonic() - begun)
     return code
 
 
@@ -311,12 +332,7 @@ def prepare(wanted: RunFile, slots: Expected, out: Path, *, resume: bool) -> boo
     if path.exists():
         if not resume:
             raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")
-        if not wanted.accepts(RunFile.from_json(path.read_text(encoding="utf-8")).hash):
-            raise SpecError(
-                "spec.sync",
-                f"this, or spec.seed or spec.syncer.shards, differs from the run in {out}",
-                "resume with the manifest that it was started with",
-            )
+        folder.check_same(wanted, RunFile.from_json(path.read_text(encoding="utf-8")), out)
     new = not path.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -338,6 +354,9 @@ def _outcome(training: Training) -> tuple[Exit, str]:
         sys.stderr.write(f"failed: {error}\n")
         return (Exit.BAD_INPUT if bad_input else Exit.FAILED), "failed"
     except KeyboardInterrupt:
+        if training.complete_at is not None:
+            training.stopped("stopped by Ctrl-C")
+            return Exit.COMPLETE, "complete"
         training.write(progress.suspended(training.status, "atoll run was interrupted"))
         return Exit.INTERRUPTED, f"interrupted (atoll run {shown(training.out)} --resume goes on)"
     return Exit.COMPLETE, "complete"
@@ -348,7 +367,13 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     out, reached = training.out, training.status.progress
     slots = frozenset(by_slot(training.supervisor.in_roles("learner")))
     step = reached.step if reached else None
-    found = summary.summarise(out, code.name.title(), seconds, step, slots)
+    result = Exit.COMPLETE if training.complete_at is not None else code
+    found = summary.summarise(out, result.name.title(), seconds, step, slots)
+    found |= {
+        "exit_code": int(code),
+        "ended_after": ended_after(training.supervisor.children),
+        "refused": refused(training.supervisor.children),
+    }
     write_json(out / "summary.json", found)
     try:
         learners = training.supervisor.in_roles("learner")
@@ -359,7 +384,8 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     for line in summary.refusals(found):
         training.view.say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"
-    training.view.say(f"{outcome}: {summary.sentence(found)}; {see}")
+    more = afterwards(training.supervisor.children, code) if result is Exit.COMPLETE else ""
+    training.view.say(f"{outcome}: {summary.sentence(found)}{more}; {see}")
 
 
 @contextmanager

@@ -18,11 +18,16 @@ LINES_MAX: Final = 4  # of learners whose offers were left out
 
 
 class Exit(IntEnum):
-    """How a run ended: the exit code of `atoll run`, and its name as `result` in summary.json."""
+    """How a run ended: the exit code of `atoll run`, and its name as `result` in summary.json.
+
+    Of the two that only a complete job has, the result is `Complete`.
+    """
 
     COMPLETE = 0
     FAILED = 1
     BAD_INPUT = 2
+    FAILED_AFTER = 3  # complete, but a process failed once the job was over
+    REFUSED = 4  # complete, but without a learner that was refused for good
     INTERRUPTED = 130
 
 

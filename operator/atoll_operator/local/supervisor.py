@@ -10,9 +10,11 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
 `wait` returns earlier when a process has ended or is due to start:
 
     planned --> running --> waiting (until start_at) --> running ...
-                   |
+                   |           |
+                   |           +--> over      the job is complete
                    +--> given up   another start cannot help (`ends.why_given_up`)
                    +--> done       exit code 0 once the job is final
+                   +--> over       it failed once the job was final
 
 * Back-off: the first restart is at once; those that follow it wait 0.5, 1, 2, ... 30 s. It begins
   again after a start that lasted a minute.
@@ -21,6 +23,9 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
   towards giving up.
 * Giving up stops no other process, but those of the same learner. The run decides whether the job
   can go on without it (run.Training).
+* What has ended stays ended. Once the job is final another start cannot help a learner or the
+  evaluator that fails: its script does something wrong behind its loop. Once the job is complete
+  none of them is started again, whatever its end. The last line of the run tells of them (`after`).
 * Until the job is final, exit code 0 of a learner says only that it has stopped: its slot
   still has work, so it is started again, and its user is told that the script returned too early.
 
@@ -65,13 +70,14 @@ from atoll_operator.local.ends import (
     Record,
     exit_text,
     returned,
+    why_ended,
     why_given_up,
     words_of,
 )
 from atoll_operator.local.plan import Planned
 from atoll_operator.local.summary import read_lines
 from atoll_protos.environment import Env
-from atoll_protos.exits import ExitCode
+from atoll_protos.exits import ExitCode, is_permanent
 
 BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STOP_SECONDS = 8.0
@@ -100,11 +106,13 @@ class Child:
     ended: str = ""  # how its last start ended, in words; empty if that is no trouble
     given_up: str = ""  # why it is not started again
     given_up_with: str = ""  # the host of its learner that was given up, if it was another one
+    after: str = ""  # how it ended otherwise than in order, once the job was final
 
     @property
     def done(self) -> bool:
-        """It ended with exit code 0, or was given up."""
-        return self.process is None and (bool(self.given_up) or self.exit_code == ExitCode.FINAL)
+        """It ended with exit code 0, or is not started again."""
+        ended = bool(self.given_up or self.after) or self.exit_code == ExitCode.FINAL
+        return self.process is None and ended
 
 
 def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
@@ -142,17 +150,21 @@ class Supervisor:
             for each in planned
         ]
 
-    def supervise(self, now: float, *, final: bool, tick: int = 0) -> bool:
+    def supervise(self, now: float, *, final: bool, complete: bool = False, tick: int = 0) -> bool:
         """Note what has ended and start what is due; returns whether anything changed.
 
         `now` is in monotonic seconds, `tick` the job's clock. Until the job is `final`, a process
-        that ended with exit code 0 has only stopped, and is started again.
+        that ended with exit code 0 has only stopped, and is started again. Once it is `complete`,
+        only shards are, for learners that have yet to take its values.
         """
         changed = False
         for child in self.children:
             if child.process is not None and (code := child.process.poll()) is not None:
-                self._ended(child, code, now, tick=tick, final=final)
+                self._ended(child, code, now, tick=tick, final=final, complete=complete)
                 changed = True
+            last, waits = child.record.last, child.process is None and not child.done
+            if complete and waits and last is not None and child.planned.role != "shard":
+                child.after, child.ended = why_ended(last), ""
             wanted = not child.done or (not final and not child.given_up)
             if child.process is None and wanted and now >= child.start_at:
                 self._start(child, now)
@@ -221,9 +233,11 @@ class Supervisor:
                 env={**environment(planned), Env.UID: pod, Env.INSTANCE: child.instance},
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
-        child.started_at, child.exit_code = now, None
+        child.started_at, child.exit_code, child.after = now, None, ""
 
-    def _ended(self, child: Child, code: int, now: float, *, tick: int, final: bool) -> None:
+    def _ended(
+        self, child: Child, code: int, now: float, *, tick: int, final: bool, complete: bool
+    ) -> None:
         child.process = None
         if final and any(each.exit_code == ExitCode.FINAL for each in self._other_hosts(child)):
             code = ExitCode.FINAL  # the learner has done its part, however its last host ends
@@ -234,6 +248,10 @@ class Supervisor:
         role, name = child.planned.role, child.planned.name
         early = "" if final else returned(end, role, tick, self.steps)
         child.record = child.record.after(end, returned=bool(early))
+        over = (complete or (final and end.failed)) and not is_permanent(code)
+        if over and role != "shard" and code != ExitCode.FINAL:
+            child.after, child.ended = why_ended(end), ""
+            return
         wait = backoff_seconds(child.record.attempt)
         child.start_at = now + (max(wait, FINISHED_SECONDS) if end.left == "finished" else wait)
         child.given_up = why_given_up(child.record, early)
@@ -340,12 +358,13 @@ def _end_of(child: Child, code: int, seconds: float) -> End:
     start = max(child.telemetry_bytes, size_of(child.telemetry) - TELEMETRY_BYTES)
     lines = read_lines(child.telemetry, start) if child.telemetry else []
     # A learner's lines count its own steps; an evaluator's do not, and each is an evaluation.
-    worked = any(line.get("t_m", 1) > 0 for line in lines if "event" not in line)
+    steps = [line.get("t_m", 1) for line in lines if "event" not in line]
     lefts = [str(line.get("reason", "")) for line in lines if line.get("event") == "end"]
     return End(
         code=code,
         words=last_words(tail(child.log, child.log_bytes)),
-        worked=worked,
+        worked=any(steps),
+        own_steps=max(steps, default=0),
         left=lefts[-1] if lefts else "",
         seconds=seconds,
     )

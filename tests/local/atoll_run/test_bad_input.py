@@ -92,7 +92,7 @@ def test_a_learner_with_another_model_is_given_up_and_the_others_complete(tmp_pa
     other = "{name: eu-west, podOverrides: {args: ['--layers', '3']}}"
     regions = ("--set", f"spec.regions=[{{name: us-east}}, {other}]")
     together = ("--set", "spec.syncer.startSeconds=1800")  # the job is not over before both came
-    with running(TINY, out, *SHORT, *regions, *together) as run:
+    with running(TINY, out, *SHORT, *regions, *together, "--allow-refused") as run:
         code, stderr = run.finish()
     assert code == 0, stderr
     given_up = [name for name in ("us-east-0", "eu-west-0") if f"{name} is given up" in stderr]

@@ -109,10 +109,11 @@ def test_the_folder_keeps_the_manifest_and_goes_on_by_its_name_from_anywhere(
     assert parse(kept).spec.steps == 40
     here.atoll("validate", str(out / "manifest.yaml"))
     elsewhere = Here(here.folder.parent, here.variables)
-    elsewhere.atoll("run", str(out), "--resume", "--output", "lines")
+    again = elsewhere.atoll("run", str(out), "--resume", "--output", "lines")
+    assert "is complete since step" in again.stdout
     assert (out / "manifest.yaml").read_text() == kept
     longer = elsewhere.atoll("run", str(out), "--resume", "--set", "spec.steps=90", code=2)
-    assert "is complete since tick" in longer.stderr
+    assert "is complete since step" in longer.stderr
     refused = here.atoll("run", str(out / "manifest.yaml"), "--out", str(out), code=2)
     assert "--resume" in refused.stderr
 

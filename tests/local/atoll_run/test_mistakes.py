@@ -48,12 +48,13 @@ def job(
     *,
     before: str = "",
     inside: str = "",
+    after: str = "",
     regions: int = 2,
     step_seconds: float = 0.01,
     quorum: int = 1,
 ) -> Path:
     """The manifest of a script with lines of a mistake in it; both are written to the folder."""
-    text = SCRIPT.replace("HERE_BEFORE", before).replace("HERE_INSIDE", inside or "pass")
+    text = SCRIPT.replace("HERE_BEFORE", before).replace("HERE_INSIDE", inside or "pass") + after
     text = text.replace("STEP_SECONDS", str(step_seconds))
     (folder / "train.py").write_text(text)
     container = {"name": "l", "command": ["python", "train.py"], "workingDir": str(folder)}
@@ -157,7 +158,8 @@ if os.environ["ATOLL_SLOT"] == "c-0":
     while not os.path.exists(tape) or '"seeded"' not in open(tape).read(): time.sleep(0.05)
 """
     code, said = run(job(tmp_path, before=other, regions=3), out)
-    assert code == 0, said
+    assert code == 4, said
+    assert "; refused for good: c-0 (--allow-refused: 0); exit code 4; see " in said[-1]
     assert [line for line in said if "c-0 is given up (exit code 65)" in line], said
     assert [line["missing"] for line in tapes(out) if line["event"] == "start"] == [["c-0"]]
     summary = json.loads((out / "summary.json").read_text())
@@ -240,14 +242,23 @@ def test_a_learner_that_diverges_is_named_with_its_tensor_and_the_next_adoption_
     assert f"b-0: {len(late)} of its offers" in said
 
 
-def test_a_mask_of_infinities_trains(tmp_path: Path) -> None:
+def test_a_mask_of_infinities_trains_and_what_fails_behind_the_loop_is_told_once(
+    tmp_path: Path,
+) -> None:
     mask = (
         'model.register_buffer("mask",'
         " torch.triu(torch.full((4, 4), -torch.inf), 1), persistent=True)"
     )
-    code, said = run(job(tmp_path, before=mask, regions=1), tmp_path / "out")
-    assert code == 0, said
+    out = tmp_path / "out"
+    saving = 'raise OSError("Disk quota exceeded")'
+    code, said = run(job(tmp_path, before=mask, after=saving, regions=1), out)
+    assert code == 3, said
     assert not [line for line in said if "is started again" in line]
+    assert "once the job was over a-0: exit code 1: OSError: Disk quota exceeded (" in said[-1]
+    assert [line for line in said if "Disk quota" in line] == said[-1:]
+    rows = json.loads((out / "processes.json").read_text())
+    assert [row["restarts"] for row in rows] == [0] * len(rows)
+    assert conditions(out)["Complete"]["status"] == "True"
 
 
 @pytest.mark.parametrize(

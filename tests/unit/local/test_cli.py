@@ -13,6 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from atoll_operator import cli
+from atoll_operator.api.manifest import parse
 from atoll_operator.api.runfile import run_file
 from atoll_operator.local import progress
 from atoll_protos.errors import SpecError
@@ -190,23 +191,44 @@ def test_what_cannot_be_run_is_one_line_with_its_remedy_and_makes_no_folder(
     assert not (tmp_path / "runs").exists()
 
 
+def completed(out: Path, tick: int) -> dict[str, str]:
+    """A folder of a run that is complete, as it looks; its files with their texts."""
+    replies = [reply("Complete", tick=tick), reply("Complete", tick=tick)]
+    status = progress.status(parse(Path(TINY).read_text()), replies, NOW).to_object()
+    (out / "status.json").write_text(json.dumps(status))
+    (out / "run.json").write_text(run_file(parse(Path(TINY).read_text())).to_json())
+    (out / "summary.json").write_text("of then")
+    return texts(out)
+
+
+def texts(out: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in out.iterdir()}
+
+
 @pytest.mark.parametrize("tick", [200, 260])  # the clock goes on until all learners have the end
 def test_a_complete_run_is_not_made_longer_however_far_its_clock_went(
-    tick: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tick: int, tmp_path: Path
 ) -> None:
-    replies = [reply("Complete", tick=tick), reply("Complete", tick=tick)]
-    status = progress.status(job(), replies, NOW).to_object()
-    (tmp_path / "status.json").write_text(json.dumps(status))
-    (tmp_path / "run.json").write_text(run_file(job()).to_json())
-    longer = ["atoll", "run", TINY, "--out", str(tmp_path), "--resume", "--set", "spec.steps=220"]
-    monkeypatch.setattr("sys.argv", longer)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    assert f"is complete since tick {tick}" in capsys.readouterr().err
+    before = completed(tmp_path, tick)
+    longer = ["run", TINY, "--out", str(tmp_path), "--resume", "--set", "spec.steps=10220"]
+    found = CliRunner().invoke(cli.app, longer)
+    assert isinstance(found.exception, SpecError)
+    assert f"is complete since step {tick}" in found.exception.problem
+    assert texts(tmp_path) == before
+
+
+def test_to_resume_a_complete_run_says_so_and_starts_and_writes_nothing(tmp_path: Path) -> None:
+    before = completed(tmp_path, 200)
+    again = ["run", TINY, "--out", str(tmp_path), "--resume"]
+    found = CliRunner().invoke(cli.app, again)
+    assert found.exit_code == 0
+    assert found.output == (
+        f"the run in {tmp_path} is complete since step 200; the model is in {tmp_path}/export\n"
+    )
+    assert texts(tmp_path) == before
+    other = CliRunner().invoke(cli.app, [*again, "--set", "spec.sync.period=64"])
+    assert isinstance(other.exception, SpecError)
+    assert other.exception.field == "spec.sync"
 
 
 def test_a_status_is_a_short_text_and_with_json_all_of_it(tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ def after(*ends: End) -> Record:
     return record
 
 
-def failure(words: LastWords = BOOM, *, worked: bool = False, seconds: float = 1.0) -> End:
-    return End(code=1, words=words, worked=worked, seconds=seconds)
+def failure(
+    words: LastWords = BOOM, *, worked: bool = False, seconds: float = 1.0, own_steps: int = 0
+) -> End:
+    worked = worked or own_steps > 0
+    return End(code=1, words=words, worked=worked, seconds=seconds, own_steps=own_steps)
 
 
 KILL = End(code=-9)
@@ -100,10 +103,18 @@ def test_the_clock_of_a_return_is_not_past_the_end_of_the_job() -> None:
         ([after(failure()), after(failure(worked=True))], False),
         ([after(AGAIN), after(AGAIN)], False),
         ([after(failure(LastWords()))] * 2, False),
+        ([after(*[failure(own_steps=6)] * 2)] * 2, True),
+        ([after(*[failure(own_steps=6)] * 2)], True),
+        ([after(*[failure(own_steps=6)] * 2), after(failure(own_steps=6))], False),
+        ([after(failure(own_steps=900), *[failure(own_steps=6)] * 2)] * 2, True),
+        ([after(failure(own_steps=6), failure(own_steps=900))] * 2, False),  # memory that is short
+        ([after(*[failure(own_steps=6)] * 2, KILL)] * 2, False),
+        ([after(*[failure(OTHER, own_steps=6)] * 2), after(*[failure(own_steps=6)] * 2)], False),
+        ([after(*[failure(LastWords(), own_steps=6)] * 2)] * 2, False),
         ([], False),
     ],
 )
-def test_learners_that_all_fail_alike_in_their_first_starts_end_the_job(
+def test_learners_that_all_fail_alike_end_the_job_at_their_first_start_or_their_second(
     records: list[Record], found: bool
 ) -> None:
     assert (alike(records) is not None) is found

@@ -130,6 +130,66 @@ def test_a_kill_is_no_failure_of_its_own(run_of: Start) -> None:
     assert "SIGKILL" in run.said[-1]
 
 
+@pytest.mark.parametrize(
+    ("code", "complete", "after"),
+    [
+        (1, False, "exit code 1: its log is empty"),
+        (1, True, "exit code 1: its log is empty"),
+        (75, False, ""),  # it may still take the final values
+        (75, True, "exit code 75"),
+        (0, True, ""),
+        (-9, True, "SIGKILL"),
+    ],
+)
+def test_what_fails_once_the_job_is_over_is_not_started_again_nor_told_before_the_last_line(
+    code: int, complete: bool, after: str, run_of: Start
+) -> None:
+    end = f"import os, sys; os.kill(os.getpid(), {-code}) if {code} < 0 else sys.exit({code})"
+    run = run_of(learner(sys.executable, "-c", end))
+    assert run.start()
+    assert run.child.process is not None
+    run.child.process.wait(60)
+    run.supervisor.supervise(run.now, final=True, complete=complete)
+    assert run.child.after == after
+    assert run.child.done == (bool(after) or code == 0)
+    assert bool(run.said) == (code == 75 and not complete)
+    assert run.start(final=True) == (code == 75 and not complete)
+
+
+def test_a_learner_that_waits_for_its_next_start_when_the_job_is_complete_gets_none(
+    run_of: Start,
+) -> None:
+    run = run_of(exiting(75))
+    assert run.start()
+    run.end()  # started again at once
+    run.end()
+    run.supervisor.supervise(run.now, final=True)
+    assert not run.child.after
+    run.supervisor.supervise(run.now, final=True, complete=True)
+    assert run.child.done
+    assert (run.child.after, run.child.ended) == ("exit code 75", "")
+
+
+def test_one_that_is_refused_when_the_job_is_over_is_refused_all_the_same(run_of: Start) -> None:
+    run = run_of(exiting(65))
+    assert run.start()
+    assert run.child.process is not None
+    run.child.process.wait(60)
+    run.supervisor.supervise(run.now, final=True, complete=True)
+    assert run.child.given_up
+    assert not run.child.after
+    assert run.child.done
+
+
+def test_a_shard_is_started_again_for_the_learners_of_a_complete_job(run_of: Start) -> None:
+    env = {"ATOLL_ENDPOINTS": "here:1"}
+    run = run_of(Planned(role="shard", name="shard-0", command=exiting(1).command, env=env))
+    assert run.start()
+    run.end(final=True)
+    run.supervisor.supervise(run.now, final=True, complete=True)
+    assert run.child.restarts == 1
+
+
 def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_path: Path) -> None:
     env = {"ATOLL_ENDPOINTS": "here:1,here:2,here:3,here:4"}
     shard = Planned(role="shard", name="shard-3", command=exiting(75).command, env=env)
@@ -194,6 +254,8 @@ def test_of_a_start_that_lasted_for_days_the_end_of_its_telemetry_is_read(
     size = (tmp_path / "learners" / "here-0.jsonl").stat().st_size
     assert starts == [size - 1000]
     assert run.child.record.worked
+    assert run.child.record.last is not None
+    assert run.child.record.last.own_steps == 200
 
 
 def stepping(tmp_path: Path, own_steps: int, then: str, reason: str) -> Planned:

@@ -13,7 +13,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import expected
 from atoll_operator.api.words import LastWords
 from atoll_operator.local import plots, progress, run
-from atoll_operator.local.children import ends_of
+from atoll_operator.local.children import ends_of, exit_of
 from atoll_operator.local.ends import End, Record
 from atoll_operator.local.plan import SLOTS_FILE, Planned
 from atoll_operator.local.run import JobFailedError, Training, first_failure, record_of
@@ -44,7 +44,7 @@ class Processes:
     def __init__(self, *children: Any) -> None:
         self.children = children
 
-    def supervise(self, now: float, *, final: bool, tick: int) -> None:
+    def supervise(self, now: float, *, final: bool, complete: bool, tick: int) -> None:
         pass
 
     def in_roles(self, *roles: str) -> list[Any]:
@@ -139,6 +139,106 @@ def test_the_hosts_of_a_learner_are_one_in_what_the_shards_and_people_are_told(
     assert said.slots == {"a-0", "b-0"}
 
 
+def given_up(name: str, code: int) -> Child:
+    """A learner that is not started again, and ended with this code."""
+    child = learner(name)
+    child.record = Record().after(End(code=code), returned=False)
+    child.given_up = child.ended = "another model"
+    return child
+
+
+def failed_after(name: str) -> Child:
+    """A learner whose script failed behind its loop."""
+    child = learner(name)
+    child.after = "exit code 1: OSError: no space (train.py:9)"
+    return child
+
+
+@pytest.mark.parametrize(
+    ("children", "code", "said"),
+    [
+        ([], Exit.COMPLETE, ""),
+        ([given_up("a-0", 1)], Exit.COMPLETE, ""),
+        ([given_up("a-0", 65)], Exit.REFUSED, "refused for good: a-0 (--allow-refused: 0)"),
+        (
+            [failed_after("a-0"), failed_after("a-1"), given_up("b-0", 64)],
+            Exit.FAILED_AFTER,
+            "; once the job was over a-0, a-1: exit code 1: OSError: no space (train.py:9);"
+            " log: a-0.log; refused for good: b-0; exit code 3; see ",
+        ),
+    ],
+)
+def test_a_complete_job_says_in_its_last_line_who_failed_after_it_or_was_refused(
+    children: list[Child], code: Exit, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "draw", ignored)
+    lines: list[str] = []
+    training = training_of(tmp_path, *children, say=lines.append)
+    training.complete_at = 1.0
+    assert exit_of(children, allow_refused=False) is code
+    run._summarise(training, code, "complete", 3.0)
+    assert said in lines[-1]
+    assert ("exit code" in lines[-1]) == (code is not Exit.COMPLETE)
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert (found["result"], found["exit_code"]) == ("Complete", code)
+    names = {each.planned.name for each in children if each.after}
+    assert found["ended_after"].keys() == names
+
+
+def test_a_learner_that_was_refused_may_be_allowed() -> None:
+    assert exit_of([given_up("a-0", 65)], allow_refused=True) is Exit.COMPLETE
+    assert exit_of([failed_after("a-0")], allow_refused=True) is Exit.FAILED_AFTER
+
+
+def test_nothing_that_learners_do_makes_a_job_fail_that_is_over(tmp_path: Path) -> None:
+    lost = given_up("a-0", 1)
+    training = training_of(tmp_path, lost, needed=1)
+    with pytest.raises(JobFailedError):
+        training._check(seen_of("Serving"), final=False)
+    training._check(seen_of("Final"), final=True)
+    shard = given_up("shard-0", 1)
+    shard.planned = replace(shard.planned, role="shard")
+    over = training_of(tmp_path, lost, shard, needed=1)
+    with pytest.raises(JobFailedError):
+        over._check(seen_of("Final"), final=True)  # its part of the export is not there yet
+    assert over.advance(1.0)  # complete
+
+
+def seen_of(state: str) -> progress.Snapshot:
+    replies = [reply(state)] * 2
+    found = progress.status(job(), replies, NOW)
+    return progress.Snapshot(job=job(), replies=replies, status=found, bytes_per_second=None)
+
+
+def test_a_learner_has_a_minute_to_end_after_the_job_and_is_named_when_it_needs_more(
+    tmp_path: Path,
+) -> None:
+    slow = learner("a-0")
+    training = training_of(tmp_path, slow)
+    assert not training.advance(1.0)
+    assert not training.advance(60.0)
+    assert training.advance(61.0)
+    assert slow.after == "stopped, since it still ran after 60 s"
+
+
+def test_an_interrupt_of_a_job_that_is_complete_leaves_it_complete(tmp_path: Path) -> None:
+    training = training_of(tmp_path, learner("a-0"))
+    training.advance(1.0)
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    training.view = Interrupted()  # type: ignore[assignment]
+    assert run._outcome(training) == (Exit.COMPLETE, "complete")
+    conditions = json.loads((tmp_path / "status.json").read_text())["conditions"]
+    assert {each["type"]: each["status"] for each in conditions}["Complete"] == "True"
+    assert training.supervisor.children[0].after == "stopped by Ctrl-C"
+
+
 def host(number: int, needed: int = 2) -> Child:
     """A host of a learner of two, which trains with so many."""
     name = f"a-1-{number}"
@@ -159,7 +259,7 @@ def test_a_learner_that_goes_on_with_fewer_hosts_is_not_lost(tmp_path: Path) -> 
     hosts[0].record = Record().after(failed, returned=False)
     hosts[0].given_up = hosts[0].ended = "ValueError: boom"
     with pytest.raises(JobFailedError, match="a-1-0: ValueError: boom"):
-        training.advance(2.0)
+        training._check(seen_of("Serving"), final=False)
 
 
 def test_learners_whose_processes_run_for_the_first_time_start_for_ten_minutes() -> None:
