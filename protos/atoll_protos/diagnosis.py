@@ -40,6 +40,10 @@ class RefusedError(Exception):
     """The shard and this process do not take each other, for now."""
 
 
+class OtherRunError(RefusedError):
+    """The shard is one of another run of the job."""
+
+
 class MismatchError(SpecError):
     """The shard and this process will not take each other until one of them is set up again."""
 
@@ -134,7 +138,7 @@ def _of_certificate(
             "give this process the credentials of its job, or the endpoints of its shards",
         )
     if theirs is not None and theirs.uid != mine.uid:
-        return RefusedError(
+        return OtherRunError(
             f"it has credentials of another run, {theirs}, and this process those of {mine}; give"
             " this process the credentials of the present run"
         )

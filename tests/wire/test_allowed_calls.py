@@ -200,12 +200,11 @@ def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnder
             assert await syncers.set_owner(address, "here-1", "", 99, ours) is not None
             assert not syncers.reasons
             assert await syncers.set_owner(address, "here-1", "", 99, other) is None
-            assert (
-                "needs the certificate of the operator of region here" in (syncers.reasons[address])
-            )
+            said = syncers.reasons[address, other].text
+            assert "needs the certificate of the operator of region here" in said
             assert await syncers.status([address], credentials=foreign) == [None]
             assert await syncers.status([address]) == [None]
-            await until(lambda: address in syncers.reasons)
+            await until(lambda: {(address, foreign), (address, None)} <= syncers.reasons.keys())
         finally:
             await syncers.close()
 

@@ -71,8 +71,10 @@ def test_a_shard_does_not_take_those_of_a_former_run_and_the_operator_can_say_wh
         try:
             for credentials in (former, mixed):
                 assert await syncers.status([address], credentials=credentials) == [None]
-                await until(lambda: address in syncers.reasons)
-                assert "another run" in syncers.reasons.pop(address)
+                key = address, credentials
+                await until(lambda key=key: key in syncers.reasons)  # type: ignore[misc]
+                assert syncers.reasons[key].other_run
+                assert "another run" in syncers.reasons[key].text
         finally:
             await syncers.close()
 

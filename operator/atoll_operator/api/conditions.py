@@ -142,7 +142,7 @@ def _accepted(facts: Facts) -> Condition:
         return _of("Accepted", reason, "; ".join(facts.refused))
     if not facts.served:
         return _of("Accepted", "NotServed", "this install serves none of the job's regions")
-    if facts.certificates:
+    if facts.certificates and not facts.trains:
         return _of("Accepted", facts.certificates_reason, "; ".join(facts.certificates))
     return _of("Accepted", "Valid")
 
@@ -235,16 +235,19 @@ def _degraded(facts: Facts) -> Condition:
         return idle
     if facts.hold is not None:
         return _of(kind, facts.hold.reason, facts.hold.message)
+    certificates = (*facts.certificates, *facts.expiring)
     if facts.exited:
-        every = (*facts.exited, *facts.shard_problems, *facts.losses, *facts.expiring)
+        every = (*facts.exited, *facts.shard_problems, *facts.losses, *certificates)
         return _of(kind, "PodsExited", "; ".join(every))
     if facts.losses or facts.shard_problems:
-        every = (*facts.shard_problems, *facts.losses, *facts.expiring)
+        every = (*facts.shard_problems, *facts.losses, *certificates)
         return _of(kind, "PodsMissing", "; ".join(every))
     if facts.troubles:
         return _of(kind, "StoreTrouble", "; ".join(facts.troubles))
     if facts.refused_offers:
         return _of(kind, "OffersRefused", "; ".join(facts.refused_offers))
+    if facts.certificates:
+        return _of(kind, facts.certificates_reason, "; ".join(certificates))
     if facts.expiring:
         return _of(kind, "CredentialsExpire", "; ".join(facts.expiring))
     if facts.live is None:

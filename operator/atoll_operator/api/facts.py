@@ -77,8 +77,8 @@ class Facts:
     drift: tuple[str, ...] = ()
     other_counts: tuple[str, ...] = ()  # than those of the cluster where the syncer runs
     transport: str = ""  # that the run talks in another way than the manifest asks for
-    certificates: tuple[str, ...] = ()  # that the job cannot start without, in words
-    certificates_reason: str = "CertificatesMissing"  # of Accepted
+    certificates: tuple[str, ...] = ()  # that no pod can start without, in words
+    certificates_reason: str = "CertificatesMissing"  # of Accepted, or of Degraded
     expiring: tuple[str, ...] = ()  # credentials that are or will be out of date, in words
     stalled_seconds: float = 0.0
     unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
@@ -98,6 +98,11 @@ class Facts:
     def lacking(self) -> int:
         """How many learners are neither in training nor start; 0 where they cannot be counted."""
         return 0 if self.live is None else self.desired - self.live - len(self.starting)
+
+    @property
+    def trains(self) -> bool:
+        """A learner is known to train."""
+        return bool(self.live)
 
     @property
     def ended(self) -> bool:

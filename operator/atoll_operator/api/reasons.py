@@ -60,6 +60,28 @@ _LAST = (  # of Progressing and of Ready
         "let the operator reach the shards (see SyncerReady); Complete follows",
     ),
 )
+_CREDENTIALS = (  # of Accepted before a learner trains, and then of Degraded
+    (
+        "CredentialsMissing",
+        "the syncer runs in another cluster, and this one has no certificates with which its"
+        " learners could join; what runs goes on, and no pod is started without",
+        "run the command that the message names, with the kubeconfig of the syncer's cluster,"
+        " and apply what it prints in this cluster",
+    ),
+    (
+        "CredentialsRefused",
+        "the certificates that were brought into this cluster cannot be used: another region's,"
+        " another job's, those of a former run, expired ones, or the shards do not take them",
+        "bring new ones by the command that the message names",
+    ),
+    (
+        "CertificatesMissing",
+        "certificates of the job are not there: cert-manager has not made them, or the operator"
+        " cannot read them; what runs goes on, and no pod is started without",
+        "do what the message says: see the issuer that spec.syncer.tls.issuerRef names, or let"
+        " the operator read Secrets; it is looked at again every few seconds",
+    ),
+)
 REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "Accepted",
@@ -92,17 +114,11 @@ REASONS: Final[tuple[Reason, ...]] = (
             " manifest is wrong, delete the job, which has made nothing, and apply it again",
         ),
         (
-            "CredentialsMissing",
-            "the syncer runs in another cluster, and this one has no certificates with which its"
-            " learners could join; what runs goes on, and no pod is started without",
-            "run the command that the message names, with the kubeconfig of the syncer's cluster,"
-            " and apply what it prints in this cluster",
-        ),
-        (
-            "CredentialsRefused",
-            "the certificates that were brought into this cluster cannot be used: another region's,"
-            " another job's, those of a former run, expired ones, or the shards do not take them",
-            "bring new ones by the command that the message names",
+            "TwoHomes",
+            "the job's syncer seems to run in another cluster, and this install serves its region,"
+            " too; what runs here goes on as it is, and no second syncer is made",
+            "name the regions of this cluster in the chart's value `regions`, best in a values file"
+            " for each cluster",
         ),
         (
             "EndpointsMissing",
@@ -124,13 +140,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "fix what the message names: a quota, an admission rule, a name; it is tried again at"
             " least once a minute",
         ),
-        (
-            "CertificatesMissing",
-            "certificates of the job are not there: cert-manager has not made them, or the operator"
-            " cannot read them; what runs goes on, and no pod is started without",
-            "do what the message says: see the issuer that spec.syncer.tls.issuerRef names, or let"
-            " the operator read Secrets; it is looked at again every few seconds",
-        ),
+        *_CREDENTIALS,
     ),
     *_reasons("SyncerReady", TRUE, ("Serving", "every shard serves", "")),
     *_reasons(
@@ -249,6 +259,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "lower its learning rate, clip gradients or look at its data; if it stays, restart it:"
             " it begins again with the job's values and a new optimizer",
         ),
+        *_CREDENTIALS,
         (
             "CredentialsExpire",
             "two thirds of the life of the certificates that were brought into this cluster are"

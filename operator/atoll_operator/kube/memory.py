@@ -78,11 +78,32 @@ class CertificateMemory:
     read_at: float = LONG_AGO
     seen: Certificates | None = None
     believed: bytes = b""  # the authorities' certificates, PEM
-    own: Mapping[str, Credentials] = field(default_factory=dict, repr=False)  # by region
+    own: Mapping[str, Credentials] = field(default_factory=dict, repr=False)  # newest, by region
+    worked: dict[str, Credentials] = field(default_factory=dict, repr=False)
+    """By region: the last that a shard has taken."""
+
+    @property
+    def offered(self) -> tuple[Credentials, ...]:
+        """Those with which shards are asked, in the order of trial."""
+        newest, proved = next(iter(self.own.values()), None), next(iter(self.worked.values()), None)
+        return tuple(dict.fromkeys(each for each in (newest, proved) if each is not None))
+
+    @property
+    def used(self) -> tuple[Credentials, ...]:
+        """All that a shard may be spoken to with."""
+        return *self.own.values(), *self.worked.values()
 
     def of_slot(self, slot: str) -> Credentials | None:
         """Those with which a slot's owner is named; None where the job talks in plain text."""
-        return self.own.get(split_slot(slot)[0])
+        region = split_slot(slot)[0]
+        return self.worked.get(region) or self.own.get(region)
+
+    def note_worked(self, credentials: Credentials | None) -> None:
+        """Note that a shard has answered to these."""
+        if credentials is not None:
+            region = next((r for r, each in self.own.items() if each == credentials), None)
+            if region is not None:
+                self.worked = {region: credentials}
 
 
 @dataclass(slots=True, kw_only=True)

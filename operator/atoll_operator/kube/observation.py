@@ -248,6 +248,14 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRefusal:
+    """Why a shard and this operator do not take each other, in words."""
+
+    text: str
+    other_run: bool = False  # the shard is one of another run of the job: the former one is gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSeen:
     """What was read of a Secret with certificates, without its content."""
 
@@ -288,8 +296,7 @@ class Observation:
         default_factory=dict
     )  # by node of a pod, if deleted too
     certificates: Certificates | None = None  # None: the job needs none now
-    refusals: Mapping[int, str] = field(default_factory=dict)
-    """By shard: why it and this operator do not take each other, in words."""
+    refusals: Mapping[int, ShardRefusal] = field(default_factory=dict)  # by shard
     tls: bool | None = None  # how its processes talk; None: none has been started
     remembered: Remembered = field(default_factory=Remembered)
 

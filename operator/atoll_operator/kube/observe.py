@@ -38,6 +38,7 @@ from atoll_operator.kube.plan.restore import Former
 from atoll_operator.kube.plan.sessions import shard_addresses
 from atoll_operator.kube.secrets import Secrets
 from atoll_operator.kube.settings import Settings
+from atoll_protos.exits import ExitCode
 
 READ_SECONDS_MAX = 12.0  # of age of what a status may still show when a watch is broken
 
@@ -93,8 +94,8 @@ class Observer:
         workloads = [each for each in children if each["kind"] in observation.WORKLOADS]
         tls = rendering.speaks_tls(workloads)
         certificates = await self._certificates(raw, job, before, workloads, pods, memory, tls)
-        own = memory.certificates.own if _speaks_tls(job, tls) else None
-        if not await self.polls.follow(key, memory, memory.addresses, own):
+        speaks = _speaks_tls(job, tls)
+        if not await self.polls.follow(key, memory, memory.addresses, tls=speaks):
             raise NotAskedError
         memory.read_at = at
         of_workload = observation.by_workload(job.name, pods)
@@ -108,7 +109,7 @@ class Observer:
             children=tuple(children),
             pods=tuple(pods),
             certificates=certificates,
-            refusals=self.polls.refusals(memory.addresses),
+            refusals=self.polls.refusals(key),
             tls=tls,
             workloads=observation.by_name(
                 [self._workload(each, of_workload) for each in workloads]
@@ -141,7 +142,8 @@ class Observer:
             return None
         owner = Owner(namespace=metadata["namespace"], name=job.name, uid=metadata["uid"])
         waits = any(objects.cannot_start(pod, time.time()) for pod in pods)
-        waits |= not home and bool(self.polls.refusals(memory.addresses))
+        waits |= any(pod.exit_code == ExitCode.TRY_AGAIN and not pod.runs for pod in pods)
+        waits |= not home and bool(self.polls.refusals((owner.namespace, owner.name)))
         await self.secrets.look(job, owner, memory.certificates, waits=waits)
         return memory.certificates.seen
 
@@ -187,7 +189,8 @@ class Observer:
     ) -> accepted.Reading:
         """The manifest to act on."""
         former, serves = self._former(key, raw), self.settings.serves
-        return accepted.read(raw, children, former, serves, memory.run_name)
+        spans = self.settings.spans_regions
+        return accepted.read(raw, children, former, serves, memory.run_name, spans_regions=spans)
 
     def _former(self, key: Key, raw: Object) -> Former:
         """What is there of the job whose state this one takes up."""

@@ -4,8 +4,8 @@ Reading. No watch shows Secrets, since the right to list and watch them would sh
 those of everybody. A job's are read one by one when it starts, when this process begins to look
 after it, after a write, and then every READ_SECONDS_MAX, so one that somebody deletes or changes
 is back within minutes; and after HURRY_SECONDS where a pod cannot start, since its certificate may
-be what it waits for. A pass at rest reads none. What a pass gets to know is a `Certificates`, in
-which there is no key.
+be what it waits for. What a person has brought is read every BROUGHT_SECONDS_MAX. A pass at rest
+reads none. What a pass gets to know is a `Certificates`, in which there is no key.
 
 Writing. A Secret is made by a create, which fails where another operator was faster, and changed
 by a server-side apply with the UID and the version that were read, so that nothing is overwritten
@@ -60,6 +60,7 @@ from atoll_protos.credentials import KEY, Credentials, Needed
 from atoll_protos.errors import SpecError
 
 READ_SECONDS_MAX = 300.0  # between two readings of a job at rest
+BROUGHT_SECONDS_MAX = 30.0  # where people bring them
 READS_A_LIFE = 20.0  # of a certificate, at least
 AGAIN_SECONDS = 10.0  # after a reading that has failed
 HURRY_SECONDS = 10.0  # between two readings while a pod cannot start
@@ -118,7 +119,8 @@ class Secrets:
         leaves_seen = memory.seen.leaves.values() if memory.seen else ()
         missing = any(each.order or each.reason for each in leaves_seen)
         issued = job.spec.syncer.tls.issuer_ref is not None or not home
-        pause = min(READ_SECONDS_MAX, self.settings.certificate_seconds / READS_A_LIFE)
+        most = READ_SECONDS_MAX if home else BROUGHT_SECONDS_MAX
+        pause = min(most, self.settings.certificate_seconds / READS_A_LIFE)
         memory.read_at = now
         memory.next_at = now + (min(pause, MISSING_SECONDS) if issued and missing else pause)
 

@@ -16,7 +16,7 @@ from atoll_operator.kube import credentials as verb
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.names import TLS_VOLUME, authority_name, credentials_name
 from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import Certificates, SecretSeen
+from atoll_operator.kube.observation import Certificates, SecretSeen, ShardRefusal
 from atoll_operator.kube.person import Reach
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.certificates import decide_brought
@@ -198,7 +198,8 @@ def test_credentials_that_are_taken_away_end_nothing_that_runs() -> None:
     del world.server.children[SECRET]
     world.reconciler.memories[KEY].certificates.next_at = 0.0
     world.run()
-    assert world.said("Accepted")["reason"] == "CredentialsMissing"
+    assert world.said("Degraded")["reason"] == "CredentialsMissing"
+    assert [world.condition(each) for each in ("Accepted", "Ready")] == ["True", "True"]
     assert world.server.children[path("StatefulSet", "demo", "tiny-eu-west")]["spec"]["replicas"]
 
 
@@ -207,7 +208,7 @@ def test_credentials_that_no_shard_takes_are_read_again_soon() -> None:
     world = World(("syncer", SYNCER), settings=EU_WEST)
     world.run()
     bring(world)
-    world.shards.refused = {0: "it has credentials of another run"}
+    world.shards.refused = {0: ShardRefusal(text="it has credentials of another run")}
     world.run()
     assert world.said("Accepted")["reason"] == "CredentialsRefused"
     assert "it has credentials of another run" in world.said("Accepted")["message"]

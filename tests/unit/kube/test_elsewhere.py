@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import field_of, run_file
-from atoll_operator.kube.observation import Observation, Remembered
+from atoll_operator.kube.observation import Observation, Remembered, ShardRefusal
 from atoll_operator.kube.plan import accepted, brought, elsewhere
 from atoll_operator.kube.plan.actions import Plan
 from unit.docs.tree import ROOT
@@ -89,6 +89,31 @@ def test_an_edit_that_takes_the_endpoints_away_leaves_what_runs_as_it_is() -> No
     assert reading.reason == "EndpointsMissing"
     assert reading.job is not None
     assert reading.job.spec.syncer.endpoints == ["lb:7700"]
+
+
+def test_an_install_that_forgets_its_regions_starts_no_second_syncer() -> None:
+    one = stored(endpoints=["lb:7700"])
+    everything: Any = {"serves": SETTINGS.serves, "spans_regions": True}
+    new = accepted.read(one, [], **everything)
+    assert (new.job, new.reason) == (None, "TwoHomes")
+    assert "spec.syncer.endpoints" in new.error
+    assert "chart's value `regions`" in new.error
+    found = decided(Observation(at=0.0, raw=raw(), reason=new.reason, error=new.error), SETTINGS)
+    assert said(found, "Accepted") == ("False", "TwoHomes")
+    assert not found.apply
+    joined = live_children()  # learners of eu-west, which dial the endpoints
+    named = accepted.read(one, joined, serves=replace(EU_WEST, regions=("us-east",)).serves)
+    assert named.reason == "TwoHomes"
+    assert "have joined that of another cluster" in named.error
+
+
+def test_a_home_whose_manifest_has_the_endpoints_for_the_others_stays_a_home() -> None:
+    one = stored(endpoints=["lb:7700"])
+    live = live_children(settings=SETTINGS)
+    everything: Any = {"serves": SETTINGS.serves, "spans_regions": True}
+    assert accepted.read(one, live, **everything).job is not None  # its shards are here
+    assert accepted.read(one, [], serves=US_EAST.serves).job is not None  # it names its regions
+    assert accepted.read(one, [], serves=EU_WEST.serves).job is not None
 
 
 def test_an_install_that_serves_no_region_of_the_job_says_so_and_makes_nothing() -> None:
@@ -271,7 +296,9 @@ def test_learners_train_on_alone_until_the_syncer_is_lost_for_long() -> None:
     for kind, status in (("Progressing", "False"), ("Degraded", "True"), ("Ready", "False")):
         assert said(later, kind) == (status, "SyncerLost")
     assert said(later, "Stalled")[0] == "False"  # it comes back by itself
-    assert "no shard at lb:7700 has answered for 3600 s" in message(later, "Degraded")
+    assert "no shard has answered for 3600 s or longer (now asked: lb:7700)" in message(
+        later, "Degraded"
+    )
 
 
 def test_no_learner_starts_before_a_shard_has_answered_for_the_first_time() -> None:
@@ -295,6 +322,20 @@ def test_an_operator_that_was_restarted_keeps_them_away_until_a_shard_answers() 
     back = decided(again(known, later, remembered=heard(serving())))
     assert said(back, "Progressing")[1] != "SyncerLost"
     assert not any(each["kind"] == "StatefulSet" for each in back.apply)  # as it is live: 1
+
+
+def test_a_shard_that_refuses_this_clusters_credentials_is_not_lost() -> None:
+    pods = (learner("eu-west-0", "n1"),)
+    silent = heard(None, silent=4000.0)
+    for other_run, replicas_ in ((False, None), (True, 0)):  # of another run: the former is gone
+        refusals = {0: ShardRefusal(text="not issued by an authority", other_run=other_run)}
+        found = decided(there(pods=pods, remembered=silent, refusals=refusals))
+        sets = {e["metadata"]["name"]: e for e in found.apply if e["kind"] == "StatefulSet"}
+        live = sets.get("tiny-eu-west")
+        assert (live and live["spec"]["replicas"]) == replicas_
+        unreachable = message(found, "SyncerReady")
+        assert "refuses the credentials of this cluster" in unreachable
+        assert "nothing answers" not in unreachable
 
 
 def test_a_silent_shard_beside_one_that_answers_is_no_lost_syncer() -> None:

@@ -15,10 +15,13 @@ from atoll_operator.kube.edges import polls
 from atoll_operator.kube.edges.polls import Polls, said_by
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.memory import Memory
+from atoll_operator.kube.observation import ShardRefusal
+from atoll_protos.credentials import Credentials
 from unit.kube.api_server import until
 from unit.kube.cluster_values import reply
 
 KEY = ("demo", "tiny")
+FOREIGN = ShardRefusal(text="its certificate was not issued by an authority in ca.crt")
 
 
 class Shards:
@@ -29,16 +32,25 @@ class Shards:
         self.calls: list[list[str]] = []
         self.open: set[str] = set()
         self.requests: list[pb.StatusRequest] = []
+        self.foreign: set[object] = set()  # credentials that no shard takes
+        self.reasons: dict[tuple[str, object], ShardRefusal] = {}
+        self.retained: list[object] = []
 
     async def status(
         self, addresses: Sequence[str], request: pb.StatusRequest, credentials: object = None
     ) -> list[pb.StatusReply | None]:
+        if credentials in self.foreign:
+            self.reasons |= {(each, credentials): FOREIGN for each in addresses}
+            return [None for _ in addresses]
         self.requests.append(request)
         self.calls.append(list(addresses))
         self.open |= set(addresses)
         if not set(addresses) <= self.answers.keys():
             await asyncio.sleep(60)
         return [self.answers[each] for each in addresses]
+
+    async def retain(self, addresses: Sequence[str], used: Sequence[object]) -> None:
+        self.retained = list(used)
 
     async def forget(self, addresses: Sequence[str]) -> None:
         self.open -= set(addresses)
@@ -51,8 +63,8 @@ class World:
         self.polls = Polls(syncers=shards, done=self.passes.append)
         self.memory = Memory(uid="u")
 
-    async def follow(self, *addresses: str) -> bool:
-        return await self.polls.follow(KEY, self.memory, dict(enumerate(addresses)))
+    async def follow(self, *addresses: str, tls: bool = False) -> bool:
+        return await self.polls.follow(KEY, self.memory, dict(enumerate(addresses)), tls=tls)
 
     async def polled(self) -> None:
         count = len(self.passes)
@@ -229,6 +241,42 @@ def test_a_hundred_jobs_whose_shards_hang_delay_no_other(monkeypatch: pytest.Mon
             run.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await run
+
+    asyncio.run(scenario())
+
+
+def test_credentials_that_no_shard_takes_are_told_and_the_last_that_worked_stay_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, foreign, right = (Credentials(each, b"key", b"ca") for each in (b"1", b"2", b"3"))
+
+    async def scenario() -> None:
+        async with world(monkeypatch) as one:
+            of_job = one.memory.certificates
+            assert await one.follow("a", tls=True)
+            assert not one.shards.calls  # without certificates nobody is asked
+            of_job.own = {"eu-west": first}
+            await one.follow("a", tls=True)
+            await one.polled()
+            one.shards.foreign = {foreign}
+            of_job.own = {"eu-west": foreign}
+            await one.follow("a", tls=True)
+            await until(lambda: bool(one.polls.refusals(KEY)))
+            before = len(one.shards.requests)
+            await until(lambda: len(one.shards.requests) > before + 1)  # it is seen all the time
+            assert one.polls.refusals(KEY) == {0: FOREIGN}
+            assert of_job.of_slot("eu-west-0") == first
+            assert set(one.shards.retained) == {first, foreign}
+            of_job.own = {}  # the Secret is deleted
+            await one.follow("a", tls=True)
+            before = len(one.shards.requests)
+            await until(lambda: len(one.shards.requests) > before + 1)
+            of_job.own = {"eu-west": right}
+            await one.follow("a", tls=True)
+            await until(lambda: of_job.of_slot("eu-west-0") == right)
+            await one.follow("a", tls=True)
+            assert set(one.shards.retained) == {right}
+            assert one.polls.refusals(KEY) == {}
 
     asyncio.run(scenario())
 

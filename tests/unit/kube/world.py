@@ -24,6 +24,7 @@ from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observation import ShardRefusal
 from atoll_operator.kube.settings import Settings
 from atoll_operator.kube.term import reconciler
 from atoll_protos.names import Label
@@ -151,15 +152,15 @@ class Shards:
         self.replies: list[pb.StatusReply | None] = [None]
         self.log = log
         self.asked = True
-        self.refused: dict[int, str] = {}
+        self.refused: dict[int, ShardRefusal] = {}
         self.followed: dict[Any, Any] = {}
         self.own: Any = None  # the certificates of the operator
 
     async def follow(
-        self, key: Any, memory: Memory, addresses: Mapping[int, str], own: Any = None
+        self, key: Any, memory: Memory, addresses: Mapping[int, str], *, tls: bool = False
     ) -> bool:
         """As `Polls` does, with answers that are there at once."""
-        self.own = own
+        self.own = memory.certificates.own if tls else None
         if any(addresses.values()):
             memory.take(self.replies[: len(addresses)], time.monotonic(), rfc3339(time.time()))
         else:
@@ -167,7 +168,7 @@ class Shards:
         self.followed = {key: dict(addresses)}
         return self.asked
 
-    def refusals(self, addresses: Mapping[int, str]) -> dict[int, str]:
+    def refusals(self, key: Any) -> dict[int, ShardRefusal]:
         """Those that a test has given."""
         return self.refused
 

@@ -6,6 +6,10 @@ all others. So each job that has shards has one task here, which asks them all, 
 the job's memory, and asks again POLL_SECONDS after it began, or when the answers are there if that
 is later. Passes take the newest answers with their age.
 
+Credentials that a person has brought may be wrong, and a job that trains must not be lost from
+sight for that. So the shards are asked with the newest credentials first, and where none takes
+these, with the last ones that one of them has taken (`CertificateMemory.worked`).
+
 Answers of before a pass's effects are not judged. A pass that has said an owner's word or deleted a
 pod would see its own effect undone and do it again. `follow` therefore tells whether a poll of
 these addresses has begun after the job's last effects (`Memory.acted_at`) and has ended. If not, it
@@ -25,6 +29,7 @@ from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.memory import LONG_AGO, Memory
 from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observation import ShardRefusal
 from atoll_protos.credentials import Credentials
 
 POLL_SECONDS = 1.0
@@ -38,7 +43,7 @@ class Poll:
 
     memory: Memory
     addresses: Mapping[int, str]
-    credentials: Credentials | None = None  # None: plain text
+    offered: tuple[Credentials | None, ...] = (None,)  # in the order of trial; None: plain text
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     begun_at: float = LONG_AGO  # the last one that has ended
     awaited: bool = False  # a pass waits for its end
@@ -59,14 +64,15 @@ class Polls:
         key: Key,
         memory: Memory,
         addresses: Mapping[int, str],
-        own: Mapping[str, Credentials] | None = None,
+        *,
+        tls: bool = False,
     ) -> bool:
         """Ask these shards from now on; whether answers of after the last effects are there.
 
-        `own` are the operator's certificates by region; None: the shards talk in plain text. With
-        none of them nobody can be asked.
+        With TLS and without any certificate of the operator nobody can be asked.
         """
-        if own is not None and not own:
+        offered = memory.certificates.offered if tls else (None,)
+        if not offered:
             addresses = dict.fromkeys(addresses, "")
         poll = self.polls.get(key)
         if poll is not None and (poll.memory is not memory or poll.addresses != addresses):
@@ -78,17 +84,26 @@ class Polls:
         if poll is None:
             poll = self.polls[key] = Poll(memory=memory, addresses=dict(addresses))
             poll.task = asyncio.create_task(self._run(key, poll))
-        poll.credentials = next(iter(own.values())) if own else None
+        if poll.offered != offered:
+            poll.offered = offered
+            used = memory.certificates.used if tls else offered
+            await self.syncers.retain(addresses.values(), used)
         if poll.begun_at > memory.acted_at:
             return True
         poll.awaited = True
         poll.hurry.set()
         return False
 
-    def refusals(self, addresses: Mapping[int, str]) -> dict[int, str]:
-        """By shard: why it and this operator do not take each other, as far as that is known."""
-        reasons = self.syncers.reasons
-        return {n: reasons[address] for n, address in addresses.items() if address in reasons}
+    def refusals(self, key: Key) -> dict[int, ShardRefusal]:
+        """By shard: why it and this operator do not take each other, as far as that is known.
+
+        It is that of the newest credentials: others may still be taken.
+        """
+        poll, reasons = self.polls.get(key), self.syncers.reasons
+        if poll is None:
+            return {}
+        asked = {n: (address, poll.offered[0]) for n, address in poll.addresses.items()}
+        return {n: reasons[each] for n, each in asked.items() if each in reasons}
 
     async def forget(self, key: Key) -> None:
         """Ask no more, and close the channels: the job is gone, or not run here."""
@@ -113,8 +128,7 @@ class Polls:
         while True:
             began, wall = time.monotonic(), rfc3339(time.time())
             poll.hurry.clear()
-            addresses = [poll.addresses[n] for n in sorted(poll.addresses)]
-            replies = await self.syncers.status(addresses, poll.memory.intent, poll.credentials)
+            replies = await self._ask(poll)
             poll.memory.take(replies, time.monotonic(), wall)
             said, poll.begun_at = said_by(replies), began
             judged = began > poll.memory.acted_at
@@ -124,6 +138,17 @@ class Polls:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, began + POLL_SECONDS - time.monotonic())):
                     await poll.hurry.wait()
+
+    async def _ask(self, poll: Poll) -> list[pb.StatusReply | None]:
+        """Ask all shards with the first credentials that one of them takes."""
+        addresses = [poll.addresses[n] for n in sorted(poll.addresses)]
+        replies: list[pb.StatusReply | None] = []
+        for each in poll.offered:
+            replies = await self.syncers.status(addresses, poll.memory.intent, each)
+            if any(reply is not None for reply in replies):
+                poll.memory.certificates.note_worked(each)
+                break
+        return replies
 
 
 def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:

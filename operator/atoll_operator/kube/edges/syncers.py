@@ -3,17 +3,18 @@
 A shard that does not answer is a fact, not an error: every failure of gRPC, a deadline included,
 becomes None, and the caller decides what silence means. Shards are asked all at once, so that one
 that hangs costs a pass CALL_SECONDS_MAX and not a multiple of it. Channels are kept per address and
-identity, and closed when no pod of the job has the address any more. A job's operator speaks for
-one region at a time (a shard takes the owner of a slot only from the operator of its region), so
-each call is given the credentials to make it with; None means plain text.
+credentials, and closed when no pod of the job has the address, or nobody the credentials, any more.
+A job's operator speaks for one region at a time (a shard takes the owner of a slot only from the
+operator of its region), so each call is given the credentials to make it with; None means plain
+text.
 
-Why a shard could not be reached is in `reasons`, as far as a look at it has shown: TLS on one side
-only, or credentials of another job or run.
+Why a shard could not be reached with some credentials is in `reasons`, as far as a look at it has
+shown: TLS on one side only, or credentials of another job or run.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +24,11 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.fence import Fence
+from atoll_operator.kube.observation import ShardRefusal
 from atoll_protos import channels, diagnosis
 from atoll_protos.channels import Options, control_options
 from atoll_protos.credentials import Credentials
-from atoll_protos.diagnosis import MismatchError
+from atoll_protos.diagnosis import MismatchError, OtherRunError
 from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
 
 CALL_SECONDS_MAX = 2.0
@@ -35,36 +37,42 @@ RECONNECT: Options = [
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 
-Key = tuple[str, str]  # address and identity; empty in plain text
+Key = tuple[str, Credentials | None]  # address, and None in plain text
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
 class Syncers:
-    """One channel per address and identity; renewed credentials get a new one."""
+    """One channel per address and credentials."""
 
     fence: Fence | None = None  # before every word; None: for tests
-    channels: dict[Key, tuple[grpc.aio.Channel, Credentials | None]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)  # by address, since its last answer
-    _looks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    channels: dict[Key, grpc.aio.Channel] = field(default_factory=dict)
+    reasons: dict[Key, ShardRefusal] = field(default_factory=dict)  # since its last answer
+    _looks: dict[Key, asyncio.Task[None]] = field(default_factory=dict)
 
     async def close(self) -> None:
         """Close all channels."""
         for look in self._looks.values():
             look.cancel()
-        for channel, _ in self.channels.values():
+        for channel in self.channels.values():
             await channel.close()
         self.channels.clear()
 
-    async def forget(self, addresses: Sequence[str]) -> None:
+    async def retain(
+        self, addresses: Collection[str], used: Collection[Credentials | None]
+    ) -> None:
+        """Close the channels to `addresses` for which none of these credentials are used."""
+        keys = [*self.channels, *self.reasons]
+        for key in [each for each in keys if each[0] in addresses and each[1] not in used]:
+            self.reasons.pop(key, None)
+            channel = self.channels.pop(key, None)
+            if channel is not None:
+                await channel.close(CALL_SECONDS_MAX)  # what is under way may end
+
+    async def forget(self, addresses: Collection[str]) -> None:
         """Close channels to pods that are gone."""
-        gone = {*addresses}
-        for key in [each for each in self.channels if each[0] in gone]:
-            channel, _ = self.channels.pop(key)
-            await channel.close()
-        for address in gone:
-            self.reasons.pop(address, None)
+        await self.retain(addresses, ())
 
     async def status(
         self,
@@ -87,15 +95,15 @@ class Syncers:
     ) -> pb.StatusReply | None:
         if not address:
             return None
-        stub: Any = SyncerStub(await self._channel(address, credentials))
+        stub: Any = SyncerStub(self._channel(address, credentials))
         if self.fence is not None and not self.fence.is_open:
             request = pb.StatusRequest()  # an intent is a word too, and has no number
         try:
             reply: pb.StatusReply = await stub.Status(request, timeout=CALL_SECONDS_MAX)
         except grpc.aio.AioRpcError as error:
-            self._failed(address, credentials, error)
+            self._failed((address, credentials), error)
             return None
-        self.reasons.pop(address, None)
+        self.reasons.pop((address, credentials), None)
         return reply
 
     async def set_owner(
@@ -108,47 +116,43 @@ class Syncers:
         when the registrar does not answer. `credentials`: of the operator of the slot's region.
         Raises NotLeaderError.
         """
-        stub: Any = RegistrarStub(await self._channel(address, credentials))
+        stub: Any = RegistrarStub(self._channel(address, credentials))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)
         if self.fence is not None:
             self.fence.check()
         try:
             reply: pb.SetOwnerReply = await stub.SetOwner(request, timeout=CALL_SECONDS_MAX)
         except grpc.aio.AioRpcError as error:
-            self._failed(address, credentials, error)
+            self._failed((address, credentials), error)
             return None
         return reply.word
 
-    async def _channel(self, address: str, credentials: Credentials | None) -> grpc.aio.Channel:
-        key = address, credentials.identity.uri if credentials else ""
-        channel, used = self.channels.get(key, (None, None))
-        if channel is not None and used == credentials:
-            return channel
-        options = [*control_options(), *RECONNECT]
-        new = channels.open_channel(address, options, credentials)
-        self.channels[key] = new, credentials
-        if channel is not None:
-            await channel.close(CALL_SECONDS_MAX)  # what is under way may end
-        return new
+    def _channel(self, address: str, credentials: Credentials | None) -> grpc.aio.Channel:
+        key = address, credentials
+        if key not in self.channels:
+            options = [*control_options(), *RECONNECT]
+            self.channels[key] = channels.open_channel(address, options, credentials)
+        return self.channels[key]
 
-    def _failed(
-        self, address: str, credentials: Credentials | None, error: grpc.aio.AioRpcError
-    ) -> None:
+    def _failed(self, key: Key, error: grpc.aio.AioRpcError) -> None:
         """Note why; where nothing could be connected, look once for each outage."""
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-            self._note(address, str(error.details()))
-        looks = address in self._looks and not self._looks[address].done()
-        unknown = address not in self.reasons and not looks
+            self._note(key, ShardRefusal(text=str(error.details())))
+        looks = key in self._looks and not self._looks[key].done()
+        unknown = key not in self.reasons and not looks
         if error.code() is grpc.StatusCode.UNAVAILABLE and unknown:
-            self._looks[address] = asyncio.create_task(self._look(address, credentials))
+            self._looks[key] = asyncio.create_task(self._look(key))
 
-    async def _look(self, address: str, credentials: Credentials | None) -> None:
+    async def _look(self, key: Key) -> None:
+        address, credentials = key
         seen = await diagnosis.look(address, credentials)
         error = diagnosis.judge(seen, credentials, time.time())
         if error is not None:
-            self._note(address, error.problem if isinstance(error, MismatchError) else str(error))
+            text = error.problem if isinstance(error, MismatchError) else str(error)
+            other_run = isinstance(error, OtherRunError)
+            self._note(key, ShardRefusal(text=text, other_run=other_run))
 
-    def _note(self, address: str, reason: str) -> None:
-        if self.reasons.get(address) != reason:
-            log.warning("shard does not answer", address=address, reason=reason)
-        self.reasons[address] = reason
+    def _note(self, key: Key, reason: ShardRefusal) -> None:
+        if self.reasons.get(key) != reason:
+            log.warning("shard does not answer", address=key[0], reason=reason.text)
+        self.reasons[key] = reason

@@ -13,7 +13,7 @@ does not know are ignored (`api.manifest.from_object`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,17 +21,19 @@ from atoll_operator.api import support
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job, Restored
 from atoll_operator.api.status import Status
-from atoll_operator.kube.names import accepted_name
+from atoll_operator.kube.names import accepted_name, shard_name
 from atoll_operator.kube.objects import key_of
-from atoll_operator.kube.observation import Object
+from atoll_operator.kube.observation import WORKLOADS, Object
 from atoll_operator.kube.plan import restore
 from atoll_operator.kube.plan.kept import Kept
 from atoll_operator.kube.plan.phase import NOT_SUPPORTED
 from atoll_operator.kube.plan.restore import Former
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 
 INVALID = "Invalid"  # reason of Accepted when the manifest cannot be read
 ENDPOINTS_MISSING = "EndpointsMissing"  # likewise, when the syncer elsewhere cannot be found
+TWO_HOMES = "TwoHomes"  # likewise, when the job's shards seem to run in another cluster
 RESTORE_REFUSED = "RestoreRefused"  # likewise, when what it restores is not there or does not fit
 NOBODY = Former()
 JOBS_MAX = 2_000  # of which the manifest is kept as it was read
@@ -54,13 +56,16 @@ def read(
     former: Former = NOBODY,
     serves: Callable[[str], bool] = lambda region: True,
     run_name: str = "",
+    *,
+    spans_regions: bool = False,
 ) -> Reading:
     """The manifest to act on; `children` are the job's objects, which hold the last accepted.
 
     `former` is the job that `restore.named` names, `serves` says whether this install runs a
-    region, and `run_name` is the job's name in the run files of shards in another cluster, as far
-    as it is known.
+    region, `spans_regions` that it runs all, and `run_name` is the job's name in the run files of
+    shards in another cluster, as far as it is known.
     """
+    children = tuple(children)
     restoring = Restoring(raw=raw, former=former, serves=serves, run_name=run_name)
     present = None
     try:
@@ -69,6 +74,9 @@ def read(
         reason, error = INVALID, str(wrong)
     else:
         refused, unreachable = support.on_a_cluster(present), _unreachable(present, serves)
+        foreign = _second_home(present, children, serves, spans_regions=spans_regions)
+        if foreign is not None:
+            return Reading(job=None, reason=TWO_HOMES, error=str(foreign))
         if refused is None and unreachable is None:
             return restoring.read(present, raw["spec"])
         reason, error = NOT_SUPPORTED, str(refused)
@@ -135,6 +143,40 @@ def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
         "in the cluster of that region give spec.syncer.expose.type NodePort or LoadBalancer, and"
         f" copy what `kubectl get dtj {job.name} -o jsonpath='{{.status.syncer.endpoints}}'` prints"
         " there; if that region is to be served here, see the chart's value regions",
+    )
+
+
+def _second_home(
+    job: Job, children: Sequence[Object], serves: Callable[[str], bool], *, spans_regions: bool
+) -> SpecError | None:
+    """That this install would start a second syncer of a job whose syncer runs elsewhere.
+
+    Helm forgets what an earlier upgrade has set, and an install without `regions` serves all. Two
+    things show that the syncer's region is not served here on purpose: learners were started here
+    that dial spec.syncer.endpoints, or nobody has named this cluster's regions, and no shard of the
+    job is here.
+    """
+    endpoints = ",".join(job.spec.syncer.endpoints)
+    if not endpoints or not serves(job.spec.syncer_region):
+        return None
+    shards = {shard_name(job.name, n) for n in range(job.spec.syncer.shards)}
+    workloads = [each for each in children if each["kind"] in WORKLOADS]
+    dialled = any(
+        variable.get("name") == Env.ENDPOINTS and variable.get("value") == endpoints
+        for each in workloads
+        for container in each["spec"]["template"]["spec"]["containers"]
+        for variable in container.get("env") or ()
+    )
+    new = spans_regions and not any(each["metadata"]["name"] in shards for each in workloads)
+    if not dialled and not new:
+        return None
+    return SpecError(
+        "spec.syncer.endpoints",
+        "says that the syncer is reached from several clusters, and this install would start"
+        f" another one, since it serves {job.spec.syncer_region}, too"
+        + (", and its learners here have joined that of another cluster" if dialled else ""),
+        "name the regions of this cluster alone in the chart's value `regions`, in every cluster"
+        " (helm upgrade forgets what --set has given before: keep a values file)",
     )
 
 

@@ -74,6 +74,7 @@ class Scene:
     regions: Sequence[str]  # of the job, that are served here
     replies: Sequence[pb.StatusReply | None]
     silent_seconds: Mapping[int, float]  # by shard
+    refused: bool = False  # a shard of this run is there, and does not take this cluster
     final_seconds: float | None
     runs: bool = False  # learners of this cluster have been started
 
@@ -89,7 +90,13 @@ class Scene:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no shard has answered for syncerLostSeconds."""
+        """Whether no shard has answered for syncerLostSeconds.
+
+        A shard that refuses this cluster's credentials is there, and so is the run: its learners
+        train with the sessions that they have.
+        """
+        if self.refused:
+            return False
         limit = self.job.spec.failure.syncer_lost_seconds
         silent = [self.silent_seconds.get(n, 0.0) for n in range(self.job.spec.syncer.shards)]
         return all(reply is None for reply in self.replies) and min(silent) >= limit
@@ -194,9 +201,9 @@ def hold(scene: Scene) -> Hold | None:
         return Hold(
             reason=SYNCER_LOST,
             message=(
-                f"no shard at {where} has answered for {seconds} s or longer, so the learners of"
-                " this cluster are scaled to 0; they come back when one answers. If the job is"
-                f" gone in the cluster of {home}, delete it here, too"
+                f"no shard has answered for {seconds} s or longer (now asked: {where}), so the"
+                " learners of this cluster are scaled to 0; they come back when one answers. If the"
+                f" job is gone in the cluster of {home}, delete it here, too"
             ),
         )
     return None

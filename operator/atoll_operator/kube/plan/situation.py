@@ -89,6 +89,7 @@ def _scene(
         regions=[each.name for each in job.spec.regions if settings.serves(each.name)],
         replies=seen.replies,
         silent_seconds=seen.remembered.silent_seconds,
+        refused=any(not each.other_run for each in seen.refusals.values()),
         final_seconds=seen.remembered.final_seconds,
         runs=any(each.replicas for each in seen.workloads.values()),
     )
@@ -98,10 +99,15 @@ def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -
     if seen.certificates is None:
         return NOTHING
     if not settings.serves(job.spec.syncer_region):
-        refusals = [f"shard {n}: {text}" for n, text in sorted(seen.refusals.items())]
-        silent = all(each is None for each in seen.replies)
+        refusals = [f"shard {n}: {each.text}" for n, each in sorted(seen.refusals.items())]
+        none_takes = len(refusals) == job.spec.syncer.shards or not any(seen.replies)
         return certificates.decide_brought(
-            job, seen.namespace, settings.serves, seen.certificates, refusals if silent else (), now
+            job,
+            seen.namespace,
+            settings.serves,
+            seen.certificates,
+            refusals if none_takes else (),
+            now,
         )
     owner = Owner(namespace=seen.namespace, name=job.name, uid=seen.uid)
     leaves = certificates.wanted(job, owner, settings.serves)

@@ -295,18 +295,25 @@ def _unreachable_endpoints(case: Situation) -> tuple[str, ...]:
     """What to do about shards in another cluster that do not answer."""
     seen, endpoints = case.seen, case.job.spec.syncer.endpoints
     silent = [
-        endpoints[number]
+        number
         for number, reply in enumerate(seen.replies)
         if reply is None
         and endpoints
         and seen.remembered.silent_seconds.get(number, 0.0) >= UNREACHABLE_SECONDS
     ]
-    if not silent:
-        return ()
-    return (
-        f"nothing answers at {', '.join(silent)}: compare spec.syncer.endpoints with"
-        " status.syncer.endpoints in the syncer's cluster, and let this cluster reach them",
-    )
+    mute = ", ".join(endpoints[number] for number in silent if number not in seen.refusals)
+    refusing = ", ".join(endpoints[number] for number in silent if number in seen.refusals)
+    found = []
+    if mute:
+        found.append(
+            f"nothing answers at {mute}: compare spec.syncer.endpoints with"
+            " status.syncer.endpoints in the syncer's cluster, and let this cluster reach them"
+        )
+    if refusing:
+        found.append(
+            f"what answers at {refusing} refuses the credentials of this cluster: see Accepted"
+        )
+    return tuple(found)
 
 
 def shard_names(job: Job) -> frozenset[str]:
