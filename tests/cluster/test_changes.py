@@ -67,7 +67,7 @@ def test_what_is_fixed_cannot_be_changed(
            "spec.sync": {"period": 17}, "spec.managedBy": "x",
            "spec.restore": {"fromJob": {"name": "old"}},
            "spec.syncer.tls.issuerRef": {"name": "another"},
-           "spec.syncer.storage.storageClassName": "b", "spec.syncer.storage.size": "5Gi",
+           "spec.syncer.storage.storageClassName": "b",
            }.get(fixed.field, 5)  # fmt: skip
     for key in reversed(fixed.field.split(".")[1:]):
         new = {key: new}
@@ -206,6 +206,12 @@ def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
     syncer = {"shards": 1, "storage": {"type": storage, "size": "1Gi"}}
     job = train("stops", {"us-east": 1}, syncer=syncer)
     until("some versions", lambda: len(job.commits()) > 4)
+    if storage == "PersistentVolumeClaim":
+        job.patch(syncer={"storage": {"size": "2Gi"}})
+        until("it is refused", lambda: job.condition("Accepted")["reason"] == "ChildrenRefused")
+        assert job.is_true("Ready")
+        job.patch(syncer={"storage": {"size": "1Gi"}})
+        until("it is taken back", lambda: job.is_true("Accepted"))
     before = job.status()
     job.patch(suspend=True)
     until("suspended", lambda: job.is_true("Suspended"))

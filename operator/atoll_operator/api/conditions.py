@@ -168,7 +168,7 @@ def _syncer_ready(facts: Facts) -> Condition:
     )
     if all(state in SERVING for state in states):
         note = "storage is Ephemeral: a lost shard is restored from the learners"
-        return _of(kind, "Serving", note if facts.ephemeral else "")
+        return _of(kind, "Serving", note if facts.ephemeral else "; ".join(facts.larger_claims))
     if facts.shard_problems:
         return _of(kind, "PodsNotReady", "; ".join(facts.shard_problems))
     if any(state is None for state in states):
@@ -306,7 +306,8 @@ def _over(facts: Facts, kind: str, phase: Kind) -> Condition:
 def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
     """Whether the job is as its user wants it: it trains, or has trained. Else what it waits for.
 
-    A job that trains without some of its learners is Ready: that is what it is made for.
+    A job that trains without some of its learners is Ready: that is what it is made for. So is one
+    of which the API server refuses an object that no pod needs now, such as a larger volume.
     """
     phase, kind = facts.phase, "Ready"
     if phase.kind not in (Kind.RUNNING, Kind.FINISHING):
@@ -318,13 +319,16 @@ def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
     accepted, progressing, degraded = (
         by_type[each] for each in ("Accepted", "Progressing", "Degraded")
     )
+    trains = progressing.status == TRUE
+    if trains and accepted.reason == "ChildrenRefused":
+        return _of(kind, "Degraded", accepted.message)
     if accepted.status == FALSE:
         reason = "Rejected" if facts.unaccepted else "Refused"
         return _of(kind, reason, accepted.message)
-    if progressing.status == TRUE:
+    if trains:
         lacks = degraded.status == TRUE and degraded.reason != "LearnersMissing"
-        trains = progressing.reason == "Training"
-        return _of(kind, "Degraded" if lacks and trains else progressing.reason, degraded.message)
+        lacks &= progressing.reason == "Training"
+        return _of(kind, "Degraded" if lacks else progressing.reason, degraded.message)
     if progressing.reason == "Stalled":
         return _of(kind, "Stalled", progressing.message)
     missing = [

@@ -83,6 +83,7 @@ class Facts:
     stalled_seconds: float = 0.0
     unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
     ephemeral: bool = False
+    larger_claims: tuple[str, ...] = ()  # than the manifest asks for, in words
     pods_left: int = 0
     refused: tuple[str, ...] = ()  # objects that the API server refuses, in words
     template_refused: bool = False  # one of them is made from a pod template

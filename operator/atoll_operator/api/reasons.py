@@ -137,8 +137,8 @@ REASONS: Final[tuple[Reason, ...]] = (
             "ChildrenRefused",
             "the API server refuses objects that the job needs, or objects of others have their"
             " names; what runs goes on",
-            "fix what the message names: a quota, an admission rule, a name; it is tried again at"
-            " least once a minute",
+            "fix what the message names (a quota, an admission rule, a name) or take the edit back;"
+            " it is tried again at least once a minute",
         ),
         *_CREDENTIALS,
     ),
@@ -388,7 +388,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "Degraded",
             "the job trains, but something of what it asks for is missing",
-            "see Degraded",
+            "see Degraded and Accepted",
         ),
         *_LAST,
         ("Complete", "the training is over and the model is written", ""),
@@ -405,7 +405,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         ("Stalled", "the step does not move", "see Progressing"),
         (
             "Refused",
-            "the API server refuses objects that the job needs; what runs goes on",
+            "the API server refuses a pod template, or objects without which the job does not"
+            " train; what runs goes on",
             "see Accepted",
         ),
         _LOST,

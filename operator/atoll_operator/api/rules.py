@@ -299,15 +299,6 @@ FIXED = (
         ),
         text=f"cannot change, since Kubernetes changes it for no volume; {_ANEW}",
     ),
-    Fixed(
-        path="syncer.storage.size",
-        cel=(
-            f"!({_VOLUMES}) || !quantity(self.syncer.storage.size)"
-            ".isLessThan(quantity(oldSelf.syncer.storage.size))"
-        ),
-        text=f"may only grow, since no volume can shrink; {_ANEW}",
-        grows=True,
-    ),
     _same("syncer.shards"),
     Fixed(
         path="syncer.tls.issuerRef",

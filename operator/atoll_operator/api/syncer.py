@@ -50,7 +50,7 @@ class StorageSpec(Model):
         pattern=r"^[0-9]+([kMGTP]|[KMGTP]i)?$",
         description=(
             "Size of each shard's volume, for PersistentVolumeClaim. It may grow where the storage"
-            " class allows it."
+            " class allows it; a smaller one is taken back as far as the volume has not grown."
         ),
     )
     storage_class_name: str = Field(

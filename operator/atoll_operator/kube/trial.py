@@ -1,5 +1,7 @@
 """Lets the API server try a workload and one of its pods in a dry run, before anything changes.
 
+Of a new job the shards' claims are tried, too, by themselves.
+
 A StatefulSet is taken whatever its pods ask for: whether a priority class or a runtime class
 exists, what the Pod Security level of the namespace, a LimitRange or a webhook allows is looked at
 only when its controller makes a pod. By then the old pods are gone. So a pod is tried too, as the
@@ -22,7 +24,7 @@ from typing import Final
 
 from atoll_operator.kube.edges.api import TOO_MANY_REQUESTS, Api, ApiError, ConflictError, path
 from atoll_operator.kube.names import account_name
-from atoll_operator.kube.observation import Object
+from atoll_operator.kube.observation import WORKLOADS, Object
 from atoll_protos.names import Label
 
 REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
@@ -39,7 +41,7 @@ NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload tha
 
 
 async def refusal(api: Api, workload: Object) -> ApiError | None:
-    """Why the API server would refuse the workload or its pods; None: it would not.
+    """Why the API server would refuse the workload or its pods, or a claim; None: it would not.
 
     Where another object has the name of the workload, None too: what becomes of it is decided when
     it is applied. Raises ApiError when the API server has too much to do: then it judges nothing.
@@ -55,6 +57,8 @@ async def refusal(api: Api, workload: Object) -> ApiError | None:
     except ApiError as error:
         if not _is_no_mistake(error):
             return error
+    if workload["kind"] not in WORKLOADS:
+        return None
     wrong = await _refusal_of_pod(api, workload)
     if wrong is None:
         return None

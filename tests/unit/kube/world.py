@@ -40,7 +40,7 @@ class Server:
         self.job, self.children = job, {}  # type: ignore[var-annotated]
         self.log: list[str] = []
         self.refuses: dict[str, str] = {}  # message by name of a child
-        self.wrong: dict[str, str] = {}  # message by a text in a workload
+        self.wrong: dict[str, str] = {}  # message by a text in a workload or a claim
         self.wrong_pods: dict[str, str] = {}  # the same, found only in its pods
         self.tried: list[str] = []  # pods' names, of dry runs
         self.cache, self.version = Cache(), 0
@@ -96,8 +96,10 @@ class Server:
         self.look_for_mistakes(child)
 
     def look_for_mistakes(self, child: Mapping[str, Any]) -> None:
+        spec = child.get("spec", {})
+        looked_at = spec if child["kind"] == "PersistentVolumeClaim" else spec.get("template", "")
         for text, message in self.wrong.items():
-            if text in str(child.get("spec", {}).get("template", "")):
+            if text in str(looked_at):
                 raise ApiError(500, message)
 
     async def dry_run_pod(self, pod: Mapping[str, Any]) -> None:

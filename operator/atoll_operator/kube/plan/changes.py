@@ -43,6 +43,7 @@ from atoll_protos.names import Label
 NOT_WANTED = "the job no longer asks for it"
 DIFFERENCES_MAX = 3  # that an Event names
 VALUE_CHARACTERS_MAX = 60
+TRIED = WORKLOADS | {"PersistentVolumeClaim"}  # kinds of what is tried before a job has anything
 REFUSED_REASONS = ("TemplateRefused", "ChildrenRefused")  # of the condition Accepted
 CLEAN_MAX = 20_000  # children of all jobs
 JOBS_MAX = 500  # of which the children are kept as they are wanted, some 50 kB each
@@ -55,7 +56,7 @@ class Changes:
     """What one pass does to the children of a job."""
 
     certificates: Work = NOTHING
-    check: tuple[Object, ...] = ()  # workloads with a new template, which is tried first
+    check: tuple[Object, ...] = ()  # claims, and workloads with a new template, tried first
     partly: bool = True  # the others are applied although one of these is refused
     apply: tuple[Object, ...] = ()
     reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
@@ -109,7 +110,7 @@ def _of_suspended(case: Situation) -> Changes:
     """
     seen = case.seen
     objects = _objects(case, _own(case))
-    workloads = _to_try([each for each in objects if each["kind"] in WORKLOADS])
+    workloads = _to_try([each for each in objects if each["kind"] in TRIED])
     refused = _refused(seen, workloads)
     edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
     forgotten = not refused and any(
@@ -121,12 +122,12 @@ def _of_suspended(case: Situation) -> Changes:
 
 
 def _of_new(case: Situation, changed: Sequence[Object], refused: tuple[Refusal, ...]) -> Changes:
-    """All children of a job that has none that runs, or nothing while a workload is refused.
+    """All children of a job that has none that runs, or nothing while one that is tried is refused.
 
-    So a job whose template is wrong leaves nothing behind, and its status says so from the first
-    one on. Later, each workload is refused by itself, and stays as it is.
+    So a job whose template or volume is wrong leaves nothing behind, and its first status says so.
+    Later, each workload is refused by itself, and stays as it is.
     """
-    workloads = tuple(each for each in changed if each["kind"] in WORKLOADS)
+    workloads = tuple(each for each in changed if each["kind"] in TRIED)
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
     if any(key_of(each) in waiting for each in workloads):
         return Changes(refused=refused)
@@ -140,12 +141,12 @@ def _of_new(case: Situation, changed: Sequence[Object], refused: tuple[Refusal, 
 
 
 def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
-    """One workload of those that the API server takes or refuses alike."""
+    """One of those that the API server takes or refuses alike."""
     return tuple(first for first, *_ in alike(workloads))
 
 
 def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
-    """Workloads, those together of which the API server takes or refuses all.
+    """Workloads and claims, those together of which the API server takes or refuses all.
 
     The sets of a region's learners, where each has its own, differ in their slot alone.
     """
@@ -293,13 +294,19 @@ def _short(value: Any) -> str:
 
 
 def _as_grown(wanted: Object, live: Object) -> Object:
-    """A claim that somebody has enlarged keeps its size: a claim cannot shrink."""
+    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it.
+
+    A size that was asked for and has not come can be taken back to any size above what is there.
+    """
     if wanted["kind"] != "PersistentVolumeClaim":
         return wanted
     spec = wanted["spec"]
     has = live.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
     asked, given = quantity(spec["resources"]["requests"]["storage"]), quantity(has)
+    is_there = quantity((live.get("status", {}).get("capacity") or {}).get("storage"))
     if asked is None or given is None or given <= asked:
+        return wanted
+    if is_there is not None and is_there < asked:
         return wanted
     return {**wanted, "spec": {**spec, "resources": {"requests": {"storage": has}}}}
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.objects import STARTING_WAITS
 from atoll_operator.kube.observation import KILLED, Object, Pod
+from atoll_operator.kube.plan.drift import quantity
 from atoll_operator.kube.plan.phase import said_by
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_protos.exits import RETURNED, is_failure
@@ -73,4 +74,17 @@ def unbound_claims(children: Iterable[Object]) -> list[str]:
             given = each["spec"].get("storageClassName")
             of_class = f" of the storage class {given}" if given else ""
             found.append(f"claim {each['metadata']['name']}{of_class} has no volume yet")
+    return sorted(found)
+
+
+def larger_claims(children: Iterable[Object], size: str) -> list[str]:
+    """Claims that are larger than `spec.syncer.storage.size`, one sentence per claim."""
+    found, asked = [], quantity(size)
+    for each in children:
+        if each["kind"] != "PersistentVolumeClaim":
+            continue
+        has = each["spec"]["resources"]["requests"]["storage"]
+        given = quantity(has)
+        if asked is not None and given is not None and given > asked:
+            found.append(f"claim {each['metadata']['name']} keeps its {has}: no volume shrinks")
     return sorted(found)

@@ -49,7 +49,7 @@ from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
 from atoll_operator.kube.plan.phase import export_url, last_words
-from atoll_operator.kube.plan.problems import problems, unbound_claims
+from atoll_operator.kube.plan.problems import larger_claims, problems, unbound_claims
 from atoll_operator.kube.plan.situation import Situation, retry_of
 from atoll_operator.kube.plan.starts import Starts, starting
 
@@ -218,6 +218,7 @@ def _facts(case: Situation) -> Facts:
         transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
+        larger_claims=tuple(larger_claims(seen.children, job.spec.syncer.storage.size)),
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=troubles(seen.replies),
         refused_offers=refused_offers(seen.replies),
