@@ -268,6 +268,17 @@ def templates(*changes: str) -> list[dict[str, Any]]:
     return [spec["template"] for spec in specs if "template" in spec]
 
 
+def test_pods_stay_for_five_minutes_on_a_node_whose_kubelet_is_away() -> None:
+    """A lost node's pods are deleted by the operator; these seconds end healthy ones only."""
+    for each in templates("spec.learner.template.spec.tolerations=[{key: gpu}]"):
+        seconds = {
+            found["key"].rpartition("/")[2]: found["tolerationSeconds"]
+            for found in each["spec"]["tolerations"]
+            if found["key"] != "gpu"
+        }
+        assert seconds == {"not-ready": 300, "unreachable": 300}
+
+
 @pytest.mark.parametrize(
     "field",
     [

@@ -68,7 +68,7 @@ from atoll_protos.credentials import AUTHORITY, CERTIFICATE, KEY
 from atoll_protos.environment import Env, of_learner, of_process, of_shard, of_tls
 
 GROUP_READS = 0o440
-GONE_NODE_SECONDS = 30  # the operator is faster; Kubernetes evicts after this if it is away
+GONE_NODE_SECONDS = 300  # Kubernetes' own default: a kubelet that is away kills no process so soon
 START_PROBE_SECONDS, START_PROBES_MAX = 2, 1800  # a shard may read its store for an hour
 RUN_VOLUME = "atoll-run"
 POD_INDEX = f"metadata.labels['{POD_INDEX_LABEL}']"  # the number of a pod in its StatefulSet
