@@ -26,7 +26,7 @@ from atoll_protos.length import read as read_length
 from atoll_protos.run import RunFile
 from atoll_syncer import handshakes
 from atoll_syncer.admission import Reason
-from atoll_syncer.storage.store import StoreError
+from atoll_syncer.storage.store import StoreError, StoreFull
 
 if TYPE_CHECKING:
     from atoll_protos.channels import Folder
@@ -54,6 +54,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--store", default=env(Env.STORE), help="folder of the durable log")
     parser.add_argument("--tape", default=env(Env.TAPE), help="file of the event tape")
+    parser.add_argument(
+        "--tape-bytes",
+        type=int,
+        default=256 << 20,
+        help="of one file of the tape, of which two are kept; 0: one file, without end",
+    )
     parser.add_argument("--export", default=env(Env.EXPORT), help="folder of the final model")
     parser.add_argument(
         "--metrics-port", type=int, default=int(env(Env.METRICS_PORT)), help="0: none"
@@ -132,6 +138,31 @@ def _text(flag: str, path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(flag, f"{path}: {error.strerror}", "give a readable file") from error
+
+
+def open_places(flags: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """The store, the tape and the export. Raises SpecError and StoreError."""
+    from atoll_syncer.storage.export import Export
+    from atoll_syncer.storage.store import FileStore
+    from atoll_syncer.storage.tape import Tape
+
+    for flag in ("store", "tape", "export"):
+        if not getattr(flags, flag):
+            raise SpecError(f"--{flag}", "is not given", "give it")
+    store, exporter = FileStore(Path(flags.store)), Export(Path(flags.export))
+    tape = Tape(Path(flags.tape), time.time, flags.tape_bytes)
+    with opening("--store"):
+        try:
+            store.open()
+        except StoreFull as full:  # the tape may have filled the volume
+            if not tape.give_way(full.path):
+                raise
+            store.open()
+    with opening("--tape"):
+        tape.open()
+    with opening("--export"):
+        exporter.check()
+    return store, tape, exporter
 
 
 @contextmanager
@@ -213,23 +244,10 @@ async def serve(flags: argparse.Namespace, refused: "Refused") -> int:
     from atoll_syncer.registrar_client import RegistrarClient, open_channel
     from atoll_syncer.service import make_server
     from atoll_syncer.serving import serve_shard
-    from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.journal import Journal
-    from atoll_syncer.storage.store import FileStore
-    from atoll_syncer.storage.tape import Tape
 
     run_file = read_run_file(flags.run_file)
-    for flag in ("store", "tape", "export"):
-        if not getattr(flags, flag):
-            raise SpecError(f"--{flag}", "is not given", "give it")
-    store, tape = FileStore(Path(flags.store)), Tape(Path(flags.tape), time.time)
-    exporter = Export(Path(flags.export))
-    with opening("--store"):
-        store.open()
-    with opening("--tape"):
-        tape.open()
-    with opening("--export"):
-        exporter.check()
+    store, tape, exporter = open_places(flags)
     folder, files, identity = server_files(flags)
     server = make_server()
     host = host_of(flags.listen)

@@ -27,6 +27,7 @@ from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from atoll_syncer.storage.tape import older_than
 
 ANSWER_SECONDS: Final = 3.0
 CURVES: Final = ("losses", "evaluation")  # what marks a line of the tape that holds a loss
@@ -53,10 +54,12 @@ async def ask(endpoints: Iterable[str], folder: Folder) -> list[dict[str, Any]]:
 
 def curves(tape: Path) -> Iterator[str]:
     """The lines with losses of a tape, as they are; a line that is not whole is left out."""
-    with tape.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.endswith("\n") and any(f'"{word}"' in line for word in CURVES):
-                yield line
+    older = older_than(tape)
+    for path in (older, tape) if older.exists() else (tape,):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.endswith("\n") and any(f'"{word}"' in line for word in CURVES):
+                    yield line
 
 
 def main() -> None:

@@ -49,9 +49,14 @@ class Background:
     """The tasks and threads of one process. What a task raises is a bug and goes to `failed`."""
 
     def __init__(
-        self, executors: Executors, metrics: Metrics, failed: Callable[[BaseException], None]
+        self,
+        executors: Executors,
+        metrics: Metrics,
+        failed: Callable[[BaseException], None],
+        make_room: Callable[[str], int],
     ) -> None:
         self._executors, self._metrics, self._failed = executors, metrics, failed
+        self._make_room = make_room  # on the volume of a path; returns how many bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self.troubles: list[str] = []  # of the work that is tried again
 
@@ -75,7 +80,8 @@ class Background:
     async def until_stored(self, thread: Thread, work: Callable[[], T]) -> T:
         """The same, again every RETRY_SECONDS while the store is full or cannot be reached.
 
-        Each trouble is logged once and stays in `troubles` until the work is done.
+        Each trouble is logged once and stays in `troubles` until the work is done. What decides
+        nothing gives way to it.
         """
         said: list[str] = []
         try:
@@ -88,6 +94,9 @@ class Background:
                         said.append(str(error))
                         self.troubles.append(str(error))
                         log.error("the store does not take it; trying again", trouble=str(error))
+                    if isinstance(error, StoreFull) and (freed := self._make_room(error.path)):
+                        log.warning("older lines of the event tape gave way", byte_count=freed)
+                        continue
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             for trouble in said:

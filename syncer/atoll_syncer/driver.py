@@ -101,7 +101,9 @@ class Driver:
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
         self.replies: dict[int, asyncio.Future[Any]] = {}  # by token
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self.background = Background(machine.executors, machine.metrics, self._failed)
+        self.background = Background(
+            machine.executors, machine.metrics, self._failed, machine.tape.give_way
+        )
         self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0

@@ -125,6 +125,9 @@ class TapeWriter(Protocol):
     def sync(self) -> None:
         """Make what is written durable, in any thread. Raises StoreFull and StoreUnavailable."""
 
+    def give_way(self, full: str) -> int:
+        """Free bytes on the volume of this path, which is full; returns how many."""
+
     def close(self) -> None:
         """Write what waits, and close."""
 

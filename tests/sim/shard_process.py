@@ -270,6 +270,10 @@ class MemoryTape:
     def sync(self) -> None:
         """See Tape."""
 
+    def give_way(self, full: str) -> int:
+        """See Tape."""
+        return 0
+
     def write(self, run: str, record: Mapping[str, Any]) -> None:
         """See Tape."""
         if record["event"] == "commit":

@@ -160,7 +160,7 @@ def _shard(shard: int, port: int, out: Path, shared: Mapping[str, str], *, new: 
         *("--shard", str(shard), "--listen", f"127.0.0.1:{port}"),
         *("--slots-file", str(out / SLOTS_FILE)),
         *("--store", str(out / "commits" / str(shard))),
-        *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl")),
+        *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl"), "--tape-bytes", "0"),
         *("--export", str(out / "export")),
         *(("--new",) if new else ()),
     )

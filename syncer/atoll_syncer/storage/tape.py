@@ -3,6 +3,11 @@
 With recorded offers, the tape is enough to recompute every commit bit for bit (numbers/replay).
 It is for people and tools: no decision is taken from it, and no trouble with it delays a commit.
 
+It may lie on the volume of the log, whose place it must not take. So it *rotates*: a file of
+`bytes_max` bytes becomes the older one, `PATH.1`, and takes the place of the one before. And it
+*gives way*: when that volume is full, the older file goes, and then what the newer one has. With
+`bytes_max` 0 neither happens, and the one file has every line.
+
 A line is written after its entry of the log is durable, so a kill in between leaves a commit that
 is on no tape. The next process looks for such commits (`commits`) and writes their lines.
 """
@@ -12,13 +17,17 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from atoll_syncer.storage.store import StoreError, make_folder, storage_errors, sync_folder
 
 WAITING_LINES_MAX = 4096
 READ_BYTES = 64 << 10
+BYTES_MAX = 256 << 20  # of one file, where nothing else is said
+GIVEN_BYTES_MIN = 1 << 20  # less of the newer file would help nobody
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Tape:
@@ -28,19 +37,19 @@ class Tape:
     WAITING_LINES_MAX the oldest are dropped and counted. A line is written whole or not at all.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self.path = path
+    def __init__(self, path: Path, clock: Callable[[], float], bytes_max: int = BYTES_MAX) -> None:
+        self.path, self.older = path, older_than(path)
+        self.bytes_max = bytes_max  # of one file; 0: no limit
         self.clock = clock
         self.dropped_lines = 0
         self._handle: int | None = None
         self._waiting: deque[bytes] = deque()
 
     def open(self) -> None:
-        """Open the file; cut off a line that a killed process left half-written."""
+        """Open the newer file; cut off a line that a killed process left half-written."""
         with storage_errors(self.path):
             make_folder(self.path.parent)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._handle = os.open(self.path, flags, 0o644)
+            self._handle = os.open(self.path, FLAGS, 0o644)
             os.ftruncate(self._handle, _whole_lines_end(self._handle))
             sync_folder(self.path.parent)
 
@@ -55,10 +64,9 @@ class Tape:
         Reads backwards until each slice of `lowest` has shown a version below the one there, or
         to the beginning. Raises StoreUnavailable.
         """
-        assert self._handle is not None, "open() first"
         found, above = set[tuple[int, int, int]](), set(lowest)
-        with storage_errors(self.path):
-            for line in _backwards(self._handle):
+        with storage_errors(self.path), ExitStack() as stack:
+            for line in _backwards(self._to_read(stack)):
                 if not above:
                     break
                 if b'"commit"' not in line:
@@ -73,9 +81,27 @@ class Tape:
 
     def sync(self) -> None:
         """Make what is written durable, in any thread. Raises StoreFull and StoreUnavailable."""
-        if self._handle is not None:
-            with storage_errors(self.path):
-                os.fsync(self._handle)
+        with storage_errors(self.path), ExitStack() as stack:
+            for handle in self._to_read(stack):
+                os.fsync(handle)
+
+    def give_way(self, full: str) -> int:
+        """Free bytes on the volume of the path that found no room there; returns how many.
+
+        The older file goes first. Never raises.
+        """
+        if not self.bytes_max or _device(Path(full)) != _device(self.path):
+            return 0
+        with suppress(OSError):
+            byte_count = self.older.stat().st_size
+            self.older.unlink()
+            return byte_count
+        with suppress(OSError):
+            byte_count = self.path.stat().st_size
+            if byte_count >= GIVEN_BYTES_MIN:
+                os.truncate(self.path, 0)
+                return byte_count
+        return 0
 
     def write(self, run: str, record: Mapping[str, object]) -> StoreError | None:
         """Append one record with `run` and `time` (Unix seconds); returns why it waits, if so."""
@@ -85,11 +111,10 @@ class Tape:
 
     def flush(self) -> StoreError | None:
         """Try to write what waits; returns the error, if any, that keeps it waiting."""
-        assert self._handle is not None, "open() first"
         try:
             with storage_errors(self.path):
                 while self._waiting:
-                    self._append(self._handle, self._waiting[0])
+                    self._append(self._waiting[0])
                     self._waiting.popleft()
         except StoreError as trouble:
             while len(self._waiting) > WAITING_LINES_MAX:
@@ -105,9 +130,32 @@ class Tape:
             os.close(self._handle)
             self._handle = None
 
-    def _append(self, handle: int, line: bytes) -> None:
+    def _to_read(self, stack: ExitStack) -> list[int]:
+        """Both files, the newer first: one that is rotated meanwhile is read twice, not missed."""
+        handles = list[int]()
+        for path in (self.path, self.older):
+            with suppress(FileNotFoundError):
+                handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                stack.callback(os.close, handles[-1])
+        return handles
+
+    def _rotate(self) -> None:
+        """The file becomes the older one, and a new one begins. Raises OSError: call again."""
+        with suppress(FileNotFoundError):  # renamed before, when there was no room for a new one
+            self.path.rename(self.older)
+        handle = os.open(self.path, FLAGS, 0o644)
+        assert self._handle is not None, "open() first"
+        os.close(self._handle)
+        self._handle = handle
+
+    def _append(self, line: bytes) -> None:
         """Write the whole line, or cut off what was written of it. Raises OSError."""
-        end = os.fstat(handle).st_size
+        assert self._handle is not None, "open() first"
+        end = os.fstat(self._handle).st_size
+        if self.bytes_max and end and end + len(line) > self.bytes_max:
+            self._rotate()
+            end = 0
+        handle = self._handle
         try:
             if os.write(handle, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -128,15 +176,29 @@ def _whole_lines_end(handle: int) -> int:
     return 0
 
 
-def _backwards(handle: int) -> Iterator[bytes]:
-    """The lines of a file, last first."""
-    start, rest = os.fstat(handle).st_size, b""
-    while start:
-        stop, start = start, max(0, start - READ_BYTES)
-        first, *lines = (os.pread(handle, stop - start, start) + rest).split(b"\n")
-        yield from reversed(lines)
-        rest = first
-    yield rest
+def older_than(path: Path) -> Path:
+    """The file before this one, if the tape has rotated."""
+    return path.with_name(f"{path.name}.1")
+
+
+def _device(path: Path) -> int | None:
+    """Of the volume on which a path is, or would be."""
+    for each in (path, *path.parents):
+        with suppress(OSError):
+            return each.stat().st_dev
+    return None
+
+
+def _backwards(handles: Iterable[int]) -> Iterator[bytes]:
+    """The lines of files, last first in each."""
+    for handle in handles:
+        start, rest = os.fstat(handle).st_size, b""
+        while start:
+            stop, start = start, max(0, start - READ_BYTES)
+            first, *lines = (os.pread(handle, stop - start, start) + rest).split(b"\n")
+            yield from reversed(lines)
+            rest = first
+        yield rest
 
 
 def _commit(line: bytes) -> tuple[int, int, int] | None:

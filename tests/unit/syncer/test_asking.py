@@ -53,7 +53,8 @@ def test_of_a_tape_the_whole_lines_with_losses_come(
         {"event": "evaluation", "tick": 4, "loss": 1.5},
     ]
     whole = [json.dumps(line) + "\n" for line in lines]
-    tape.write_text("".join(whole) + whole[1][:-5])  # a kill has cut the last one
+    (tmp_path / "tape.jsonl.1").write_text("".join(whole[:2]))  # the tape has rotated
+    tape.write_text(whole[2] + whole[1][:-5])  # a kill has cut the last one
     monkeypatch.setattr("sys.argv", ["asking", "--curves", "--tape", str(tape)])
     asking.main()
     assert capsys.readouterr().out == "".join(whole[1:])

@@ -35,6 +35,10 @@ def no_bug(error: BaseException) -> None:
     pytest.fail(repr(error))
 
 
+def no_room(full: str) -> int:
+    return 0
+
+
 def troubles(metrics: Metrics) -> dict[str, float]:
     (family,) = metrics.store_troubles.collect()
     samples = (s for s in family.samples if s.name.endswith("_total"))
@@ -43,7 +47,7 @@ def troubles(metrics: Metrics) -> dict[str, float]:
 
 def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(metrics: Metrics) -> None:
     async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug, no_room)
         work = failing(StoreFull, StoreUnavailable, StoreFull)
         assert await threads.until_stored(Thread.MERGE, work) == "merge_0"
         threads.stop()
@@ -52,11 +56,30 @@ def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(metric
     assert troubles(metrics) == {"full": 2, "unavailable": 1}
 
 
+def test_what_decides_nothing_gives_way_to_what_finds_no_room(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "RETRY_SECONDS", 3600.0)
+    asked: list[str] = []
+
+    def make_room(full: str) -> int:
+        asked.append(full)
+        return 5
+
+    async def scenario() -> None:
+        threads = Background(start_threads(), metrics, no_bug, make_room)
+        assert await threads.until_stored(Thread.MERGE, failing(StoreFull, StoreFull)) == "merge_0"
+        threads.stop()
+
+    asyncio.run(scenario())
+    assert asked == ["objects/x"] * 2
+
+
 def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
     told: list[list[str]] = []
 
     async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug, no_room)
         work = failing(StoreFull)
 
         def looking() -> str:
@@ -73,7 +96,7 @@ def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
 
 def test_an_error_that_a_retry_cannot_fix_is_raised(metrics: Metrics) -> None:
     async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug, no_room)
         with pytest.raises(StoreCorrupt):
             await threads.until_stored(Thread.LOG, failing(StoreCorrupt))
         threads.stop()
@@ -88,7 +111,7 @@ def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread
     done: list[str] = []
 
     async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug)
+        threads = Background(start_threads(), metrics, no_bug, no_room)
         gate = threading.Event()
 
         def first() -> None:
@@ -127,7 +150,7 @@ def test_a_task_that_raises_is_reported_and_one_that_is_stopped_is_not(metrics: 
             finally:
                 stopped.set()
 
-        threads = Background(start_threads(), metrics, hear)
+        threads = Background(start_threads(), metrics, hear, no_room)
         threads.spawn(endless())
         threads.spawn(broken())
         await told.wait()

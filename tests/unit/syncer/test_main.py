@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from atoll_protos import allocator, logs
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_syncer import __main__ as program
-from atoll_syncer.storage.store import StoreFull, StoreUnavailable
+from atoll_syncer.storage.store import FileStore, StoreFull, StoreUnavailable
 
 
 def trouble(*, permanent: bool) -> StoreUnavailable:
@@ -58,3 +59,25 @@ def test_a_place_that_only_an_edit_makes_usable_is_bad_input_with_the_flags_name
 def test_other_trouble_stays_what_it_is() -> None:
     with pytest.raises(StoreUnavailable), program.opening("--store"):
         raise trouble(permanent=False)
+
+
+def test_a_start_on_a_full_volume_takes_the_room_of_the_tape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a tape that has filled the volume of its log would end every start."""
+    tape = tmp_path / "tape.jsonl"
+    tape.write_bytes(bytes(2 << 20))
+    places = ["--store", str(tmp_path / "s"), "--tape", str(tape), "--export", str(tmp_path / "e")]
+    opens = FileStore.open
+
+    def full(store: FileStore) -> None:
+        if tape.stat().st_size:
+            raise StoreFull(str(store.root), "the disk is full", "make room there")
+        opens(store)
+
+    monkeypatch.setattr(FileStore, "open", full)
+    with pytest.raises(StoreFull):
+        program.open_places(program.parse([*places, "--tape-bytes", "0"]))
+    _, found, _ = program.open_places(program.parse(places))
+    found.close()
+    assert tape.read_bytes() == b""

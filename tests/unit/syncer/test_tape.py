@@ -1,10 +1,12 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from atoll_syncer.storage.store import StoreFull, StoreUnavailable
-from atoll_syncer.storage.tape import WAITING_LINES_MAX, Tape
+from atoll_syncer.storage.tape import GIVEN_BYTES_MIN, WAITING_LINES_MAX, Tape
 
 
 def opened(path: Path) -> Tape:
@@ -112,7 +114,7 @@ def test_lines_that_are_not_of_a_commit_are_passed_over(tmp_path: Path) -> None:
 def test_lines_that_wait_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tape = opened(tmp_path / "t.jsonl")
 
-    def full(handle: int, line: bytes) -> None:
+    def full(line: bytes) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -121,4 +123,83 @@ def test_lines_that_wait_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert tape.waiting_lines == 1
     tape.flush()
     assert tape.waiting_lines == 0
+    tape.close()
+
+
+# ------------------------------------------------------------ rotation, and a full volume
+
+
+def test_a_file_that_is_full_becomes_the_older_one_and_two_are_kept(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5, bytes_max=1000)
+    tape.open()
+    for version in range(1, 101):
+        tape.write("r", commit(0, version))
+        assert tape.path.stat().st_size <= 1000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.jsonl", "t.jsonl.1"]
+    kept = [line["version"] for line in [*lines(tape.older), *lines(tape.path)]]
+    assert kept == list(range(101 - len(kept), 101))
+    assert tape.commits({0: 1}) == {(0, version, 1) for version in kept}
+    tape.sync()
+    tape.close()
+
+
+def test_without_a_limit_one_file_has_every_line_and_nothing_gives_way(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5, bytes_max=0)
+    tape.open()
+    tape.write("r", {"text": "x" * GIVEN_BYTES_MIN})
+    tape.write("r", {})
+    assert tape.give_way(str(tmp_path)) == 0
+    tape.close()
+    assert len(lines(tape.path)) == 2
+    assert not tape.older.exists()
+
+
+def test_on_a_full_volume_the_older_file_gives_way_first(small_disk: Path) -> None:
+    tape = Tape(small_disk / "t.jsonl", lambda: 1.5, bytes_max=400_000)
+    tape.open()
+    while not tape.older.exists():
+        tape.write("r", {"text": "x" * 1000})
+    older, newer = tape.older.stat().st_size, tape.path.read_bytes()
+    assert tape.give_way(str(small_disk / "log" / "1")) == older
+    assert tape.path.read_bytes() == newer
+    assert tape.give_way(str(small_disk / "log" / "1")) == 0, "less than helps"
+    tape.close()
+
+
+def test_then_what_the_newer_file_has_gives_way_and_the_tape_goes_on(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5)
+    tape.open()
+    tape.write("r", {"text": "x" * GIVEN_BYTES_MIN})
+    assert tape.give_way(str(tmp_path / "objects")) > GIVEN_BYTES_MIN
+    tape.write("r", {})
+    tape.close()
+    assert lines(tape.path) == [{"run": "r", "time": 1.5}]
+
+
+def test_a_full_volume_that_is_not_the_tapes_takes_nothing(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5)
+    tape.open()
+    tape.write("r", {"text": "x" * GIVEN_BYTES_MIN})
+    assert tape.give_way(str(small_disk / "export")) == 0
+    tape.close()
+
+
+def test_a_rotation_that_finds_no_room_is_tried_again_and_loses_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5, bytes_max=100)
+    tape.open()
+    tape.write("r", {"n": 0, "text": "x" * 50})
+    opens = os.open
+
+    def full(path: object, flags: int, mode: int = 0o777) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "open", full)
+    assert isinstance(tape.write("r", {"n": 1, "text": "x" * 50}), StoreFull)
+    monkeypatch.setattr(os, "open", opens)
+    assert tape.flush() is None
+    assert [line["n"] for line in [*lines(tape.older), *lines(tape.path)]] == [0, 1]
     tape.close()

@@ -36,7 +36,7 @@ class Side:
         self.journal = Journal(store, lambda: 7.0)
         self.history = self.journal.read()
         metrics = Metrics(CollectorRegistry())
-        self.background = Background(start_threads(), metrics, self.failed.append)
+        self.background = Background(start_threads(), metrics, self.failed.append, lambda full: 0)
         machine: Any = SimpleNamespace(
             store=store,
             journal=self.journal,
