@@ -23,6 +23,19 @@ SECONDS_MAX = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What holds for one region (rule 41).
+
+    Certificates of a lower `generation` are refused. A learner of it may report at most
+    `tokens_per_step` for a step.
+    """
+
+    region: str
+    generation: int = 0
+    tokens_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The regions with their learners, and how long the start of a run waits for all of them.
 
@@ -34,6 +47,7 @@ class Expected:
     regions: tuple[Region, ...] = ()
     start_seconds: int = START_SECONDS
     absent: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seconds <= SECONDS_MAX:
@@ -50,14 +64,19 @@ class Expected:
         """All slots of these regions."""
         return _slots(self.regions, ())
 
+    def limit(self, region: str) -> Limit:
+        """What holds for a region; nothing particular where the file says nothing."""
+        return next((each for each in self.limits if each.region == region), Limit(region=region))
+
     def to_json(self) -> str:
         """The file's text; `from_json` reads it back to an equal value.
 
-        Without `absent` where it is empty: shards of an earlier version do not know it.
+        Without `absent` and `limits` where they are empty.
         """
         given = dataclasses.asdict(self)
-        if not self.absent:
-            del given["absent"]
+        for field in ("absent", "limits"):
+            if not given[field]:
+                del given[field]
         return json.dumps(given, indent=2) + "\n"
 
     @classmethod

@@ -2,11 +2,14 @@
 
 Every certificate of a job holds one identity as its only URI name (SPIFFE):
 
-    spiffe://atoll.dev/ns/NAMESPACE/job/NAME/uid/UID/region/REGION/role/ROLE
+    spiffe://atoll.dev/ns/NAMESPACE/job/NAME/uid/UID/region/REGION/role/ROLE[/generation/N]
 
 Namespace, name and UID are those of the job's object in the cluster where its syncer lives: the
 same manifest has another UID in every other cluster, and processes there learn these three from
 their own certificate. The UID tells a run from a former one of the same name.
+
+The generation grows by one each time the certificates of a region are revoked: shards refuse those
+of a lower one (rule 41). 0 is not written.
 
 Shards serve under one DNS name per job besides (`server_name`). Clients verify that name whatever
 address they dial, so no certificate needs an address.
@@ -25,7 +28,7 @@ SERVER_SUFFIX: Final = "job.atoll.dev"
 PART: Final = r"[A-Za-z0-9](?:[-.A-Za-z0-9]*[A-Za-z0-9])?"  # names and UIDs of Kubernetes
 PATTERN: Final = re.compile(
     rf"spiffe://{re.escape(TRUST_DOMAIN)}/ns/({PART})/job/({PART})/uid/({PART})"
-    rf"/region/({PART})/role/({PART})"
+    rf"/region/({PART})/role/({PART})(?:/generation/([1-9][0-9]{{0,8}}))?"
 )
 
 
@@ -65,6 +68,7 @@ class Identity:
     uid: str
     region: str
     role: Role
+    generation: int = 0  # of its region's certificates
 
     def __post_init__(self) -> None:
         for field in ("namespace", "job", "uid", "region"):
@@ -79,9 +83,10 @@ class Identity:
     @property
     def uri(self) -> str:
         """As it stands in a certificate."""
+        written = f"/generation/{self.generation}" if self.generation else ""
         return (
             f"spiffe://{TRUST_DOMAIN}/ns/{self.namespace}/job/{self.job}/uid/{self.uid}"
-            f"/region/{self.region}/role/{self.role}"
+            f"/region/{self.region}/role/{self.role}{written}"
         )
 
     @property
@@ -101,5 +106,12 @@ class Identity:
         if found is None or found[5] not in list(Role):
             problem = f"{uri!r} does not name a process of a job"
             raise SpecError("identity", problem, "use a certificate that was made for the job")
-        namespace, job, uid, region, role = found.groups()
-        return cls(namespace=namespace, job=job, uid=uid, region=region, role=Role(role))
+        namespace, job, uid, region, role, generation = found.groups()
+        return cls(
+            namespace=namespace,
+            job=job,
+            uid=uid,
+            region=region,
+            role=Role(role),
+            generation=int(generation or 0),
+        )

@@ -9,7 +9,7 @@ A shard that serves plain text knows nobody's identity and asks nothing of this 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -20,6 +20,7 @@ from atoll_protos.names import split_slot
 
 # A shard takes exports of the whole job on a schedule, and joins the others for that.
 OBSERVERS: Final = frozenset({Role.OBSERVER, Role.EVALUATOR, Role.OPERATOR, Role.SHARD})
+REVOCABLE: Final = frozenset({Role.LEARNER, Role.OPERATOR})  # what `atoll credentials` prints
 SHARDS: Final = frozenset({Role.SHARD})
 LETTERS_MAX: Final = 100  # of a name that a peer has chosen, in a refusal
 
@@ -32,6 +33,7 @@ class Reason(StrEnum):
     OTHER_RUN = "other_run"
     OTHER_REGION = "other_region"
     OTHER_ROLE = "other_role"
+    REVOKED = "revoked"
     OTHER_PEER = "other_peer"  # a session's bulk stream, from another peer than the session
     # seen in the handshake already, before there is a call (handshakes.py)
     NO_CERTIFICATE = "no_certificate"
@@ -61,13 +63,14 @@ class Refusal:
     def end(self) -> pb.End:
         """What a learner or observer is told.
 
-        A shard of a former run may still stand where its successor will: that passes.
+        A shard of a former run may still stand where its successor will: that passes. Credentials
+        that are revoked are replaced by others in the same folder.
         """
         return pb.End(
             code=pb.NOT_ALLOWED,
             reason=str(self),
             remedy=f"give this process the credentials of {self.needed}",
-            retry=self.reason is Reason.OTHER_RUN,
+            retry=self.reason in (Reason.OTHER_RUN, Reason.REVOKED),
         )
 
 
@@ -128,9 +131,21 @@ def of_intent(peer: Identity, region: str) -> Refusal | None:
     return _of_region(peer, Role.OPERATOR, region, "saying what becomes of the job")
 
 
+def of_generation(peer: Identity, generation: int, asked: str) -> Refusal | None:
+    """Whether the certificates of a region's learners and operators have been revoked since."""
+    if peer.role not in REVOCABLE or peer.generation >= generation:
+        return None
+    return Refusal(
+        reason=Reason.REVOKED,
+        asked=asked,
+        needed=f"generation {generation} or later of region {peer.region}",
+        presented=f"{peer}, generation {peer.generation}, which is revoked,",
+    )
+
+
 def of_bulk(peer: Identity, session: Identity | None) -> Refusal | None:
     """The bulk stream of a session: only who has opened the session."""
-    if peer == session:
+    if session is not None and replace(peer, generation=session.generation) == session:
         return None
     return Refusal(
         reason=Reason.OTHER_PEER,

@@ -5,19 +5,23 @@ a line in the log and counts in a metric. In plain text there is nobody to look 
 through.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 import structlog
+from cryptography import x509
 
 from atoll_protos.identity import Identity
 from atoll_syncer import admission
 from atoll_syncer.admission import Refusal
 from atoll_syncer.driver import Driver
+from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
 
 PEER_URI = "peer_spiffe_id"  # gRPC's name of the only URI of a peer's certificate
+PEER_CERTIFICATE = "x509_pem_cert"  # and of the certificate itself
 
 log = structlog.get_logger()
 
@@ -42,12 +46,28 @@ class Doorkeeper:
             return None
         uris = [each.decode() for each in context.auth_context().get(PEER_URI, ())]
         peer = admission.identify(self.identity.owner, uris, asked)
-        found = peer if isinstance(peer, Refusal) else rule(peer)
+        found = peer if isinstance(peer, Refusal) else rule(peer) or self._revoked(peer, asked)
         if found is None:
             return peer
         log.warning("peer refused", peer=context.peer(), reason=str(found))
         self.driver.machine.metrics.refused_peers.labels(found.reason).inc()
         return found
+
+    def _revoked(self, peer: Identity, asked: str) -> Refusal | None:
+        limit = self.driver.shard.state.expected.limit(peer.region)
+        return admission.of_generation(peer, limit.generation, asked)
+
+    def certificate(self, context: Any, peer: Identity | None) -> Certificate:
+        """What this peer, which was let in, has shown: the session that it opens ends with it."""
+        if peer is None:
+            return PLAIN_TEXT
+        (text,) = context.auth_context()[PEER_CERTIFICATE]
+        not_after = x509.load_pem_x509_certificate(text).not_valid_after_utc.timestamp()
+        return Certificate(
+            region=peer.region if peer.role in admission.REVOCABLE else "",
+            generation=peer.generation,
+            until=self.driver.now() + not_after - time.time(),
+        )
 
     def speaks(self, peer: Identity) -> Refusal | None:
         """The rule of saying what becomes of the job: only the operator of the shard's region."""

@@ -105,7 +105,8 @@ class SyncerService(rpc.SyncerServicer):
         driver.ports[number] = port
         log.info("join", session=number, slot=join.slot, instance=join.instance, lanes=lanes)
         with bugs_end(driver):
-            driver.feed(driver.shard.session_opened(number, join, driver.now()))
+            certificate = self.door.certificate(context, peer)
+            driver.feed(driver.shard.session_opened(number, join, driver.now(), certificate))
         ends = [
             asyncio.create_task(self._read(number, context)),
             asyncio.create_task(self._write(port, context)),

@@ -15,6 +15,7 @@ from atoll_syncer.background import Thread
 from atoll_syncer.metrics import Metrics
 from atoll_syncer.model.effects import Accept, Append, Effect, EndSession, Send
 from atoll_syncer.model.log import Entry
+from atoll_syncer.model.roster import Certificate
 from atoll_syncer.outside import Machine
 from atoll_syncer.registrar_client import RegistrarClient
 from atoll_syncer.rules.shard import Shard
@@ -182,12 +183,14 @@ class WatchedShard:
         setattr(self, name, asked)
         return asked
 
-    def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
+    def session_opened(
+        self, session: int, join: pb.Join, now: float, certificate: Certificate
+    ) -> list[Effect]:
         """See Shard."""
         process = self._process
         process.peers[session] = Peer(learner=process.world.instances[join.instance])
         self._tell("shard_joined", process, session, join)
-        effects = self._shard.session_opened(session, join, now)
+        effects = self._shard.session_opened(session, join, now, certificate)
         self._did(effects)
         return effects
 

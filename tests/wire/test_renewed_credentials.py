@@ -10,11 +10,15 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import grpc
+import pytest
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.certificates import Authorities, make_authority
 from atoll_protos.channels import Folder
 from atoll_protos.credentials import Credentials
 from atoll_protos.environment import Env
+from atoll_protos.expected import Expected, Limit
 from atoll_protos.identity import Role
 from atoll_syncer.registrar_client import RegistrarClient, open_channel
 from wire.raw_peer import RUN_FILE, ShardUnderTest, peer, until
@@ -25,7 +29,9 @@ CALLS = 50  # of a machine that is busy now and then
 
 
 def test_credentials_are_renewed_without_dropping_a_stream(tmp_path: Path) -> None:
-    """Leaves of a few seconds: both ends' first ones expire while their streams are open."""
+    """Leaves of a few seconds: the shard's first one expires while a stream is open, and then that
+    of another stream, which ends with it (rule 41).
+    """
     issuer = Issuer()
     folder = tmp_path / "tls"
 
@@ -33,9 +39,15 @@ def test_credentials_are_renewed_without_dropping_a_stream(tmp_path: Path) -> No
         life = lifetime(endpoint, issuer)
         put(folder, issuer.leaf(Role.SHARD, life=life))
         first = issuer.leaf(life=life)
-        async with peer(endpoint, "here-0", credentials=first) as learner:
+        async with peer(endpoint, "here-0", credentials=issuer.leaf()) as learner:
             await learner.ready_to_seed()
             put(folder, issuer.leaf(Role.SHARD))
+            async with peer(endpoint, "here-2", credentials=first) as brief:
+                assert (await brief.join()).HasField("welcome")
+                end = await brief.until("end")
+            assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
+            assert "has expired" in end.reason
+            assert time.time() > first.not_after - 1
             await until(lambda: time.time() > first.not_after + 1)
             await learner.seed()
             await until(lambda: status(endpoint, issuer.leaf()).state == pb.SHARD_SERVING)
@@ -63,6 +75,44 @@ def renewed_learner_joins(endpoint: str, folder: Path) -> None:
             assert (await one.join()).HasField("welcome")
 
     asyncio.run(scenario())
+
+
+def test_what_is_revoked_is_refused_until_others_are_brought(tmp_path: Path) -> None:
+    """A region stays in the job, and its former certificates, learner's and operator's, do not."""
+    issuer, list_of_slots = Issuer(), tmp_path / "slots.json"
+    regions = RUN_FILE.regions
+    list_of_slots.write_text(Expected(regions=regions).to_json())
+
+    async def scenario(endpoint: str) -> None:
+        async with peer(endpoint, "here-0", credentials=issuer.leaf()) as learner:
+            await learner.ready_to_seed()
+            limits = (Limit(region="here", generation=1),)
+            put_file(list_of_slots, Expected(regions=regions, limits=limits).to_json())
+            end = await learner.until("end")
+        assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
+        assert "the certificates of region here have been revoked" in end.reason
+        former = put(tmp_path / "former", issuer.leaf())
+        _, ends = await asyncio.to_thread(dialled, endpoint, former)
+        (end,) = ends
+        assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
+        assert "generation 1 or later of region here" in end.reason
+        with pytest.raises(grpc.RpcError) as refused:
+            await asyncio.to_thread(status, endpoint, issuer.leaf(Role.OPERATOR))
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        brought = issuer.leaf(generation=1)
+        async with peer(endpoint, "here-1", credentials=brought) as learner:
+            assert (await learner.join()).HasField("welcome")
+        assert (await asyncio.to_thread(status, endpoint, issuer.leaf(Role.SHARD))).shard == 0
+
+    with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
+        asyncio.run(scenario(served.endpoint))
+
+
+def put_file(path: Path, text: str) -> None:
+    """Whole at once, as the kubelet does it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def test_a_shard_keeps_its_last_good_credentials_and_says_why(tmp_path: Path) -> None:
@@ -164,6 +214,10 @@ def test_a_learner_whose_certificate_expires_while_it_trains_says_so_and_trains_
             try:
                 asyncio.run(until(lambda: slot(served.endpoint).state == pb.SLOT_TRAINING))
                 assert slot(served.endpoint).trouble == ""
+                put(folder, issuer.leaf())  # on time: it dials again as the same instance
+                lines = served.log.read_text
+                asyncio.run(until(lambda: lines().count('"event": "session ended"') == 1))
+                asyncio.run(until(lambda: slot(served.endpoint).state == pb.SLOT_TRAINING))
                 put(folder, issuer.leaf(begun=31 * DAY))
                 asyncio.run(until(lambda: slot(served.endpoint).trouble != ""))
                 seen = slot(served.endpoint)

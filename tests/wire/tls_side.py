@@ -52,9 +52,10 @@ class Issuer:
         owner: Owner | None = None,
         begun: float = 0.0,
         life: float = 30 * DAY,
+        generation: int = 0,
     ) -> Credentials:
         """Of a job that shares this authority with `owner`'s; issued `begun` seconds ago."""
-        identity = who(role, region, owner or self.owner)
+        identity = replace(who(role, region, owner or self.owner), generation=generation)
         return issue(self.authorities, identity, time.time() - begun, life)
 
 

@@ -39,6 +39,21 @@ class Coming:
     data_state: bytes | None = None  # that belongs to an offer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What a session's peer has shown: whose it is, and until when it is valid (monotonic s).
+
+    `region` is empty where no revocation concerns it (rule 41).
+    """
+
+    region: str = ""
+    generation: int = 0
+    until: float = float("inf")
+
+
+PLAIN_TEXT = Certificate()
+
+
 @dataclass(slots=True, kw_only=True)
 class Session:
     """One connection of an instance. Times are monotonic seconds.
@@ -50,6 +65,7 @@ class Session:
 
     number: int
     join: pb.Join
+    certificate: Certificate = PLAIN_TEXT
     welcomed: bool = False
     held: dict[int, int] = field(default_factory=dict)  # slice: number, where it is a known value
     claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: (number, epoch) said

@@ -43,7 +43,7 @@ from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_s
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Taken
 from atoll_syncer.model.recovery import Recovery
-from atoll_syncer.model.roster import Session, Slot
+from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.round import Round
 
 NEVER: Final = float("-inf")
@@ -91,7 +91,7 @@ class Sessions:
     """Who is connected, and what is known of each slot (rules 3 to 7)."""
 
     open: dict[int, Session] = field(default_factory=dict)
-    early: dict[int, pb.Join] = field(default_factory=dict)  # to be answered when a run is known
+    early: dict[int, tuple[pb.Join, Certificate]] = field(default_factory=dict)  # no run is known
     founders: set[str] = field(default_factory=set)  # slots that were welcomed at tick 0
     refused: set[str] = field(default_factory=set)  # slots whose newest learner cannot take part
     slots: dict[str, Slot] = field(default_factory=dict)

@@ -191,7 +191,7 @@ def note_join(state: State, join: pb.Join, now: float) -> None:
 def note_absence(state: State) -> None:
     """When the last learner has gone, as in a suspension, the next one is the first one again."""
     here = any(each.slot for each in state.sessions.open.values())
-    if not here and all(each.observer for each in state.sessions.early.values()):
+    if not here and all(join.observer for join, _ in state.sessions.early.values()):
         state.run.heard_at = None
 
 

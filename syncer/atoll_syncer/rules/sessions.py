@@ -40,7 +40,7 @@ from atoll_protos.run import RunFile
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Taken
-from atoll_syncer.model.roster import Session, Slot
+from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import (
     clock,
@@ -58,9 +58,11 @@ from atoll_syncer.rules import (
 # ------------------------------------------------------------ a Join
 
 
-def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
+def opened(
+    state: State, session: int, join: pb.Join, certificate: Certificate, now: float
+) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
-    if not join.observer and (out := shut_out.refusal(state, join.slot, now)) is not None:
+    if (out := shut_out.refusal(state, join, certificate, now)) is not None:
         return [EndSession(session, out)]
     runs.note_join(state, join, now)
     end = check(join, state.run_file, state.history)
@@ -76,12 +78,12 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
     if end is None and not join.observer:
         end = recovery.refusal(state, join)
     if end is not None and end.code == pb.NOT_READY and not state.history.run:
-        state.sessions.early[session] = join
+        state.sessions.early[session] = join, certificate
         return runs.mint(state, now)
     if end is not None:
         _note_refusal(state, join, end)
         return [EndSession(session, end)]
-    state.sessions.open[session] = Session(number=session, join=join)
+    state.sessions.open[session] = Session(number=session, join=join, certificate=certificate)
     if join.observer:
         return welcome(state, session, 0, now)
     return _admitted(state, session, join, now)
@@ -90,7 +92,11 @@ def opened(state: State, session: int, join: pb.Join, now: float) -> list[Effect
 def admit_early(state: State, now: float) -> list[Effect]:
     """A run is known: answer the Joins that came before it, in their order."""
     early, state.sessions.early = state.sessions.early, {}
-    return [each for session, join in early.items() for each in opened(state, session, join, now)]
+    return [
+        effect
+        for session, (join, certificate) in early.items()
+        for effect in opened(state, session, join, certificate, now)
+    ]
 
 
 def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
@@ -228,7 +234,7 @@ def ended(state: State, effect: EndSession) -> list[Effect]:
     if known is not None:
         _note_refusal(state, known.join, effect.end)
         slot = state.sessions.slots.get(known.slot)
-        if slot is not None and effect.end.code == pb.UNKNOWN_SLOT:  # it was shut out
+        if slot is not None and effect.end.code in (pb.UNKNOWN_SLOT, pb.NOT_ALLOWED):  # shut out
             slot.left = effect.end.reason
     return closed(state, effect.session)
 

@@ -61,7 +61,7 @@ from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Effect, Exit, end_session
 from atoll_syncer.model.history import History
-from atoll_syncer.model.roster import Session
+from atoll_syncer.model.roster import PLAIN_TEXT, Certificate, Session
 from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
     answers,
@@ -246,14 +246,16 @@ class Shard:
 
     def expected_heard(self, expected: Expected, now: float) -> list[Effect]:
         """The operator's file names the job's learners; it is read again and again."""
-        shut_out.heard(self.state, expected, now)
-        return self._without_ended([*seeding.release(self.state, now), *self._move(now)])
+        ends = self._without_ended(shut_out.heard(self.state, expected, now))
+        return self._without_ended([*ends, *seeding.release(self.state, now), *self._move(now)])
 
     # ------------------------------------------------------------ inputs: sessions
 
-    def session_opened(self, session: int, join: pb.Join, now: float) -> list[Effect]:
+    def session_opened(
+        self, session: int, join: pb.Join, now: float, certificate: Certificate = PLAIN_TEXT
+    ) -> list[Effect]:
         """A Join; answered by Welcome or by the session's end."""
-        effects = sessions.opened(self.state, session, join, now)
+        effects = sessions.opened(self.state, session, join, certificate, now)
         return self._without_ended([*effects, *seeding.release(self.state, now)])
 
     def lane_opened(self, session: int, now: float) -> list[Effect]:

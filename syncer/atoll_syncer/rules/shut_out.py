@@ -16,6 +16,11 @@ leaves the rounds. It is told to try again: another list may bring it back, and 
 an edit one after the other the learners of the second wait for the first.
 
 A shard without a list takes every slot.
+
+Certificates shut out, too, without a grace. A session ends when the certificate has expired that
+its peer has shown: who has a renewed one dials again before. When the list raises the generation of
+a region, its certificates of a lower one have been revoked: their sessions end, their Joins are
+refused, and what they have offered leaves the rounds.
 """
 
 from typing import Final
@@ -25,6 +30,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.expected import Expected
 from atoll_protos.names import split_slot
 from atoll_syncer.model.effects import Effect, EndSession, refuse
+from atoll_syncer.model.roster import Certificate
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import rounds
 
@@ -32,7 +38,7 @@ GRACE_SECONDS: Final = 90.0  # until an edit of the list has come to every shard
 NEVER: Final = float("inf")
 
 
-def heard(state: State, expected: Expected, now: float) -> None:
+def heard(state: State, expected: Expected, now: float) -> list[Effect]:
     """The list as it is now; it is read again and again."""
     known, before = state.shut_out, state.expected
     state.expected = expected
@@ -41,16 +47,26 @@ def heard(state: State, expected: Expected, now: float) -> None:
     for slot in expected.every - before.every:
         known.unlisted.pop(slot, None)
     were = {each.name: each.learners for each in before.regions}
-    are = {each.name: each.learners for each in expected.regions}
-    for region in were.keys() - are.keys():
-        known.newcomers[region] = now
-    for region, learners in are.items():
-        if learners > were.get(region, 0):
-            known.newcomers.pop(region, None)
+    for each in expected.regions:
+        if each.learners > were.get(each.name, 0):
+            known.newcomers.pop(each.name, None)
+    revoked = {
+        each.region
+        for each in expected.limits
+        if each.generation > before.limit(each.region).generation
+    }
+    effects: list[Effect] = []
+    for slot in _offered(state) if revoked else ():
+        if split_slot(slot)[0] in revoked:
+            effects += rounds.withdraw(state, slot, state.standing(now))
+    return [*effects, *_outdated(state, now)]
 
 
-def refusal(state: State, slot: str, now: float) -> pb.End | None:
-    """Whether this slot may join; one that is not on the list has its grace from now on."""
+def refusal(state: State, join: pb.Join, certificate: Certificate, now: float) -> pb.End | None:
+    """Whether it may join; a slot that is not on the list has its grace from now on."""
+    if (end := _of_certificate(state, certificate, now)) is not None or join.observer:
+        return end
+    slot = join.slot
     try:
         region, _ = split_slot(slot)
     except SpecError:
@@ -73,18 +89,51 @@ def is_out(state: State, slot: str, now: float) -> bool:
 
 
 def time_passed(state: State, now: float) -> list[Effect]:
-    """End the sessions of those whose grace is over, and drop what they have offered."""
+    """End the sessions of those whose time is over, and drop what a slot without one offers."""
+    effects = _outdated(state, now)
     if not (state.shut_out.unlisted or state.shut_out.newcomers):
-        return []
-    effects: list[Effect] = []
-    offered = {slot for each in state.rounds.open.values() for slot in each.complete}
-    for slot in sorted(each for each in offered if is_out(state, each, now)):
-        effects += rounds.withdraw(state, slot, state.standing(now))
+        return effects
+    for slot in _offered(state):
+        if is_out(state, slot, now):
+            effects += rounds.withdraw(state, slot, state.standing(now))
+    ended = {each.session for each in effects if isinstance(each, EndSession)}
     for number, session in sorted(state.sessions.open.items()):
-        if session.slot and is_out(state, session.slot, now):
+        if session.slot and number not in ended and is_out(state, session.slot, now):
             end = _end(state, session.slot, split_slot(session.slot)[0])
             effects.append(EndSession(number, end))
     return effects
+
+
+def _offered(state: State) -> list[str]:
+    """Slots of which an open round has an offer, also without a session."""
+    return sorted({slot for each in state.rounds.open.values() for slot in each.complete})
+
+
+def _outdated(state: State, now: float) -> list[Effect]:
+    """End the sessions whose certificates have expired or are revoked."""
+    ends = (
+        (number, _of_certificate(state, session.certificate, now))
+        for number, session in sorted(state.sessions.open.items())
+    )
+    return [EndSession(number, end) for number, end in ends if end is not None]
+
+
+def _of_certificate(state: State, shown: Certificate, now: float) -> pb.End | None:
+    if now >= shown.until:
+        return refuse(
+            pb.NOT_ALLOWED,
+            "the certificate of this session has expired",
+            "renew the credentials of this process; it tries again",
+            retry=True,
+        )
+    if shown.region and shown.generation < state.expected.limit(shown.region).generation:
+        return refuse(
+            pb.NOT_ALLOWED,
+            f"the certificates of region {shown.region} have been revoked",
+            "bring those that `atoll credentials` prints now; this process tries again",
+            retry=True,
+        )
+    return None
 
 
 def _is_listed(state: State, slot: str) -> bool:

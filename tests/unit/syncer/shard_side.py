@@ -12,6 +12,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndSession, Merge, Send, StoreHeld, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry
+from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
 from atoll_syncer.model.state import Beginning, State
 from atoll_syncer.rules.shard import Shard
 
@@ -145,7 +146,14 @@ class Side:
             self.feed(self.shard.tick_time(self.now))
         return self
 
-    def join(self, slot: str, instance: str = "", **fields: Any) -> int:
+    def join(
+        self,
+        slot: str,
+        instance: str = "",
+        *,
+        certificate: Certificate = PLAIN_TEXT,
+        **fields: Any,
+    ) -> int:
         """A session's first message; returns its number."""
         self.count += 1
         name = instance or f"{slot}-process"
@@ -157,7 +165,7 @@ class Side:
         }
         join = pb.Join(slot=slot, instance=name, **{**defaults, **fields})
         self.instances[self.count] = name
-        self.feed(self.shard.session_opened(self.count, join, self.now))
+        self.feed(self.shard.session_opened(self.count, join, self.now, certificate))
         return self.count
 
     def leave(self, session: int) -> None:

@@ -1,6 +1,7 @@
 """Who may call what, decided from the identity in the peer's certificate."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -128,4 +129,20 @@ def test_a_refused_learner_ends_as_bad_input_but_waits_for_the_end_of_a_former_r
     for each in Reason:
         refused = Refusal(reason=each, asked="x", needed="y", presented="z")
         assert refused.end.code == pb.NOT_ALLOWED
-        assert refused.end.retry == (each is Reason.OTHER_RUN)
+        assert refused.end.retry == (each in (Reason.OTHER_RUN, Reason.REVOKED))
+
+
+def test_certificates_of_an_older_generation_of_their_region_are_revoked() -> None:
+    old, new = (replace(identity(Role.LEARNER), generation=n) for n in (1, 2))
+    found = admission.of_generation(old, 2, "joining")
+    assert reason(found) is Reason.REVOKED
+    assert found is not None
+    assert (found.end.code, found.end.retry) == (pb.NOT_ALLOWED, True)
+    assert "generation 2 or later of region us-east" in str(found)
+    assert admission.of_generation(new, 2, "joining") is None
+    assert reason(admission.of_generation(identity(Role.OPERATOR), 2, "asking")) is Reason.REVOKED
+    assert admission.of_generation(identity(Role.SHARD), 2, "asking") is None
+
+
+def test_a_host_with_renewed_credentials_opens_lanes_of_a_session_of_the_former_ones() -> None:
+    assert admission.of_bulk(replace(identity(), generation=3), identity()) is None

@@ -1,10 +1,11 @@
 """Who is shut out of a job: slots and regions that its list has not any more (rule 41)."""
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.expected import NOBODY, Expected
+from atoll_protos.expected import NOBODY, Expected, Limit
 from atoll_protos.run import Region
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Drop
+from atoll_syncer.model.roster import Certificate
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 from unit.syncer.shard_side import Side, begun, side, step_all
 
@@ -133,3 +134,68 @@ def test_without_a_list_every_slot_may_join_rule_41() -> None:
     hear(one, NOBODY)
     wait(one, sessions, GRACE_SECONDS + 2.0)
     assert one.ends() == []
+
+
+# ---------------------------------------------------------------- certificates
+
+
+def revoked(generation: int) -> Expected:
+    limits = (Limit(region="b", generation=generation),)
+    return Expected(regions=listed(a=2, b=2).regions, limits=limits)
+
+
+def of_b(generation: int) -> Certificate:
+    return Certificate(region="b", generation=generation)
+
+
+def test_a_session_ends_when_its_certificate_has_expired_rule_41() -> None:
+    one, sessions = begun("a-0")
+    brief = one.join("b-0", certificate=Certificate(region="b", until=one.now + 10.0))
+    observer = one.join("", observer=True, certificate=Certificate(until=one.now + 10.0))
+    wait(one, [*sessions, brief], 9.0)
+    assert one.ends() == []
+    wait(one, sessions, 2.0)
+    ends = one.ends()
+    assert [(end.code, end.retry) for end in ends] == [(pb.NOT_ALLOWED, True)] * 2
+    assert "has expired" in ends[0].reason
+    assert set(one.state.sessions.open) == {*sessions}
+    renewed = one.join("b-0", certificate=Certificate(region="b", until=one.now + 1000.0))
+    observer = one.join("", observer=True, certificate=Certificate(until=one.now + 1000.0))
+    assert {renewed, observer} <= {session for session, _ in one.sent("welcome")}
+
+
+def test_a_revocation_ends_the_sessions_of_older_certificates_at_once_rule_41() -> None:
+    one, sessions = begun("a-0")
+    old, new = (one.join(f"b-{n}", certificate=of_b(n)) for n in (0, 1))
+    operator = one.join("", observer=True, certificate=of_b(0))
+    hear(one, revoked(1))
+    ends = one.ends()
+    assert [(end.code, end.retry) for end in ends] == [(pb.NOT_ALLOWED, True)] * 2
+    assert "the certificates of region b have been revoked" in ends[0].reason
+    assert {old, operator}.isdisjoint(one.state.sessions.open)
+    assert {*sessions, new} == set(one.state.sessions.open)
+    one.join("b-0", certificate=of_b(0))
+    assert [end.code for end in one.ends()] == [pb.NOT_ALLOWED]
+    back = one.join("b-0", certificate=of_b(1))
+    assert back in one.state.sessions.open
+
+
+def test_what_revoked_learners_have_offered_leaves_the_rounds_rule_41() -> None:
+    one, sessions = begun("a-0", "b-0", quorum=2)
+    hear(one, listed(a=2, b=2))
+    step_all(one, sessions, range(1, 9))
+    called = {(session, call.slice) for session, call in one.sent("call")}
+    fragment = next(fragment for session, fragment in sorted(called) if session == sessions[1])
+    one.offer(sessions[1], fragment, 8)
+    one.leave(sessions[1])
+    hear(one, revoked(1))
+    assert [drop.slot for drop in one.take(Drop)] == ["b-0"]
+
+
+def test_a_join_that_came_before_the_run_keeps_its_certificate_rule_41() -> None:
+    one = side(fresh=False).start()
+    session = one.join("b-0", certificate=of_b(0))
+    one.wait(31.0)
+    assert session in one.state.sessions.open
+    hear(one, revoked(1))
+    assert [end.code for end in one.ends()] == [pb.NOT_ALLOWED]

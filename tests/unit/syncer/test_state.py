@@ -49,6 +49,7 @@ PARTS = {  # the State's own fields; to write one is to replace the part
 OF_A_SESSION = {
     "number": "sessions",
     "join": "sessions",
+    "certificate": "sessions",
     "welcomed": "sessions",
     "held": "publishing",
     "claims": "publishing",

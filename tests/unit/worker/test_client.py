@@ -1,6 +1,7 @@
 """The streams to one shard: how they end, and that a Leave gets away."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.certificates import issue, make_authorities
-from atoll_protos.channels import Folder
+from atoll_protos.channels import Folder, bulk_options, control_options
 from atoll_protos.credentials import Fault, FaultKind, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
@@ -375,6 +376,40 @@ def test_the_words_of_a_fault_stay_while_the_same_is_wrong(tmp_path: Path) -> No
     put(60.0)
     assert dialler.trouble() == ""
     assert Dialler(Folder(path="")).trouble() == ""
+
+
+def test_a_session_that_began_with_other_credentials_is_to_be_dialled_again(
+    tmp_path: Path,
+) -> None:
+    owner = Owner(namespace="n", job="j", uid="u")
+    who = Identity(namespace="n", job="j", uid="u", region="r", role=Role.LEARNER)
+    authorities = make_authorities(owner, time.time())
+
+    def put(life: float) -> None:
+        found = issue(authorities, who, time.time(), life)
+        for name, value in (
+            ("tls.crt", found.certificate),
+            ("tls.key", found.key),
+            ("ca.crt", found.authority),
+        ):
+            (tmp_path / name).write_bytes(value)
+
+    async def scenario() -> None:
+        put(3600.0)
+        dialler = Dialler(Folder(path=str(tmp_path)))
+        async with dialler.open("127.0.0.1:1", control_options()):
+            assert dialler.outlived() == frozenset()
+            put(7200.0)
+            assert dialler.outlived() == {"127.0.0.1:1"}
+            async with dialler.open("127.0.0.1:1", bulk_options()):  # of the same session
+                assert dialler.outlived() == {"127.0.0.1:1"}
+            put(-1800.0)
+            assert dialler.outlived() == frozenset()  # no dial would succeed
+            put(7200.0)
+            async with dialler.open("127.0.0.1:1", control_options()):
+                assert dialler.outlived() == frozenset()
+
+    asyncio.run(scenario())
 
 
 def test_what_was_queued_for_a_session_that_died_does_not_go_out_in_the_next(

@@ -4,7 +4,7 @@ import math
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Finished, Tick
-from atoll_worker.rules.effects import Dial, Place, Record
+from atoll_worker.rules.effects import Dial, HangUp, Place, Record
 from unit.worker.learner_side import learner_side
 
 
@@ -162,3 +162,12 @@ def test_what_is_wrong_with_the_credentials_is_reported_at_once_and_until_it_is_
     assert side.messages("report")[-1][1].trouble == "tls.crt: expired"
     side.feed(side.exchange.troubled("", side.now))
     assert side.messages("report")[-1][1].trouble == ""
+
+
+def test_a_session_is_dialled_again_with_renewed_credentials_when_nothing_is_under_way() -> None:
+    side = learner_side().begin()
+    side.step()
+    shards = sorted({shard for shard, _ in side.exchange.slices})
+    assert side.exchange.renewed(shards) == [HangUp(each) for each in shards]
+    side.exchange.slices[0, 0].call = 0
+    assert HangUp(0) not in side.exchange.renewed(shards)

@@ -62,6 +62,7 @@ from atoll_worker.rules import adoption, companions, handover, joining, reports
 from atoll_worker.rules.effects import (
     Command,
     Effect,
+    HangUp,
     Place,
     Record,
     SendHeld,
@@ -220,6 +221,16 @@ class Exchange:
         state.trouble = trouble
         said = [Record({"event": "warning", "reason": trouble})] if trouble else []
         return [*said, *self._report(now)]
+
+    def renewed(self, shards: Sequence[int]) -> list[Effect]:
+        """These sessions began with certificates that others have replaced: dial again (rule 41).
+
+        Not while a Call is to be answered, a version is on its way or `step()` waits for one.
+        """
+        state = self._state
+        if state.step_waits or not state.started:
+            return []
+        return [HangUp(each) for each in shards if joining.is_quiet(state, each)]
 
     # ------------------------------------------------------------ inputs: time
 

@@ -83,6 +83,17 @@ def dial_due(state: State, now: float) -> list[Effect]:
     return [effect for shard in over for effect in dial(state, shard)]
 
 
+def is_quiet(state: State, shard: int) -> bool:
+    """Whether a session is open and nothing is under way in it."""
+    known, slices = state.shards[shard], state.of(shard)
+    return (
+        known.welcomed
+        and known.publish_began_at is None
+        and all(each.call is None and each.adopting is None for each in slices)
+        and not any(each.capturing for each in slices)
+    )
+
+
 def connected(state: State, shard: int) -> list[Effect]:
     """The control stream is open: send a Join, which says all that the shard must know (rule 3)."""
     state.shards[shard].connection = Connection.JOINING

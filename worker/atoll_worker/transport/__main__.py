@@ -62,6 +62,7 @@ def main() -> None:
             open_channel=dialler.open,
             ready=dialler.ready,
             trouble=dialler.trouble,
+            outlived=dialler.outlived,
             clock=time.monotonic,
             hands=hands if configure.hands else None,
         )

@@ -19,7 +19,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import channels, diagnosis
 from atoll_protos.channels import Folder, Options, control_options
 from atoll_protos.codecs import Form
-from atoll_protos.credentials import CredentialsError, Fault, OutOfDateError
+from atoll_protos.credentials import Credentials, CredentialsError, Fault, OutOfDateError
 from atoll_protos.diagnosis import RefusedError
 from atoll_protos.errors import SpecError
 from atoll_protos.frames import Whole
@@ -72,10 +72,23 @@ class Dialler:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._fault: Fault | None = None
+        self._shown: dict[str, Credentials] = {}  # by endpoint, with which its session began
 
     def open(self, endpoint: str, options: Options) -> grpc.aio.Channel:
         """Raises CredentialsError, and OutOfDateError for what a renewal heals."""
-        return channels.open_channel(endpoint, options, self.folder.read())
+        found = self.folder.read()
+        if found is not None and options == control_options():
+            self._shown[endpoint] = found
+        return channels.open_channel(endpoint, options, found)
+
+    def outlived(self) -> frozenset[str]:
+        """Endpoints whose sessions began with another certificate than one dialled now would."""
+        try:
+            found = self.folder.read()
+        except (CredentialsError, OutOfDateError):
+            return frozenset()
+        shown = self._shown.items()
+        return frozenset(e for e, each in shown if found and each.certificate != found.certificate)
 
     def trouble(self) -> str:
         """Why no channel could be opened now, in one line; empty: one could.

@@ -105,6 +105,7 @@ class Outside:
     open_channel: OpenChannel
     ready: Ready = channel_ready
     trouble: Callable[[], str] | None = None  # why it could not dial now; reads files
+    outlived: Callable[[], frozenset[str]] = frozenset  # endpoints to dial again; reads files
     clock: Callable[[], float]  # monotonic seconds
     hands: Hands | None = None  # of a learner on several hosts
 
@@ -119,7 +120,7 @@ class Transport:
             outside.telemetry,
         )
         self.now, self.layout = outside.clock, outside.end.layout
-        self._trouble = outside.trouble
+        self._trouble, self._outlived = outside.trouble, outside.outlived
         configure = self.end.configure
         self.exchange = Exchange(
             run_file=self.end.run_file,
@@ -348,6 +349,9 @@ class Transport:
                 log.warning("credentials cannot be used", reason=trouble)
             self._said = trouble
             self.feed(self.exchange.troubled(trouble, self.now()))
+            outlived = await asyncio.to_thread(self._outlived)
+            again = [each.shard for each in self.clients if each.endpoint in outlived]
+            self.feed(self.exchange.renewed(again))
             await asyncio.sleep(TROUBLE_SECONDS)
 
     async def _keep_time(self) -> None:
