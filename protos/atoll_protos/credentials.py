@@ -19,7 +19,7 @@ the same, or puts a whole new folder in its place.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -206,10 +206,10 @@ class Credentials:
     def _out_of_date(self, certificate: x509.Certificate, file: str, now: float) -> Fault | None:
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         if now > end.timestamp():
-            problem = f"expired at {_words(end)}, and now it is {_words(_time(now))}"
+            problem = f"expired at {_words(end)}"
             return self._fault(FaultKind.EXPIRED, file, problem, RENEW)
         if now < begin.timestamp():
-            problem = f"is valid from {_words(begin)}, and now it is {_words(_time(now))}"
+            problem = f"is valid from {_words(begin)}, which has not come by this machine's clock"
             remedy = "set the clocks of the machines to one time, or wait until then"
             return self._fault(FaultKind.NOT_YET_VALID, file, problem, remedy)
         return None
@@ -312,10 +312,6 @@ def _valid(certificate: x509.Certificate, now: float) -> bool:
 def _issuer(certificate: x509.Certificate) -> str:
     names = {NameOID.SERIAL_NUMBER: "serialNumber"}  # by which our authorities of a job differ
     return certificate.issuer.rfc4514_string(names) or "nobody by name"
-
-
-def _time(now: float) -> datetime:
-    return datetime.fromtimestamp(now, UTC)
 
 
 def _words(when: datetime) -> str:

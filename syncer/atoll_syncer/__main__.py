@@ -110,7 +110,7 @@ class Refused:
 
         structlog.get_logger().warning("peer refused in the handshake", reason=words)
         if self.metrics is not None:
-            self.metrics.refused_peers.labels(reason).inc()
+            self.metrics.refuse_peer(reason, words, time.monotonic())
 
 
 def read_run_file(path: str | None) -> RunFile:

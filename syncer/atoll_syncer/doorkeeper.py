@@ -50,7 +50,7 @@ class Doorkeeper:
         if found is None:
             return peer
         log.warning("peer refused", peer=context.peer(), reason=str(found))
-        self.driver.machine.metrics.refused_peers.labels(found.reason).inc()
+        self.driver.machine.metrics.refuse_peer(found.reason, str(found), self.driver.now())
         return found
 
     def _revoked(self, peer: Identity, asked: str) -> Refusal | None:

@@ -59,6 +59,7 @@ class Metrics:
             "Calls and handshakes refused for the certificate of who makes them",
             "reason",
         )
+        self.refused_peer: tuple[str, float] | None = None  # why the last one was, and when
         self.recoveries = self._counter("recoveries", "Slices taken back from learners")
         self.received_bytes = self._counter(
             "received_bytes", "Bytes of offers and seeds received from learners"
@@ -111,6 +112,11 @@ class Metrics:
                 self.refusals.labels(pb.Code.Name(end.code)).inc()
                 self.offers.labels("rejected").inc(end.code == pb.BAD_TRANSFER)
                 self.zombies.inc(end.code == pb.SUPERSEDED)
+
+    def refuse_peer(self, reason: Reason, words: str, now: float) -> None:
+        """Count a peer whose certificate was refused, and keep why for Status."""
+        self.refused_peers.labels(reason).inc()
+        self.refused_peer = words, now
 
     def refresh(self, state: State, staged_bytes: int, dropped_lines: int, now: float) -> None:
         """The gauges, from what the shard sees now."""

@@ -150,6 +150,10 @@ class SyncerService(rpc.SyncerServicer):
         reply.must_equal = self.driver.shard.state.run_file.must_equal
         reply.bytes_received = self.driver.recording.bytes_received
         reply.bytes_sent = self.driver.recording.bytes_sent
+        refused = self.driver.machine.metrics.refused_peer
+        if refused is not None:
+            reply.refused_peer = refused[0]
+            reply.seconds_since_refused_peer = self.driver.now() - refused[1]
         reply.reason = reply.reason or "; ".join(sorted(set(self.driver.background.troubles)))
         return reply
 

@@ -202,6 +202,9 @@ def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnder
             assert await syncers.set_owner(address, "here-1", "", 99, other) is None
             said = syncers.reasons[address, other].text
             assert "needs the certificate of the operator of region here" in said
+            (reply,) = await syncers.status([address], credentials=ours)
+            assert reply is not None
+            assert (reply.refused_peer, reply.seconds_since_refused_peer >= 0) == (said, True)
             assert await syncers.status([address], credentials=foreign) == [None]
             assert await syncers.status([address]) == [None]
             await until(lambda: {(address, foreign), (address, None)} <= syncers.reasons.keys())

@@ -242,14 +242,15 @@ def _degraded(facts: Facts) -> Condition:
     if facts.losses or facts.shard_problems:
         every = (*facts.shard_problems, *facts.losses, *certificates)
         return _of(kind, "PodsMissing", "; ".join(every))
-    if facts.troubles:
-        return _of(kind, "StoreTrouble", "; ".join(facts.troubles))
-    if facts.refused_offers:
-        return _of(kind, "OffersRefused", "; ".join(facts.refused_offers))
-    if facts.certificates:
-        return _of(kind, facts.certificates_reason, "; ".join(certificates))
-    if facts.expiring:
-        return _of(kind, "CredentialsExpire", "; ".join(facts.expiring))
+    for reason, words in (
+        ("SlotHeldElsewhere", facts.held_elsewhere),
+        ("StoreTrouble", facts.troubles),
+        ("OffersRefused", facts.refused_offers),
+        (facts.certificates_reason, certificates if facts.certificates else ()),
+        ("CredentialsExpire", facts.expiring),
+    ):
+        if words:
+            return _of(kind, reason, "; ".join(words))
     if facts.live is None:
         return _of(kind, "SyncerSilent")
     return _fewer(facts)
@@ -263,9 +264,9 @@ def _fewer(facts: Facts) -> Condition:
         missing = [slot for slot in facts.missing if slot not in facts.starting]
         if missing:
             message += f": {some_of(missing)}"
-        return _of(kind, "LearnersMissing", message)
+        return _of(kind, "LearnersMissing", "; ".join((message, *facts.away)))
     if facts.starting and not facts.ended:
-        return _of(kind, "LearnersStarting", _starting(facts))
+        return _of(kind, "LearnersStarting", "; ".join((_starting(facts), *facts.away)))
     return _of(kind, "AllWell")
 
 

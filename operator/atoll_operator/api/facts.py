@@ -71,6 +71,8 @@ class Facts:
     missing: tuple[str, ...] = ()  # slots that are not in training, as far as that is known
     starting: tuple[str, ...] = ()  # those of `missing` that start, and are not lost
     quorum: int = 1
+    away: tuple[str, ...] = ()  # where to look for learners of other clusters, in words
+    held_elsewhere: tuple[str, ...] = ()  # pods whose slot a process elsewhere has, in words
     losses: tuple[str, ...] = ()  # pods of learners that are not as they should be, in words
     exited: tuple[str, ...] = ()  # pods that have ended for good, in words
     held: tuple[str, ...] = ()

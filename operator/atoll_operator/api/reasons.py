@@ -64,7 +64,7 @@ _CREDENTIALS = (  # of Accepted before a learner trains, and then of Degraded
     (
         "CredentialsMissing",
         "the syncer runs in another cluster, and this one has no certificates with which its"
-        " learners could join; what runs goes on, and no pod is started without",
+        " learners could join; what runs goes on, and no pod can start without",
         "run the command that the message names, with the kubeconfig of the syncer's cluster,"
         " and apply what it prints in this cluster",
     ),
@@ -77,7 +77,7 @@ _CREDENTIALS = (  # of Accepted before a learner trains, and then of Degraded
     (
         "CertificatesMissing",
         "certificates of the job are not there: cert-manager has not made them, or the operator"
-        " cannot read them; what runs goes on, and no pod is started without",
+        " cannot read them; what runs goes on, and no pod can start without",
         "do what the message says: see the issuer that spec.syncer.tls.issuerRef names, or let"
         " the operator read Secrets; it is looked at again every few seconds",
     ),
@@ -248,6 +248,13 @@ REASONS: Final[tuple[Reason, ...]] = (
             "see Failed in that cluster; when it tries again the learners here come back",
         ),
         (
+            "SlotHeldElsewhere",
+            "a learner's pod waits for its slot, which a process of another cluster has: two"
+            " installs serve one region",
+            "give each region to one install alone, by the chart's value `regions`, and delete the"
+            " pods of the other",
+        ),
+        (
             "StoreTrouble",
             "a shard cannot write to its volume and tries again; nothing is lost meanwhile",
             "make room on the volume that the message names, or repair it",
@@ -274,7 +281,7 @@ REASONS: Final[tuple[Reason, ...]] = (
             "LearnersMissing",
             "some learners are not in training, and it is not that they start: they were lost,"
             " crashed or hang, or have been starting for 10 minutes",
-            "see their pods and logs",
+            "see their pods and logs, those of another cluster's regions there",
         ),
     ),
     *_reasons(

@@ -48,6 +48,8 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
         if not pods:
             problem = f"has no shards in the namespace {logs.namespace}"
             remedy = "a job that is over has none: its status.exportURL says where the model is"
+            if _pods(logs, LEARNER_ROLE):
+                remedy = "its learners here dial a syncer in another cluster: give its --context"
             raise SpecError(job, problem, remedy)
         pod = min(pods, key=_order)
         name = _config_map(pod)

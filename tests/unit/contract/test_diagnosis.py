@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 
 from atoll_protos.channels import Folder, ServerFiles
 from atoll_protos.credentials import Credentials
-from atoll_protos.diagnosis import MismatchError, RefusedError, Seen, judge, look
+from atoll_protos.diagnosis import MismatchError, OtherRunError, RefusedError, Seen, judge, look
 from atoll_protos.identity import Owner, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity, leaf
 
@@ -71,7 +71,7 @@ def test_nothing_is_said_where_both_would_take_each_other(
         (
             Seen(certificate=shard_of(Owner(namespace="team", job="bytes", uid="former"))),
             OURS,
-            RefusedError,
+            OtherRunError,
             "it has credentials of another run, shard of region us-east of team/bytes (UID former)",
         ),
         (

@@ -26,7 +26,7 @@ from unit.kube.other_cluster import (
     stored,
     there,
 )
-from unit.kube.planner_side import CHANGES, raw, seen
+from unit.kube.planner_side import CHANGES, NOW, raw, seen
 from unit.kube.test_lifecycle import replicas, said
 
 # ---------------------------------------------------------------- what is made
@@ -322,6 +322,32 @@ def test_an_operator_that_was_restarted_keeps_them_away_until_a_shard_answers() 
     back = decided(again(known, later, remembered=heard(serving())))
     assert said(back, "Progressing")[1] != "SyncerLost"
     assert not any(each["kind"] == "StatefulSet" for each in back.apply)  # as it is live: 1
+
+
+def test_the_home_says_where_to_look_for_learners_of_another_cluster_and_who_was_refused() -> None:
+    registrar = serving(us_east_0="Training", us_east_1="Training")
+    registrar.refused_peer = "its certificate was not issued by an authority of ca.crt"
+    registrar.seconds_since_refused_peer = 12.0
+    registrar.state = pb.SHARD_SERVING
+    found = decided(there(settings=US_EAST, remembered=heard(registrar)), US_EAST)
+    said_ = message(found, "Degraded")
+    assert "eu-west: served by another cluster, see `kubectl atoll status tiny` there" in said_
+    assert "not issued by an authority" in said_
+    registrar.seconds_since_refused_peer = 600.0  # it has not dialled since
+    found = decided(there(settings=US_EAST, remembered=heard(registrar)), US_EAST)
+    assert "not issued" not in message(found, "Degraded")
+
+
+def test_a_pod_whose_slot_another_cluster_has_is_named_after_a_minute() -> None:
+    registrar = serving(eu_west_0="Training")
+    registrar.slots[0].uid = "uid-of-another-cluster"
+    pod = learner("eu-west-0", "n1", runs=True, made_at=NOW - 61.0)
+    found = decided(there(pods=(pod,), remembered=heard(registrar)))
+    assert said(found, "Degraded") == ("True", "SlotHeldElsewhere")
+    assert "waits for eu-west-0, which pod uid-of-another-cluster has" in message(found, "Degraded")
+    for other in (replace(pod, made_at=NOW - 59.0), replace(pod, uid="uid-of-another-cluster")):
+        found = decided(there(pods=(other,), remembered=heard(registrar)))
+        assert said(found, "Degraded")[1] != "SlotHeldElsewhere"
 
 
 def test_a_shard_that_refuses_this_clusters_credentials_is_not_lost() -> None:

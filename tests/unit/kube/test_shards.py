@@ -73,6 +73,12 @@ def test_endpoints_and_run_file_are_those_of_a_shards_pod(core: Core) -> None:
     )
 
 
+def test_a_cluster_that_has_learners_alone_sends_the_person_to_the_syncers(core: Core) -> None:
+    core.pods, core.learners = (), (pod("tiny-eu-west-0"),)
+    with pytest.raises(SpecError, match="give its --context"):
+        shards.shards_of("tiny", "", "")
+
+
 def test_the_pod_is_one_that_runs(core: Core) -> None:
     core.pods = (pod("tiny-shard-0-0", phase="Pending"), pod("tiny-shard-1-0"))
     assert shards.shards_of("tiny", "", "").pod == "tiny-shard-1-0"

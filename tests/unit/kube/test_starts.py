@@ -127,6 +127,10 @@ def test_a_learner_starts_as_it_was_told(found: Starts) -> None:
         pytest.param(scene("Left", (OLD,), left_seconds={SLOT: 5.0}), id="its pod stays"),
         pytest.param(scene(pods=()), id="it never had a pod"),
         pytest.param(
+            scene("Left", (), here=("eu-west",), left_seconds={SLOT: 61.0}),
+            id="its job was deleted in another cluster",
+        ),
+        pytest.param(
             scene("Left", (), here=("eu-west",), left_seconds={SLOT: AN_HOUR}),
             id="the region has left for good",
         ),

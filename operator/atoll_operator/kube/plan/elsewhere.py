@@ -58,6 +58,7 @@ from atoll_protos.run import first_difference
 
 LINGER_SECONDS = 120.0  # for which the shards of a job that is over stay, to tell other clusters
 LEAVE_SECONDS = 30.0  # for which those of a suspended job wait for the learners of other clusters
+REFUSED_SECONDS = 120.0  # for which a refused peer is told; one that is refused dials again
 GONE = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 
 
@@ -266,6 +267,27 @@ def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
 def has_other_clusters(job: Job, settings: Settings) -> bool:
     """Whether learners of this job run where another install serves them."""
     return any(each.learners and not settings.serves(each.name) for each in job.spec.regions)
+
+
+def away(
+    job: Job, settings: Settings, missing: Sequence[str], registrar: pb.StatusReply | None
+) -> tuple[str, ...]:
+    """Where to look for missing learners of other clusters, and whom shard 0 has just refused.
+
+    Whose certificate was refused nobody can know: it is not believed.
+    """
+    regions = sorted({split_slot(slot)[0] for slot in missing})
+    others = [each for each in regions if not settings.serves(each)]
+    if not others:
+        return ()
+    found = [
+        f"{', '.join(others)}: served by another cluster, see `kubectl atoll status {job.name}`"
+        " there"
+    ]
+    refused = registrar.refused_peer if registrar else ""
+    if registrar and refused and registrar.seconds_since_refused_peer < REFUSED_SECONDS:
+        found.append(f"shard 0 has refused somebody in the last minutes: {refused}")
+    return tuple(found)
 
 
 def lingers(status: Status, now: float) -> bool:

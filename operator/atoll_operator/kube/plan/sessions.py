@@ -55,6 +55,7 @@ BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that h
 ADMITTING_STATES = frozenset({pb.SHARD_SERVING, pb.SHARD_FINAL})  # of a registrar
 REPORT_SECONDS_MAX = 10.0  # reports come at least every 2 s
 ABSENT_SECONDS = 10.0  # after a registrar's restart learners join within seconds
+HELD_SECONDS = 60.0  # in which the process of a former pod ends
 SILENT_SECONDS = 5.0  # of a shard
 
 
@@ -104,6 +105,23 @@ def joined(registrar: pb.StatusReply | None, pods: Iterable[Pod]) -> frozenset[s
         return None
     live = frozenset(slot.uid for slot in registrar.slots if slot.state not in DEAD_STATES)
     return with_hosts(live, pods)
+
+
+def held_elsewhere(
+    pods: Sequence[Pod], registrar: pb.StatusReply | None, now: float
+) -> tuple[str, ...]:
+    """Learners' pods that wait for a slot which a process of no pod here has, in words."""
+    own = {pod.uid for pod in pods}
+    slots = {slot.slot: slot for slot in registrar.slots} if registrar else {}
+    found = []
+    for pod in pods:
+        slot = slots.get(pod.slot)
+        young = pod.made_at is None or now - pod.made_at < HELD_SECONDS
+        if slot is None or young or not pod.runs or not pod.is_head or pod.terminating:
+            continue
+        if slot.state not in DEAD_STATES and slot.uid and slot.uid not in own:
+            found.append(f"{pod.name} waits for {pod.slot}, which pod {slot.uid} has")
+    return tuple(found)
 
 
 def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> bool:

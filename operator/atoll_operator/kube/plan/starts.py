@@ -28,6 +28,9 @@ from atoll_operator.kube.names import LEARNER_ROLE, hosts_set
 from atoll_operator.kube.objects import STARTING_WAITS
 from atoll_operator.kube.observation import Pod, Remembered
 from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
+from atoll_protos.names import split_slot
+
+LEFT_ELSEWHERE_SECONDS = 60.0  # for which one that was told to end there may be rolled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ def _starts(scene: Starts, slot: str, pods: Sequence[Pod]) -> bool:
         return False  # this very pod has trained
     fresh = shown is None or (shown.state == pb.SLOT_JOINING and not shown.tokens)
     left_seconds = scene.remembered.left_seconds.get(slot)
+    if left_seconds is not None and split_slot(slot)[0] not in scene.here:
+        return min(left_seconds, scene.running_seconds) < LEFT_ELSEWHERE_SECONDS
     name = hosts_set(scene.job, slot)  # of its pod, or of the set of its hosts' pods
     names = {name} if scene.hosts == 1 else {f"{name}-{host}" for host in range(scene.hosts)}
     rolled = [

@@ -44,7 +44,7 @@ from atoll_operator.kube.observation import (
     Workload,
     texts_of,
 )
-from atoll_operator.kube.plan import elsewhere, events, exposure
+from atoll_operator.kube.plan import elsewhere, events, exposure, sessions
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
 from atoll_operator.kube.plan.events import Event
@@ -207,6 +207,10 @@ def _facts(case: Situation) -> Facts:
         live=None if live is None else len(live),
         missing=statuses.missing(job, seen.replies),
         starting=_starting(case),
+        away=elsewhere.away(job, case.settings, statuses.missing(job, seen.replies), seen.registrar)
+        if case.home
+        else (),
+        held_elsewhere=sessions.held_elsewhere(left, seen.registrar, case.now),
         quorum=job.spec.learners_needed,
         losses=tuple(losses),
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
