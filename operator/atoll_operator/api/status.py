@@ -38,9 +38,10 @@ version does not know is kept when a status is read and written again.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.facts import SERVING
@@ -216,8 +217,29 @@ class Status(Shown):
 
     @classmethod
     def read(cls, raw: Mapping[str, Any] | None) -> Self:
-        """A status as the API server or status.json has it; None is an empty one."""
-        return cls.model_validate(raw or {})
+        """A status as the API server or status.json has it; None is an empty one.
+
+        Whoever may write it may spoil it: a field that cannot be read counts as absent.
+        """
+        given = dict(raw or {})
+        try:
+            return cls.model_validate(given)
+        except ValidationError as wrong:
+            places = [(*each["loc"], None)[:2] for each in wrong.errors()]
+        known = given.pop("conditions", None)
+        for name in {name for name, _ in places} & given.keys():
+            del given[str(name)]
+        if isinstance(known, list):
+            spoilt = {number for name, number in places if name == "conditions"}
+            given["conditions"] = [c for i, c in enumerate(known) if i not in spoilt]
+        return cls.model_validate(given)
+
+    @field_validator("start_time", "completion_time")
+    @classmethod
+    def _is_a_time(cls, text: str | None) -> str | None:
+        if text is not None and datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError("no time zone")
+        return text
 
     def true_condition(self, kind: str) -> Condition | None:
         """The condition of a type, when it is True."""

@@ -20,6 +20,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     cache        the API server's objects, as the watches show them
     memory       what is remembered of a job between two passes
     health       what the probes answer
+    notes        what the operator has noted in annotations, whatever has become of it
     objects      how raw objects of the API server are read
     observation  what a pass has seen, as frozen values
     metrics      the operator's own metrics
@@ -32,7 +33,7 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     names        annotations, field managers, children's names, roles, ports
 
 Imports go downwards in this order: shards, credentials, policies; serve, logs; term; reconcile;
-observe, apply, report; repair, trial, secrets; recorder; edges; memory, plan; objects; health,
-observation; cache, election; metrics, settings, names, person.
+observe, apply, report; repair, trial, secrets; recorder; edges; memory, plan; objects; notes;
+health, observation; cache, election; metrics, settings, names, person.
 `plan` imports no time, network or cluster (import-linter checks all of this).
 """

@@ -10,11 +10,11 @@ fields; `reconcile`, `apply` and `report` note what they have done. The plan nev
 object, only what `read` returns.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.kube import notes
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import (
     Certificates,
@@ -158,11 +158,7 @@ class Memory:
         """The job's name in the run files of its shards; empty: no shard has told it."""
         told = (each.message.must_equal for each in self.replies.values())
         text = next((each for each in told if each), "")
-        try:
-            found = json.loads(text or "{}")
-        except ValueError:
-            return ""
-        return str(found.get("job", "")) if isinstance(found, dict) else ""
+        return str(notes.document(text).get("job", ""))
 
     def note_intent(self, intent: pb.StatusRequest, now: float) -> None:
         """Note what the shards are to be told from now on."""

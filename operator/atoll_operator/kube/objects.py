@@ -2,16 +2,14 @@
 
 The functions read an object as JSON has it and forgive what is absent, because every field of a
 status is optional. `pod`, `node` and `workload` make the values of an `Observation`; the others
-answer one question about one object. Two functions write what `workload` reads back from
-annotations. Nothing in this file decides anything.
+answer one question about one object. Nothing in this file decides anything.
 """
 
 import datetime
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
-from typing import Any
 
+from atoll_operator.api.status import Status
+from atoll_operator.kube import notes
 from atoll_operator.kube.cache import Failure
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
@@ -25,7 +23,6 @@ from atoll_operator.kube.observation import (
     Node,
     Pod,
     Raw,
-    Replaced,
     Workload,
 )
 from atoll_protos.names import Label
@@ -229,7 +226,6 @@ def workload(raw: Raw, failed: Failure | None = None, pods: Iterable[Pod] = ()) 
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
     annotations = metadata.get("annotations") or {}
-    replaced = _json(annotations.get(Annotation.REPLACED))
     template = spec["template"]
     return Workload(
         name=metadata["name"],
@@ -242,13 +238,9 @@ def workload(raw: Raw, failed: Failure | None = None, pods: Iterable[Pod] = ()) 
         excluded=excluded_nodes(template),
         queued=QUEUE_LABEL in (metadata.get("labels") or {}),
         trouble=_pods_refused(status) or _failed(spec, status, failed, pods),
-        replaced={int(key): _replaced(*each) for key, each in replaced.items()},
-        suspects=_json(annotations.get(Annotation.SUSPECTS)),
+        replaced=notes.replaced(annotations.get(Annotation.REPLACED)),
+        suspects=notes.suspects(annotations.get(Annotation.SUSPECTS)),
     )
-
-
-def _json(annotation: str | None) -> Any:
-    return json.loads(annotation) if annotation else {}
 
 
 def _failed(spec: Raw, status: Raw, failed: Failure | None, pods: Iterable[Pod]) -> str:
@@ -265,22 +257,6 @@ def _pods_refused(status: Raw) -> str:
         if each["type"] == "ReplicaFailure" and each["status"] == "True":
             return str(each.get("message") or each.get("reason") or "its pods are refused")
     return ""
-
-
-def _replaced(count: int = 0, uid: str = "", since: int = 0, recent: int = 0) -> Replaced:
-    return Replaced(count=count, uid=uid, since=since, recent=recent)
-
-
-def replaced_text(replaced: Mapping[int, Replaced]) -> str:
-    """The annotation that `workload` reads back; empty when nothing was replaced."""
-    if not replaced:
-        return ""
-    return json.dumps({str(key): list(astuple(replaced[key])) for key in sorted(replaced)})
-
-
-def suspects_text(suspects: Mapping[str, int]) -> str:
-    """The annotation of suspected nodes; empty when there are none."""
-    return json.dumps(suspects, sort_keys=True) if suspects else ""
 
 
 def excluded_nodes(template: Raw) -> tuple[str, ...]:
@@ -331,8 +307,8 @@ def belongs(raw: Raw, job: Raw) -> bool:
 
 def ready_reason(job: Raw) -> str:
     """The reason of a job's condition Ready; empty before it has one."""
-    conditions = (job.get("status") or {}).get("conditions") or []
-    return next((str(each["reason"]) for each in conditions if each["type"] == "Ready"), "")
+    conditions = Status.read(job.get("status")).conditions or []
+    return next((each.reason for each in conditions if each.type == "Ready"), "")
 
 
 def key_of(child: Raw) -> tuple[str, str]:

@@ -97,7 +97,6 @@ class Observer:
         speaks = _speaks_tls(job, tls)
         if not await self.polls.follow(key, memory, memory.addresses, tls=speaks):
             raise NotAskedError
-        memory.read_at = at
         of_workload = observation.by_workload(job.name, pods)
         return Observation(
             at=at,

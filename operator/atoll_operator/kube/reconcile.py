@@ -19,8 +19,9 @@ one job are at least 0.3 s apart, however many events come.
 
 When a pass fails. What is known is reported all the same: a status that was planned is written
 although an effect failed. While a watch is broken nothing is judged, and a job that could not be
-judged for READ_SECONDS_MAX gets conditions that are Unknown and say why. A child that is refused
-does not fail the pass (`apply`). Any exception ends the pass, is counted
+judged for READ_SECONDS_MAX gets conditions that are Unknown and say why; so does one of which the
+reading or the plan fails with an exception, whatever it is. A child that is refused does not fail
+the pass (`apply`). Any exception ends the pass, is counted
 (`atoll_operator_pass_failures_total`) and logged with its traceback by the queue, and the pass is
 tried again after 1 to 60 s, doubling with each failure and spread at random, so that a restarted
 API server does not get all jobs at once. "Not found" and "conflict" are no failures: a delete
@@ -120,18 +121,22 @@ class Reconciler:
     async def _pass(self, key: Key) -> float | None:
         try:
             seen = await self.observer.observe(key, self.memories)
+            if seen is None:
+                self.memories.pop(key, None)
+                return None
+            decided = plan(seen, self.settings, time.time())
+            if seen.job is not None:
+                self.memories[key].read_at = seen.at
         except NotSeenError as error:
-            blind = self.observer.blind(key, self.memories.get(key), str(error))
-            if blind is not None:
-                decided = plan(blind, self.settings, time.time())
-                await self.writer.report(decided, self.memories[key])
+            await self._report_blind(key, str(error))
             return UNSEEN_SECONDS
         except NotAskedError:
             return UNASKED_SECONDS
-        if seen is None:
-            self.memories.pop(key, None)
-            return None
-        decided = plan(seen, self.settings, time.time())
+        except NotLeaderError:
+            raise
+        except Exception as error:  # also one of ours: without it the last status would stand
+            await self._report_blind(key, f"{type(error).__name__}: {error}")
+            raise
         self.memories[key].note_intent(decided.intent, seen.at)
         outcome = Outcome()
         try:
@@ -147,6 +152,13 @@ class Reconciler:
         due = self.writer.recorder.due_seconds(seen.uid)
         pauses = [each for each in (decided.pause_seconds, due) if each is not None]
         return min(pauses, default=None)
+
+    async def _report_blind(self, key: Key, problem: str) -> None:
+        """Write that the job cannot be judged, once that has lasted (`Observer.blind`)."""
+        blind = self.observer.blind(key, self.memories.get(key), problem)
+        if blind is not None:
+            decided = plan(blind, self.settings, time.time())
+            await self.writer.report(decided, self.memories[key])
 
     def _edited(self, key: Key, judged: Object) -> bool:
         """Whether the job has been edited since it was read.

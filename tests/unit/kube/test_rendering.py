@@ -9,6 +9,7 @@ import pytest
 
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LENGTH_FILE, RUN_FILE, Annotation
+from atoll_operator.kube.notes import run_files
 from atoll_operator.kube.objects import RESTARTED_AT, excluded_nodes, key_of
 from atoll_operator.kube.plan import pods, rendering
 from atoll_operator.kube.plan.exclusions import Exclusions
@@ -51,7 +52,7 @@ def next_pass(
         job(*changes),
         generation,
         [each for each in live.values() if each["kind"] in WORKLOADS],
-        rendering.texts(each for each in live.values() if each["kind"] == "ConfigMap"),
+        run_files(each for each in live.values() if each["kind"] == "ConfigMap"),
         running,
         observed=generation if observed is None else observed,
     )

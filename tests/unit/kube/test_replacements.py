@@ -186,12 +186,6 @@ def test_a_replacement_is_noted_once_and_read_back() -> None:
     assert (late.count, late.since, late.recent) == (3, 5000 + 86_400, 1)
 
 
-def test_what_an_earlier_version_noted_is_counted_in_the_job_s_life_alone() -> None:
-    old = {"name": "s", "annotations": {Annotation.REPLACED: '{"0": [7, "u"]}'}}
-    raw = {"kind": "StatefulSet", "metadata": old, "spec": {"template": {"metadata": {}}}}
-    assert objects.workload(raw).replaced == {0: Replaced(count=7, uid="u")}
-
-
 def test_a_pod_that_waits_and_excludes_a_node_that_its_template_allows_is_made_again() -> None:
     waiting = learner("us-east-0", "", phase="Pending", excluded=("n1",))
     assert stranded(waiting, live("StatefulSet", ()))

@@ -137,8 +137,8 @@ def test_a_suspicion_ends_after_an_hour_or_with_its_node() -> None:
         return found.nodes[live.name], found.suspects[live.name]
 
     assert kept(SUSPECT_SECONDS - 1) == (("n1",), f'{{"n1": {int(NOW)}}}')
-    assert kept(SUSPECT_SECONDS) == ((), "")
-    assert kept(60.0, n1=NodeState.GONE) == ((), "")
+    assert kept(SUSPECT_SECONDS) == ((), "{}")
+    assert kept(60.0, n1=NodeState.GONE) == ((), "{}")
 
 
 def test_the_restarts_of_the_learners_own_container_are_read() -> None:

@@ -16,6 +16,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
+from atoll_operator.kube import notes
 from atoll_operator.kube.edges.api import NODES, path
 from atoll_operator.kube.names import LENGTH_FILE, SLOTS_FILE, Annotation
 from atoll_operator.kube.objects import key_of
@@ -49,7 +50,7 @@ def next_pass(live: Live, job: Job, generation: int) -> Live:
         job,
         generation,
         [each for each in live.values() if each["kind"] in WORKLOADS],
-        rendering.texts(each for each in live.values() if each["kind"] == "ConfigMap"),
+        notes.run_files(each for each in live.values() if each["kind"] == "ConfigMap"),
         EVERYTHING,
         observed=2,
     )
@@ -83,7 +84,7 @@ def hashes(live: Live) -> dict[tuple[str, str], str]:
 
 def files(live: Live) -> dict[str, str]:
     """The texts of run files by the names of their ConfigMaps."""
-    return rendering.texts(each for (kind, _), each in live.items() if kind == "ConfigMap")
+    return notes.run_files(each for (kind, _), each in live.items() if kind == "ConfigMap")
 
 
 def template_of(world: World, where: str) -> Any:

@@ -21,6 +21,7 @@ from atoll_operator.api import support
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job, Restored
 from atoll_operator.api.status import Status
+from atoll_operator.kube import notes
 from atoll_operator.kube.names import accepted_name, shard_name
 from atoll_operator.kube.objects import key_of
 from atoll_operator.kube.observation import WORKLOADS, Object
@@ -188,7 +189,7 @@ def _last(
     for each in children:
         if key_of(each) != ("ConfigMap", name):
             continue
-        spec = json.loads((each.get("data") or {}).get(SPEC) or "{}")
+        spec = notes.document((each.get("data") or {}).get(SPEC))
         present = raw.get("spec")
         suspend = present.get("suspend") if isinstance(present, dict) else None
         if isinstance(suspend, bool):

@@ -25,6 +25,7 @@ from typing import Any
 
 from atoll_operator.api.facts import Kind
 from atoll_operator.api.syncer import StorageType
+from atoll_operator.kube import notes
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.objects import controller, is_of, key_of, rfc3339
 from atoll_operator.kube.observation import WORKLOADS, Object, Observation, Refusal, workload_name
@@ -205,7 +206,7 @@ def _builder(case: Situation, own: Collection[Object]) -> JobChildren:
             job,
             seen.raw["metadata"].get("generation", 1),
             [each for each in own if each["kind"] in WORKLOADS],
-            rendering.texts(each for each in own if each["kind"] == "ConfigMap"),
+            notes.run_files(each for each in own if each["kind"] == "ConfigMap"),
             running,
             observed=seen.status.observed_generation or 0,
             home=case.home,
@@ -237,7 +238,7 @@ def _change(
     """The child as it is applied, None when there is no need to; and what that reverts.
 
     It is a revert when the last apply was of the very same object, and a field differs all the
-    same.
+    same; and where a note cannot be read, whose loss changes what is wanted.
     """
     if live is None:
         return wanted, None
@@ -248,7 +249,7 @@ def _change(
     if not found:
         return None, None
     revert = None
-    if _applied(live) == _applied(wanted):
+    if _applied(live) == _applied(wanted) or notes.is_spoilt(live):
         text = _in_words(found)
         event = events.of_revert(seen.raw, *key, text, rfc3339(case.now))
         revert = Revert(key=key, text=text, event=event)
@@ -279,7 +280,9 @@ def _drift(wanted: Object, live: Object, settled: Settled) -> tuple[Difference, 
 
 
 def _in_words(found: Sequence[Difference]) -> str:
-    """`spec.replicas was 0 and is 2 again`, of the first few differences."""
+    """`spec.replicas was 0 and is 2 again`, of the first few differences; not of their hash."""
+    hashed = f".{Annotation.APPLIED}"
+    found = [each for each in found if not each.path.endswith(hashed)] or found
     said = [
         f"{each.path} was {_short(each.found)} and is {_short(each.wanted)} again"
         for each in found[:DIFFERENCES_MAX]

@@ -37,6 +37,7 @@ from atoll_operator.api.learners import RegionNodes, RegionSpec
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job
 from atoll_operator.api.syncer import Reclaim, StorageType, TlsMode
+from atoll_operator.kube import notes
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     LEARNER_ROLE,
@@ -225,12 +226,8 @@ class JobChildren:
         if Label.SLOT in marks:
             annotations |= hosts.of_user(template)
         annotations |= self._note(name, template, region.name)
-        replaced = self.exclusions.replaced.get(name)
-        if replaced:
-            annotations[Annotation.REPLACED] = replaced
-        suspects = self.exclusions.suspects.get(name)
-        if suspects:
-            annotations[Annotation.SUSPECTS] = suspects
+        annotations[Annotation.REPLACED] = self.exclusions.replaced.get(name) or notes.NOTHING
+        annotations[Annotation.SUSPECTS] = self.exclusions.suspects.get(name) or notes.NOTHING
         if ended := self.exclusions.ended.get(name):
             annotations[Annotation.ENDED] = ended
         service = self.owner.child(

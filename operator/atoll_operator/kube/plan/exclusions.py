@@ -20,7 +20,7 @@ pod's UID as an annotation (`ended`).
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from atoll_operator.kube.objects import replaced_text, suspects_text
+from atoll_operator.kube import notes
 from atoll_operator.kube.observation import Pod, Replaced, Workload, by_workload, workload_name
 from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.replacements import Placement, ToReplace
@@ -71,13 +71,13 @@ def exclusions(
         if name in moved:
             kept |= lost
         excluded[name] = live.excluded if live.queued else tuple(sorted(kept | suspicion.keys()))
-        suspects[name] = suspects_text(suspicion)
+        suspects[name] = notes.of_suspects(suspicion)
         noted = dict(live.replaced)
         for pod in (*moved.get(name, []), *suspected.get(name, [])) if live.replicas else ():
             before = noted.get(pod.index, Replaced())
             if before.uid != pod.uid:
                 noted[pod.index] = before.once_more(pod.uid, now)
-        replaced[name] = replaced_text(noted)
+        replaced[name] = notes.of_replaced(noted)
         held = [p.uid for p in moved.get(name, ()) if live.queued and p.ended and p.terminating]
         ended[name] = ",".join(sorted(held))
     return Exclusions(nodes=excluded, replaced=replaced, suspects=suspects, ended=ended)
@@ -90,7 +90,7 @@ def _suspicion(
     found = {
         node: since
         for node, since in live.suspects.items()
-        if now - since < SUSPECT_SECONDS and placement.lost.get(node) is not NodeState.GONE
+        if abs(now - since) < SUSPECT_SECONDS and placement.lost.get(node) is not NodeState.GONE
     }
     for pod in suspected:
         found.setdefault(pod.node, int(now))

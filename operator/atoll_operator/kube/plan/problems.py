@@ -83,7 +83,7 @@ def larger_claims(children: Iterable[Object], size: str) -> list[str]:
     for each in children:
         if each["kind"] != "PersistentVolumeClaim":
             continue
-        has = each["spec"]["resources"]["requests"]["storage"]
+        has = each.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
         given = quantity(has)
         if asked is not None and given is not None and given > asked:
             found.append(f"claim {each['metadata']['name']} keeps its {has}: no volume shrinks")

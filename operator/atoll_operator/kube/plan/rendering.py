@@ -60,7 +60,6 @@ from typing import Any
 
 from atoll_operator.api.spec import Job, Spec
 from atoll_operator.kube.names import (
-    RUN_FILE,
     SHARD_ROLE,
     Annotation,
     evaluator_name,
@@ -279,7 +278,7 @@ def _parsed(text: str) -> Note | None:
         if noted != digest(document)[:16]:
             return None
         values = {name: document.pop(name) for name in NOTED}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return Note(**{**values, "template": values["template"] or {}}, more=document, text=text)
 
@@ -347,18 +346,12 @@ def with_present(text: str, job: Job) -> str:
 
 def _with_present(text: str, job: Job) -> str:
     document = json.loads(text) | {name: getattr(job.spec, name) for name in LENGTH}
-    known = {each["name"]: each for each in document["regions"]}
+    known = {each["name"]: each for each in document.get("regions", [])}
     document["regions"] = [
         {**known.get(each.name, {}), "name": each.name, "learners": each.learners}
         for each in job.spec.regions
     ]
     return json.dumps(document, indent=2) + "\n"
-
-
-def texts(configs: Iterable[Raw]) -> dict[str, str]:
-    """The texts of run files by the names of their ConfigMaps."""
-    found = {each["metadata"]["name"]: (each.get("data") or {}).get(RUN_FILE) for each in configs}
-    return {name: text for name, text in found.items() if text}
 
 
 def digest(value: Any) -> str:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.spec import Job, Restored
 from atoll_operator.api.status import Status
+from atoll_operator.kube import notes
 from atoll_operator.kube.names import Annotation, shard_name
 from atoll_operator.kube.observation import Object
 from atoll_protos.errors import SpecError
@@ -106,17 +107,10 @@ def with_former(wanted: Object, live: Object) -> Object:
     return {**wanted, "metadata": metadata}
 
 
-def _noted(claim: Object) -> list[State]:
-    """The states of which a claim's annotation tells, the latest first.
-
-    Empty: an earlier version has made the claim.
-    """
+def _noted(claim: Object) -> Sequence[State]:
+    """The states of which a claim's annotation tells, the latest first; none: it was spoilt."""
     annotations = claim["metadata"].get("annotations") or {}
-    text = annotations.get(Annotation.STATE)
-    if not text:
-        return []
-    found = json.loads(text)
-    return [{key: found[key] for key in ("folder", "job", "hash")}, *found.get("former", [])]
+    return notes.states(annotations.get(Annotation.STATE))
 
 
 def _must_be_over(name: str, former: Object) -> None:
