@@ -13,6 +13,7 @@ A slot's state follows from its session and its reports, on the monotonic clock;
     Joining --> Training <--> Stalled      any --session closed--> Lost or Left --Join--> Joining
 """
 
+import math
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -36,6 +37,7 @@ class Coming:
 
     head: pb.Transfer
     asked_at: float  # its Call, or its head where there was none
+    until: float = math.inf  # it must be whole by then
     data_state: bytes | None = None  # that belongs to an offer
 
 

@@ -235,8 +235,9 @@ class Shard:
     def tick_time(self, now: float) -> list[Effect]:
         """Time has passed."""
         self._periodic_at = now
+        overlong = self._without_ended(transfers.overlong(self.state, now))
         ends = [*shut_out.time_passed(self.state, now), *answers.unanswered(self.state, now)]
-        unanswered = self._without_ended(ends)
+        unanswered = [*overlong, *self._without_ended(ends)]
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
         return [*unanswered, *begins, *self._move(now), *moves.export(self.state, now)]
 

@@ -26,6 +26,10 @@ from atoll_syncer.model.roster import Coming, Session
 from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import companions, offers, recovery, rounds, seeding
 
+SECONDS_MAX_LEAST: Final = 300.0  # of a whole transfer
+TIMES_USUAL_MAX: Final = 10.0  # as long as the moving transfer time
+BYTES_PER_SECOND_MIN: Final = 250e3  # a slower link is of no use
+OVERLONG: Final = "a transfer goes on for much longer than others take, and is not whole"
 COMPANION: Final = -1  # in place of the slice of a transfer that has none
 
 
@@ -63,9 +67,36 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
         sender.data_state = data_state
     credit = rounds.spend_credit(sender, fragment) if kind == "offer" else None
     asked_at, sender.heard_at = credit.called_at if credit else now, now
-    sender.receiving[fragment] = Coming(head=transfer, asked_at=asked_at, data_state=data_state)
-    form = state.layout.slice(state.number, fragment).form
-    return [Accept(session, form.byte_count(encoding))]
+    byte_count = state.layout.slice(state.number, fragment).form.byte_count(encoding)
+    sender.receiving[fragment] = Coming(
+        head=transfer,
+        asked_at=asked_at,
+        until=now + seconds_max(state, byte_count),
+        data_state=data_state,
+    )
+    return [Accept(session, byte_count)]
+
+
+def seconds_max(state: State, byte_count: int) -> float:
+    """How long a whole transfer may take: a frame now and then does not make it go on for ever."""
+    usual = TIMES_USUAL_MAX * state.rounds.timings.transfer.or_else(0.0)
+    return max(SECONDS_MAX_LEAST, usual, byte_count / BYTES_PER_SECOND_MIN)
+
+
+def overlong(state: State, now: float) -> list[Effect]:
+    """End the sessions whose transfers drip; their Calls are made again to their next ones."""
+    late = [
+        (number, coming)
+        for number, session in sorted(state.sessions.open.items())
+        for coming in session.receiving.values()
+        if now > coming.until
+    ]
+    ended = dict(reversed(late))  # one of each session
+    return [
+        effect
+        for number, coming in ended.items()
+        for effect in rejected(state, number, OVERLONG, now, coming.head)
+    ]
 
 
 def _part_started(state: State, sender: Session, transfer: pb.Transfer, now: float) -> list[Effect]:

@@ -6,12 +6,13 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.means import MovingMean
+from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_syncer.model.effects import Accept, Drop, EndSession, Merge, Stage, Tape
 from atoll_syncer.model.grace import Timings
 from atoll_syncer.model.roster import Coming
+from atoll_syncer.rules import transfers
 from atoll_syncer.rules.status import status
-from unit.syncer.shard_side import FRAGMENTS, Side, begun, digest, step_all
+from unit.syncer.shard_side import FRAGMENTS, RUN, Side, begun, digest, step_all
 
 
 def open_round(*slots: str, **sync: Any) -> tuple[Side, list[int]]:
@@ -306,6 +307,28 @@ def test_who_could_not_answer_yet_keeps_its_call(reason: str) -> None:
             one.state.sessions.open[sessions[1]].receiving[0] = coming
         one.wait(0.25)
     assert one.ends() == []
+
+
+@pytest.mark.parametrize("usual", [0.0, 60.0])
+def test_a_transfer_that_drips_ends_and_its_call_is_made_again_rule_10(usual: float) -> None:
+    """A frame now and then would make it go on for ever; a slow link has ten times the usual."""
+    one, sessions = open_round("a-0", "a-1", quorum=2)
+    if usual:
+        one.state.rounds.timings = Timings(transfer=NO_SAMPLES.add(usual))
+    began(one, sessions[0], 4)
+    one.wait(max(300.0, 10.0 * usual))
+    assert one.ends() == []
+    one.lingering = True
+    one.wait(0.5)
+    assert [(end.code, end.retry) for end in one.ends()] == [(pb.BAD_TRANSFER, True)]
+    again = one.join("a-0", run=RUN, incarnation=1)
+    one.report(again, 6, steps=6)
+    assert (again, 1) in [(session, call.slice) for session, call in one.sent("call")]
+
+
+def test_a_transfer_of_many_bytes_has_the_time_that_a_slow_link_takes() -> None:
+    one, _ = open_round("a-0", "a-1", quorum=2)
+    assert transfers.seconds_max(one.state, 1_000_000_000) == 4000.0
 
 
 # ------------------------------------------------------------ lock-step

@@ -93,6 +93,19 @@ def test_how_long_values_take_is_a_moving_mean_rule_14() -> None:
     assert 0.0 < report.publish_seconds <= 5.0
 
 
+def test_values_that_arrive_together_count_each_from_its_own_beginning_rule_14() -> None:
+    side = learner_side().begin()
+    first, second = side.publish(0, 0, 1), side.publish(0, 1, 1)
+    before = side.exchange._state.progress.publish_seconds
+    side.exchange.publish_started(0, first, side.now)
+    side.exchange.publish_started(0, second, side.now + 4.0)
+    side.feed(side.exchange.published(0, second, side.now + 5.0))
+    side.feed(side.exchange.published(0, first, side.now + 9.0))
+    side.step()
+    (report, *_) = [report for _, report in side.messages("report")]
+    assert report.publish_seconds == before.add(1.0).add(9.0).or_else(0.0)
+
+
 def test_a_number_whose_value_has_changed_is_not_offered_on_rule_22() -> None:
     side = learner_side().begin(number=5)
     side.lose(0)

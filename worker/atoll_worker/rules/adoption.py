@@ -33,18 +33,17 @@ def started(state: State, shard: int, publish: pb.Publish, now: float) -> bool:
     each = state.slices.get((shard, publish.version.slice))
     if each is None or (state.run and publish.version.version.run != state.run):
         return False
-    state.shards[shard].publish_began_at = now
+    state.shards[shard].arriving[each.fragment, publish.version.version.number] = now
     return not publish.difference or (publish.base == each.number and not each.orphaned)
 
 
 def arrived(state: State, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
     """The value is whole and decoded, and the transport keeps it as a candidate."""
-    known = state.shards[shard]
-    if known.publish_began_at is not None:
-        state.progress.count_publish(now - known.publish_began_at)
-        known.publish_began_at = None
     each = state.slices[shard, publish.version.slice]
     version = publish.version.version
+    began_at = state.shards[shard].arriving.pop((each.fragment, version.number), None)
+    if began_at is not None:
+        state.progress.count_publish(now - began_at)
     candidates = [order(p.version.version) for p in (each.adopting, each.waiting) if p is not None]
     if order(version) in candidates:
         return []  # sent again in a newer session: the candidate is still needed

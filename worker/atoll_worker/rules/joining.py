@@ -88,7 +88,7 @@ def is_quiet(state: State, shard: int) -> bool:
     known, slices = state.shards[shard], state.of(shard)
     return (
         known.welcomed
-        and known.publish_began_at is None
+        and not known.arriving
         and all(each.call is None and each.adopting is None for each in slices)
         and not any(each.capturing for each in slices)
     )
@@ -127,7 +127,8 @@ def disconnected(state: State, shard: int, reason: str, now: float) -> list[Effe
     """Both streams are gone: forget the session's Calls, and dial again after a back-off."""
     known = state.shards[shard]
     stayed = known.welcomed and now - known.welcomed_at >= STAYED_SECONDS
-    known.connection, known.publish_began_at = Connection.DOWN, None
+    known.connection = Connection.DOWN
+    known.arriving.clear()
     for each in state.of(shard):
         each.call = None
     if shard == REGISTRAR_SHARD:

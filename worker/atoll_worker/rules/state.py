@@ -43,7 +43,7 @@ class ShardState:
     final: dict[int, int] | None = None  # fragment -> final version number, once it serves Final
     attempt: int = 0  # dials since the last session that lasted
     dial_at: float | None = None  # end of the back-off; None: no dial is due
-    publish_began_at: float | None = None  # a value of this shard is arriving
+    arriving: dict[tuple[int, int], float] = field(default_factory=dict)  # slice, number: since
 
     @property
     def welcomed(self) -> bool:
