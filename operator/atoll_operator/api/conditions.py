@@ -279,6 +279,8 @@ def _drift(facts: Facts) -> Condition:
         return _of("SpecDrift", OTHER_MANIFEST, facts.hold.message)
     if facts.other_counts:
         return _of("SpecDrift", "OtherCounts", "; ".join(facts.other_counts))
+    if facts.stale_endpoints:
+        return _of("SpecDrift", "StaleEndpoints", "; ".join(facts.stale_endpoints))
     if facts.transport and not facts.drift:
         return _of("SpecDrift", "TransportDiffers", facts.transport)
     return _of("SpecDrift", "Differs" if facts.drift else "InStep", "; ".join(facts.drift))

@@ -78,6 +78,7 @@ class Facts:
     held: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     other_counts: tuple[str, ...] = ()  # than those of the cluster where the syncer runs
+    stale_endpoints: tuple[str, ...] = ()  # in the manifest of the syncer's cluster, in words
     transport: str = ""  # that the run talks in another way than the manifest asks for
     certificates: tuple[str, ...] = ()  # that no pod can start without, in words
     certificates_reason: str = "CertificatesMissing"  # of Accepted, or of Degraded

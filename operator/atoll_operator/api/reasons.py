@@ -329,6 +329,12 @@ REASONS: Final[tuple[Reason, ...]] = (
             "apply the same manifest in every cluster; after an edit there wait about a minute",
         ),
         (
+            "StaleEndpoints",
+            "spec.syncer.endpoints leads to ports that no shard of this job has any more, as after"
+            " the job was deleted and made again",
+            "copy status.syncer.endpoints into the manifest and apply it in every cluster",
+        ),
+        (
             "TransportDiffers",
             "the run talks in plain text and spec.syncer.tls asks for TLS, or the reverse: it goes"
             " on as it began",

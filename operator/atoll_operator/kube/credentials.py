@@ -61,7 +61,9 @@ def _check(job: Job, region: str) -> None:
     """Raises SpecError where there is nothing to print for this region."""
     tls, regions = job.spec.syncer.tls, [each.name for each in job.spec.regions]
     if region not in regions:
-        raise SpecError("--region", f"{region} is no region of {job.name}", _one_of(regions))
+        others = [each for each in regions if each != job.spec.syncer_region]
+        remedy = _one_of(others) if others else NO_OTHER
+        raise SpecError("--region", f"{region} is no region of {job.name}", remedy)
     if region == job.spec.syncer_region:  # its operator alone may say what becomes of the job
         problem = f"{region} is where the syncer runs, and has its certificates"
         others = [each for each in regions if each != region]

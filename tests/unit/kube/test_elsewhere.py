@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.runfile import field_of, run_file
-from atoll_operator.kube.observation import Observation, Remembered, ShardRefusal
+from atoll_operator.kube.observation import Node, Observation, Remembered, ShardRefusal
 from atoll_operator.kube.plan import accepted, brought, elsewhere
 from atoll_operator.kube.plan.actions import Plan
 from unit.docs.tree import ROOT
@@ -336,6 +336,17 @@ def test_the_home_says_where_to_look_for_learners_of_another_cluster_and_who_was
     registrar.seconds_since_refused_peer = 600.0  # it has not dialled since
     found = decided(there(settings=US_EAST, remembered=heard(registrar)), US_EAST)
     assert "not issued" not in message(found, "Degraded")
+
+
+def test_stale_endpoints_at_home_are_a_drift() -> None:
+    node = Node(name="n1", region="us-east", address="lb", ready=True)
+    expose = "spec.syncer.expose={type: NodePort}"
+    live = live_children(expose, settings=US_EAST)
+    for each in live:
+        if each["kind"] == "Service" and "-syncer-" in each["metadata"]["name"]:
+            each["spec"]["ports"][0]["nodePort"] = 30_700
+    found = seen(WAY, expose, children=live, nodes={"n1": node}, remembered=heard(serving()))
+    assert said(decided(found, US_EAST), "SpecDrift") == ("True", "StaleEndpoints")
 
 
 def test_a_pod_whose_slot_another_cluster_has_is_named_after_a_minute() -> None:

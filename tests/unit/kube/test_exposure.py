@@ -5,7 +5,7 @@ from typing import Any
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.objects import node as node_of
 from atoll_operator.kube.observation import Node, Object
-from atoll_operator.kube.plan.exposure import endpoints
+from atoll_operator.kube.plan.exposure import endpoints, stale
 from unit.kube.cluster_values import SETTINGS, children, job
 
 NODE_PORT = "spec.syncer.expose={type: NodePort}"
@@ -53,6 +53,17 @@ def test_a_node_port_is_reached_at_a_ready_node_of_the_region() -> None:
         "10.0.0.1:30000",
         "10.0.0.1:30001",
     ]
+
+
+def test_endpoints_of_a_former_job_of_the_name_are_told() -> None:
+    shown = ["10.0.0.2:30000", "10.0.0.2:30001"]
+    given = "spec.syncer.endpoints=['10.0.0.2:31000', '10.0.0.2:30001']"
+    (said,) = stale(job(NODE_PORT, given), NODES, shown)
+    assert said.startswith("spec.syncer.endpoints[0] is 10.0.0.2:31000, and the shard is at 10.")
+    any_node = "spec.syncer.endpoints=['10.0.0.3:30000', '10.0.0.3:30001']"
+    gateway = "spec.syncer.endpoints=['gateway:7700', 'gateway:7701']"
+    for fits in (any_node, gateway, "spec.syncer.endpoints=[]"):
+        assert stale(job(NODE_PORT, fits), NODES, shown) == ()
 
 
 def test_the_node_that_was_shown_stays_as_long_as_it_is_ready() -> None:

@@ -57,6 +57,27 @@ def endpoints(
     return _all([_of_node(each, host) if each and host else None for each in own])
 
 
+def stale(
+    job: Job, nodes: Mapping[str, Node] | None, shown: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Which of spec.syncer.endpoints lead to this cluster, and to no shard of the job any more.
+
+    Where the host is another one, such as a gateway's, nobody here can know. A job that was deleted
+    and made again has other NodePorts.
+    """
+    hosts = {each.address for each in (nodes or {}).values()}
+    hosts |= {each.rpartition(":")[0].strip("[]") for each in shown if each}
+    found = []
+    for number, (given, now) in enumerate(zip(job.spec.syncer.endpoints, shown, strict=False)):
+        host, _, port = given.rpartition(":")
+        if now and host.strip("[]") in hosts and port != now.rpartition(":")[2]:
+            found.append(
+                f"spec.syncer.endpoints[{number}] is {given}, and the shard is at {now}: other"
+                " clusters do not reach it"
+            )
+    return tuple(found)
+
+
 def _all(found: Sequence[str | None]) -> list[str] | None:
     known = [each for each in found if each]
     return known if known and len(known) == len(found) else None

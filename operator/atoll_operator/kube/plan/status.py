@@ -219,6 +219,9 @@ def _facts(case: Situation) -> Facts:
         other_counts=()
         if case.home
         else elsewhere.differences(job, next(iter(seen.replies), None)),
+        stale_endpoints=exposure.stale(job, seen.nodes, _endpoints(case) or ())
+        if case.home
+        else (),
         transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
