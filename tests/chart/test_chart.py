@@ -46,7 +46,7 @@ def test_the_operator_may_apply_and_list_every_kind_of_child(rendered: Rendered)
 def test_secrets_are_read_and_written_by_name_and_never_listed(rendered: Rendered) -> None:
     (role,) = named(rendered, "ClusterRole", OPERATOR)
     found = rights(role)
-    assert found["", "secrets"] == {"get", "create", "patch"}
+    assert found["", "secrets"] == {"get", "create", "patch", "delete"}
     assert found["cert-manager.io", "certificates"] == {"get", "create", "patch"}
 
 

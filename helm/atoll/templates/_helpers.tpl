@@ -60,10 +60,10 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
   verbs: [get, list, watch, create, patch]  # never deleted
 - apiGroups: [""]
   resources: [secrets]                    # by name: certificates of jobs
-  verbs: [get, create, patch]             # neither list nor watch, which show those of everybody
+  verbs: [get, create, patch, delete]     # neither list nor watch, which show those of everybody
 - apiGroups: [cert-manager.io]
   resources: [certificates]               # spec.syncer.tls.issuerRef
-  verbs: [get, create, patch]
+  verbs: [get, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

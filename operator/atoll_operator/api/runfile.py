@@ -4,9 +4,13 @@ The run file is derived from the manifest alone, so the operators of several clu
 `atoll run`, write the same bytes for the same manifest. `atoll_protos.run` defines its fields.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import AdoptMode
-from atoll_protos.expected import Expected
+from atoll_protos.expected import Expected, Limit
 from atoll_protos.length import LengthFile
 from atoll_protos.run import Quorum, Region, RunFile, Sync
 
@@ -14,10 +18,20 @@ from atoll_protos.run import Quorum, Region, RunFile, Sync
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
 EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
 
+NONE_REVOKED: Final[Mapping[str, int]] = MappingProxyType({})
 
-def expected(job: Job) -> Expected:
-    """The list of a job's learners, which changes while it runs."""
-    return Expected(regions=_regions(job), start_seconds=job.spec.syncer.start_seconds)
+
+def expected(job: Job, generations: Mapping[str, int] = NONE_REVOKED) -> Expected:
+    """The list of a job's learners, which changes while it runs.
+
+    `generations`, by region: below which its certificates have been revoked.
+    """
+    limits = (Limit(region=r.name, generation=generations.get(r.name, 0)) for r in job.spec.regions)
+    return Expected(
+        regions=_regions(job),
+        start_seconds=job.spec.syncer.start_seconds,
+        limits=tuple(each for each in limits if each != Limit(region=each.region)),
+    )
 
 
 def length(job: Job) -> LengthFile:

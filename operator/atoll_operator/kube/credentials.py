@@ -5,6 +5,9 @@ the operator takes no part. What is printed holds private keys.
 """
 
 import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import urllib3
@@ -14,14 +17,24 @@ from kubernetes import client
 from atoll_operator.api.manifest import from_object
 from atoll_operator.api.spec import Job
 from atoll_operator.api.syncer import TlsMode
-from atoll_operator.certificates import Authorities
-from atoll_operator.kube.names import GROUP, PLURAL, VERSION, authority_name, credentials_name
-from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, reach, refused
+from atoll_operator.certificates import AUTHORITY_DAYS, Authorities
+from atoll_operator.kube.names import (
+    GROUP,
+    PLURAL,
+    VERSION,
+    Annotation,
+    authority_name,
+    credentials_name,
+)
+from atoll_operator.kube.person import CALL_SECONDS_MAX, REMEDY, Reach, reach, refused
 from atoll_operator.kube.plan import brought
+from atoll_operator.kube.plan.owner import generations
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Owner
 
 DAY_SECONDS = 86_400
+DAYS_MIN = 0.001
+DAYS_MAX = AUTHORITY_DAYS // 6  # so long an authority that signs lives on, at least (`turned`)
 NOT_FOUND = 404
 NO_OTHER = "the job has no region in another cluster, and needs no credentials"
 
@@ -30,20 +43,18 @@ def credentials_of(
     job: str, region: str, *, namespace: str, context: str, days: float, now: float
 ) -> str:
     """The Secret as YAML. `now` is in UNIX seconds. Raises SpecError."""
+    if not DAYS_MIN <= days <= DAYS_MAX:
+        problem = f"{days:g} days are not possible"
+        remedy = f"give {DAYS_MIN} (86 seconds) to {DAYS_MAX}: the authority may not live longer"
+        raise SpecError("--days", problem, remedy)
     here = reach("", namespace, context)
-    try:
-        raw: Any = client.CustomObjectsApi(here.api).get_namespaced_custom_object(
-            GROUP, VERSION, here.namespace, PLURAL, job, _request_timeout=CALL_SECONDS_MAX
-        )
+    with _asking(job, here.namespace):
+        raw = _job(here, job)
         found = from_object(raw, stored=True)
         _check(found, region)
         secret = client.CoreV1Api(here.api).read_namespaced_secret(
             authority_name(job), here.namespace, _request_timeout=CALL_SECONDS_MAX
         )
-    except client.ApiException as error:
-        raise _refused(job, here.namespace, error) from error
-    except urllib3.exceptions.HTTPError as error:
-        raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
     files = {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}
     owner = Owner(namespace=here.namespace, job=job, uid=raw["metadata"]["uid"])
     made = brought.secret(
@@ -53,8 +64,69 @@ def credentials_of(
         credentials_name(job, region),
         now,
         days * DAY_SECONDS,
+        generations(raw["metadata"].get("annotations") or {}).get(region, 0),
     )
     return yaml.safe_dump(made, sort_keys=False)
+
+
+def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
+    """Shut out the certificates that a region has so far; what was done, in words.
+
+    The operator tells the shards within seconds, and they read it when the kubelet shows them the
+    list. Raises SpecError.
+    """
+    here = reach("", namespace, context)
+    with _asking(job, here.namespace):
+        raw = _job(here, job)
+        found = from_object(raw, stored=True)
+        regions = [each.name for each in found.spec.regions]
+        if not {region}.issubset(regions):
+            remedy = f"{_one_of(regions)}; regions that a job has not any more are shut out anyway"
+            raise SpecError("--revoke", f"{region} is no region of {job}", remedy)
+        if found.spec.syncer.tls.mode is TlsMode.DISABLED:
+            problem = "is Disabled: its processes talk in plain text and have no certificates"
+            raise SpecError("spec.syncer.tls.mode", problem, "take the region out of the manifest")
+        known = generations(raw["metadata"].get("annotations") or {})
+        known[region] = known.get(region, 0) + 1
+        metadata = {
+            "annotations": {Annotation.REVOKED: json.dumps(known, sort_keys=True)},
+            "resourceVersion": raw["metadata"]["resourceVersion"],  # a second one meanwhile: 409
+        }
+        client.CustomObjectsApi(here.api).patch_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            here.namespace,
+            PLURAL,
+            job,
+            {"metadata": metadata},
+            _request_timeout=CALL_SECONDS_MAX,
+        )
+    again = (
+        "learners there get new ones by themselves"
+        if region == found.spec.syncer_region
+        else f"atoll credentials {job} -n {here.namespace} --region {region} prints valid ones"
+    )
+    return (
+        f"the certificates that region {region} has so far are revoked: shards end their sessions"
+        f" within some 90 s; {again}"
+    )
+
+
+def _job(here: Reach, job: str) -> Any:
+    return client.CustomObjectsApi(here.api).get_namespaced_custom_object(
+        GROUP, VERSION, here.namespace, PLURAL, job, _request_timeout=CALL_SECONDS_MAX
+    )
+
+
+@contextmanager
+def _asking(job: str, namespace: str) -> Iterator[None]:
+    """Raises SpecError for what the cluster refuses or does not answer."""
+    try:
+        yield
+    except client.ApiException as error:
+        raise _refused(job, namespace, error) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise SpecError(job, f"the cluster does not answer ({error})", REMEDY) from error
 
 
 def _check(job: Job, region: str) -> None:

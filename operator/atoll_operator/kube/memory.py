@@ -77,6 +77,8 @@ class CertificateMemory:
     next_at: float = LONG_AGO  # when they are read again
     read_at: float = LONG_AGO
     seen: Certificates | None = None
+    names: set[str] = field(default_factory=set)  # of Secrets that there may be
+    generations: Mapping[str, int] = field(default_factory=dict)  # as of the last reading
     believed: bytes = b""  # the authorities' certificates, PEM
     own: Mapping[str, Credentials] = field(default_factory=dict, repr=False)  # newest, by region
     worked: dict[str, Credentials] = field(default_factory=dict, repr=False)

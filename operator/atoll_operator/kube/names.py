@@ -45,7 +45,7 @@ OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 
 
 class Annotation:
-    """Annotations of children, and RETRY and RELEASE_HOLD of a job."""
+    """Annotations of children, and RETRY, REVOKED and RELEASE_HOLD of a job."""
 
     APPLIED: Final = (
         f"{GROUP}/applied"  # hash of what was applied: tells an edit of the job from a revert
@@ -58,6 +58,7 @@ class Annotation:
     ENDED: Final = f"{GROUP}/ended"  # UIDs of pods that Kueue is to let go of (`plan.exclusions`)
     SUSPECTS: Final = f"{GROUP}/suspects"  # {node: since when, UNIX seconds}
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
+    REVOKED: Final = f"{GROUP}/revoked"  # {region: generation}, by `atoll credentials --revoke`
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 
 

@@ -269,12 +269,22 @@ class SecretSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """A Secret, or a Certificate of cert-manager, of a region that the job has not any more."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
     """What was read of a job's Secrets with certificates."""
 
     authority: SecretSeen = SecretSeen(name="")  # of the job's authorities
     leaves: Mapping[str, SecretSeen] = field(default_factory=dict)  # by name
     unread: str = ""  # why they could not be read
+    stale: tuple[Stale, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from atoll_operator.kube.observation import Certificates, Object, Observation, P
 from atoll_operator.kube.plan import accepted, elsewhere, rendering, restore
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import Reading
-from atoll_operator.kube.plan.certificates import needed
+from atoll_operator.kube.plan.certificates import leaf_names, needed
 from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.phase import Before
 from atoll_operator.kube.plan.planner import is_managed_here
@@ -129,7 +129,6 @@ class Observer:
         tls: bool | None,
     ) -> Certificates | None:
         """What is known of the job's certificates, if it needs any."""
-        metadata = raw["metadata"]
         runs = any(each["spec"].get("replicas") for each in workloads)
         home = self.settings.serves(job.spec.syncer_region)
         if home:
@@ -139,10 +138,12 @@ class Observer:
         if not needs:
             memory.certificates = CertificateMemory()
             return None
-        owner = Owner(namespace=metadata["namespace"], name=job.name, uid=metadata["uid"])
+        owner = Owner.of(raw, job.name)
         waits = any(objects.cannot_start(pod, time.time()) for pod in pods)
         waits |= any(pod.exit_code == ExitCode.TRY_AGAIN and not pod.runs for pod in pods)
         waits |= not home and bool(self.polls.refusals((owner.namespace, owner.name)))
+        if home:
+            memory.certificates.names |= leaf_names(job, Status.read(raw.get("status")))
         await self.secrets.look(job, owner, memory.certificates, waits=waits)
         return memory.certificates.seen
 

@@ -19,7 +19,7 @@ region may name the slot's owner.
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,11 +34,11 @@ from atoll_operator.certificates import (
     turned,
 )
 from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, path
-from atoll_operator.kube.memory import CertificateMemory, Memory
+from atoll_operator.kube.memory import LONG_AGO, CertificateMemory, Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.names import Annotation, authority_name, credentials_name
+from atoll_operator.kube.names import LEARNER_ROLE, Annotation, authority_name, credentials_name
 from atoll_operator.kube.objects import key_of
-from atoll_operator.kube.observation import Certificates, Object, SecretSeen
+from atoll_operator.kube.observation import Certificates, Object, SecretSeen, Stale
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.certificates import (
@@ -98,8 +98,11 @@ class Secrets:
         names = [each.secret for each in leaves]
         names = names if home else [credentials_name(job.name, each) for each in regions]
         known = {} if memory.seen is None else memory.seen.leaves
-        hurry = waits or not all(each in known for each in names)
-        if now < min(memory.next_at, memory.read_at + HURRY_SECONDS if hurry else NEVER):
+        gone = memory.names.difference(names)
+        revoked = memory.read_at > LONG_AGO and owner.generations != memory.generations
+        hurry = waits or bool(gone) or not all(each in known for each in names)
+        due_at = min(memory.next_at, memory.read_at + HURRY_SECONDS if hurry else NEVER)
+        if now < due_at and not revoked:
             return
         try:
             if not home:
@@ -108,6 +111,9 @@ class Secrets:
                 await self._look(job, owner, leaves, memory)
             else:
                 await self._look_issued(job, owner, leaves, memory)
+            if memory.seen is not None and home:
+                stale = await self._stale(job, owner, gone, memory)
+                memory.seen = replace(memory.seen, stale=stale)
         except ApiError as error:
             memory.read_at, memory.next_at = now, now + AGAIN_SECONDS
             if error.may_pass and memory.seen is None:
@@ -116,6 +122,8 @@ class Secrets:
                 said = f"the Secrets with the certificates cannot be read: {error.message}"
                 memory.seen = Certificates(unread=said)
             return
+        memory.names.update(names if home else ())
+        memory.generations = owner.generations
         leaves_seen = memory.seen.leaves.values() if memory.seen else ()
         missing = any(each.order or each.reason for each in leaves_seen)
         issued = job.spec.syncer.tls.issuer_ref is not None or not home
@@ -207,6 +215,25 @@ class Secrets:
         child["metadata"]["uid"] = raw["metadata"]["uid"]
         await self.api.apply(child)
 
+    async def _stale(
+        self, job: Job, owner: Owner, names: Iterable[str], memory: CertificateMemory
+    ) -> tuple[Stale, ...]:
+        """What the job has of these Secrets; objects of others are left alone."""
+        kinds = (SECRET,) if job.spec.syncer.tls.issuer_ref is None else (CERTIFICATE, SECRET)
+        found = []
+        for name in sorted(names):
+            there = [(kind, await self._get(kind, owner, name)) for kind in kinds]
+            ours = [
+                Stale(kind=kind, name=name, uid=raw["metadata"]["uid"])
+                for kind, raw in there
+                if raw is not None
+                and not obstacle(raw, owner.child(kind, "", name, owner.labels(LEARNER_ROLE)))
+            ]
+            if not ours:
+                memory.names.discard(name)
+            found += ours
+        return tuple(found)
+
     async def _get(self, kind: str, owner: Owner, name: str) -> Object | None:
         return await self.api.get(path(kind, owner.namespace, name))
 
@@ -224,6 +251,9 @@ class Secrets:
         for each in work.objects:
             if not await self._write(plan, memory, each, "cert-manager makes the certificate"):
                 return False
+        for gone in work.stale:
+            await self.api.delete(path(gone.kind, plan.namespace, gone.name), gone.uid)
+            log.info("deleted", job=plan.job, kind=gone.kind, name=gone.name, reason="no region")
         if not work.authority and not work.leaves:
             return True
         owner = Owner(namespace=plan.namespace, name=plan.job, uid=memory.uid)

@@ -255,6 +255,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job = yaml.safe_load(MANIFEST)
         self.job["metadata"] |= {"name": "bytes", "namespace": "team", "uid": OWNER.uid}
+        self.job["metadata"] |= {"resourceVersion": "1"}
         self.job["spec"]["syncer"] = {"shards": 1, "tls": {"mode": "Required"}}
         files = {name: each.decode() for name, each in ISSUERS.to_files().items()}
         self.files: dict[str, str] | None = files
@@ -270,6 +271,10 @@ class Cluster:
     def get_namespaced_custom_object(self, *where: str, **_: Any) -> Any:
         assert where[2:] == ("team", "decoupledtrainingjobs", "bytes")
         return self.job
+
+    def patch_namespaced_custom_object(self, *where: Any, **_: Any) -> None:
+        assert where[2:5] == ("team", "decoupledtrainingjobs", "bytes")
+        self.job["metadata"]["annotations"] = where[5]["metadata"]["annotations"]
 
     def read_namespaced_secret(self, name: str, namespace: str, **_: Any) -> Any:
         assert (name, namespace) == (authority_name("bytes"), "team")
@@ -338,3 +343,39 @@ def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(cluster: Clus
     assert said.startswith("bytes: the cluster refuses: secrets is forbidden: you cannot get; ask")
     cluster.job["spec"]["regions"] = [{"name": "us-east", "learners": 2}]
     assert "no region in another cluster" in str(typed("--region", "us-east").exception)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "60.5", "10000", "nan", "inf"])
+def test_days_that_are_not_possible_are_refused_with_those_that_are(
+    cluster: Cluster, days: str
+) -> None:
+    done = typed("--region", "eu-west", "--days", days)
+    assert "--days" in str(done.exception)
+    assert "give 0.001 (86 seconds) to 60" in str(done.exception)
+    assert not done.output
+
+
+def test_what_is_printed_after_a_revocation_counts_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_operator.cli.credentials.time.time", lambda: NOW)
+    for count in (1, 2):
+        done = typed("--revoke", "eu-west")
+        assert done.exit_code == 0, done.output
+        assert "atoll credentials bytes -n team --region eu-west prints valid ones" in done.stderr
+        printed = yaml.safe_load(typed("--region", "eu-west").output)
+        operator = judged(printed).operator
+        assert operator is not None
+        assert operator.identity.generation == count
+    assert typed("--revoke", "us-east").exit_code == 0  # the operator renews that one
+    printed = yaml.safe_load(typed("--region", "eu-west").output)
+    operator = judged(printed).operator
+    assert operator is not None
+    assert operator.identity.generation == 2
+
+
+def test_a_revocation_needs_a_region_of_the_job(cluster: Cluster) -> None:
+    said = str(typed("--revoke", "eu").exception)
+    assert "give one of us-east, eu-west; regions that a job has not any more are shut out" in said
+    assert "exactly one is needed" in str(typed().exception)
+    assert "exactly one is needed" in str(typed("--region", "a", "--revoke", "b").exception)

@@ -10,9 +10,11 @@ import pytest
 from atoll_operator.certificates import Authorities
 from atoll_operator.kube import secrets
 from atoll_operator.kube.edges.api import ApiError, path
-from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME
+from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME, Annotation
+from atoll_operator.kube.plan.owner import generations
 from atoll_protos.credentials import Credentials
 from atoll_protos.environment import Env
+from atoll_protos.expected import Expected, Limit
 from atoll_protos.identity import Role
 from unit.kube.world import KEY, World
 
@@ -347,3 +349,66 @@ def test_with_the_secrets_of_an_issuer_the_job_starts_and_the_operator_has_its_o
     assert world.server.children[SHARD]["metadata"]["ownerReferences"]  # goes with its job
     assert set(world.reconciler.memories[KEY].certificates.own) == {"us-east", "eu-west"}
     assert world.said("Accepted")["status"] == "True"
+
+
+# ------------------------------------------------------------ regions that leave, or are revoked
+
+WEST = path("Secret", "demo", "tiny-tls-learner-eu-west")
+
+
+def without_west(world: World) -> None:
+    assert world.server.job is not None
+    spec = world.server.job["spec"]
+    spec["regions"] = [each for each in spec["regions"] if each["name"] != "eu-west"]
+    look_again(world)
+
+
+def test_the_secret_of_a_region_that_has_gone_is_deleted_and_no_other() -> None:
+    world = begun()
+    without_west(world)
+    world.run()
+    world.run()
+    assert made(world) == NAMES - {"tiny-tls-learner-eu-west"}
+
+
+def test_an_operator_that_has_just_started_deletes_it_too() -> None:
+    world = begun()
+    without_west(world)
+    world.reconciler.memories.clear()
+    world.run()
+    world.run()
+    assert made(world) == NAMES - {"tiny-tls-learner-eu-west"}
+
+
+def test_a_secret_of_somebody_else_is_left_alone() -> None:
+    world = begun()
+    world.server.children[WEST]["metadata"]["ownerReferences"] = []
+    world.server.children[WEST]["metadata"]["labels"] = {}
+    without_west(world)
+    world.run()
+    world.run()
+    assert WEST in world.server.children
+
+
+def test_a_revocation_makes_new_certificates_and_tells_the_shards_which_count() -> None:
+    world = begun()
+    before = {where: credentials(world, where) for where in (LEARNER, WEST, SHARD)}
+    assert world.server.job is not None
+    world.server.job["metadata"]["annotations"] = {Annotation.REVOKED: '{"eu-west": 2}'}
+    world.run()
+    world.run()
+    assert credentials(world, WEST).identity.generation == 2
+    assert {where: credentials(world, where) for where in (LEARNER, SHARD)} == {
+        where: before[where] for where in (LEARNER, SHARD)
+    }
+    own = {region: each.identity.generation for region, each in world.shards.own.items()}
+    assert own == {"us-east": 0, "eu-west": 2}
+    listed = world.server.children[path("ConfigMap", "demo", "tiny-slots")]["data"]["slots.json"]
+    assert Expected.from_json(listed).limits == (Limit(region="eu-west", generation=2),)
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["", "{", "[]", "2", '{"eu-west": "2"}', '{"eu-west": -1}', '{"eu-west": true}', 7]
+)
+def test_a_spoilt_annotation_of_revocations_counts_as_none(spoilt: object) -> None:
+    assert generations({Annotation.REVOKED: spoilt}) == {}

@@ -41,14 +41,25 @@ class Brought:
 
 
 def secret(
-    authorities: Authorities, owner: Owner, region: str, name: str, now: float, life: float
+    authorities: Authorities,
+    owner: Owner,
+    region: str,
+    name: str,
+    now: float,
+    life: float,
+    generation: int = 0,
 ) -> Object:
     """The Secret of a region; its certificates live `life` seconds from `now` (UNIX seconds)."""
     learner, operator = (
         issue(
             authorities,
             Identity(
-                namespace=owner.namespace, job=owner.job, uid=owner.uid, region=region, role=role
+                namespace=owner.namespace,
+                job=owner.job,
+                uid=owner.uid,
+                region=region,
+                role=role,
+                generation=generation,
             ),
             now,
             life,

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_operator.api.spec import Job
+from atoll_operator.api.status import Status
 from atoll_operator.api.syncer import TlsMode
 from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
@@ -35,7 +36,7 @@ from atoll_operator.kube.names import (
     credentials_name,
     leaf_name,
 )
-from atoll_operator.kube.observation import Certificates, Object, Refusal, SecretSeen
+from atoll_operator.kube.observation import Certificates, Object, Refusal, SecretSeen, Stale
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.owner import Owner
 from atoll_operator.kube.plan.phase import Before
@@ -76,11 +77,12 @@ class Work:
     why: str = "CertificatesMissing"  # reason of the condition Accepted, when something is missing
     expiring: tuple[str, ...] = ()  # what should be brought again, in words
     refused: tuple[Refusal, ...] = ()  # writes that the API server did not take
+    stale: tuple[Stale, ...] = ()  # to delete
 
     @property
     def acts(self) -> bool:
         """Whether anything is written."""
-        return bool(self.authority or self.leaves or self.objects)
+        return bool(self.authority or self.leaves or self.objects or self.stale)
 
 
 def secret_of(job: Job, role: str, region: str, *, home: bool = True) -> str:
@@ -124,9 +126,22 @@ def operators(job: Job, owner: Owner, serves: Callable[[str], bool]) -> tuple[Le
 
 def identity(owner: Owner, role: Role, region: str) -> Identity:
     """Who a process of the job is."""
+    revocable = role in (Role.LEARNER, Role.OPERATOR)  # those that `atoll credentials` prints
     return Identity(
-        namespace=owner.namespace, job=owner.name, uid=owner.uid, region=region, role=role
+        namespace=owner.namespace,
+        job=owner.name,
+        uid=owner.uid,
+        region=region,
+        role=role,
+        generation=owner.generations.get(region, 0) if revocable else 0,
     )
+
+
+def leaf_names(job: Job, status: Status) -> set[str]:
+    """Names of the Secrets of regions that the job has had, as far as its status tells."""
+    regions = [each.name for each in status.regions or ()]
+    roles = [Role.LEARNER, *([Role.OPERATOR] if job.spec.syncer.tls.issuer_ref else [])]
+    return {leaf_name(job.name, role, each) for role in roles for each in regions}
 
 
 def needed(job: Job, before: Before, *, runs: bool, tls: bool | None) -> bool:
@@ -174,6 +189,7 @@ def decide(
         leaves=tuple(makings),
         missing=_missing([each for each in names if each not in made], seen),
         refused=_refusals(names, seen, known),
+        stale=seen.stale,
     )
 
 
@@ -277,6 +293,7 @@ def _issued(
         objects=tuple(objects),
         missing=tuple(missing),
         refused=_refusals(names, seen, known),
+        stale=seen.stale,
     )
 
 

@@ -198,7 +198,7 @@ def _builder(case: Situation, own: Collection[Object]) -> JobChildren:
     )
     return JobChildren(
         job=job,
-        owner=Owner(namespace=seen.namespace, name=job.name, uid=seen.uid),
+        owner=Owner.of(seen.raw, job.name),
         settings=case.settings,
         manifest=seen.accepted,
         running=running,

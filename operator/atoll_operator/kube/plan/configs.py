@@ -45,7 +45,8 @@ def slots_map(owner: Owner, job: Job) -> Object:
     before the learners' StatefulSets, so no learner runs that it lacks.
     """
     name, labels = slots_name(job.name), owner.labels("run")
-    data = {SLOTS_FILE: expected(job).to_json(), LENGTH_FILE: length(job).to_json()}
+    listed = expected(job, owner.generations)
+    data = {SLOTS_FILE: listed.to_json(), LENGTH_FILE: length(job).to_json()}
     return owner.child("ConfigMap", "v1", name, labels, data=data)
 
 

@@ -1,15 +1,17 @@
 """The job's object as the owner of its children: their labels, selectors and metadata."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from atoll_operator.api.spec import API_VERSION, KIND
-from atoll_operator.kube.names import COMPONENT
+from atoll_operator.kube.names import COMPONENT, Annotation
 from atoll_operator.kube.observation import Object
 from atoll_protos.names import Label
 
 INSTANCE = "app.kubernetes.io/instance"
+GENERATION_MAX = 999_999_999  # that an identity can spell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,19 @@ class Owner:
     namespace: str
     name: str
     uid: str
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """By region: the lowest generation of certificates that counts; others have been revoked."""
+
+    @classmethod
+    def of(cls, raw: Object, name: str) -> Self:
+        """The owner that a job's object is, under the name of the manifest that is in force."""
+        metadata = raw["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=name,
+            uid=metadata["uid"],
+            generations=generations(metadata.get("annotations") or {}),
+        )
 
     def labels(self, role: str, **more: str) -> dict[str, str]:
         """Labels of an object of this role."""
@@ -57,3 +72,13 @@ class Owner:
             "ownerReferences": [owner],
         }
         return {"apiVersion": api, "kind": kind, "metadata": metadata, **body}
+
+
+def generations(annotations: Mapping[str, Any]) -> dict[str, int]:
+    """What `atoll credentials JOB --revoke REGION` has written; spoilt text counts as nothing."""
+    try:
+        found = json.loads(annotations.get(Annotation.REVOKED) or "{}")
+    except (TypeError, ValueError, RecursionError):
+        found = {}
+    given = found.items() if isinstance(found, dict) else ()
+    return {region: n for region, n in given if type(n) is int and 0 < n <= GENERATION_MAX}

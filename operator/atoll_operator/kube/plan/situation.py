@@ -109,7 +109,7 @@ def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -
             refusals if none_takes else (),
             now,
         )
-    owner = Owner(namespace=seen.namespace, name=job.name, uid=seen.uid)
+    owner = Owner.of(seen.raw, job.name)
     leaves = certificates.wanted(job, owner, settings.serves)
     return certificates.decide(job, leaves, seen.certificates, seen.remembered.refused, now)
 
