@@ -64,6 +64,12 @@ class Fragments(StrEnum):
     AUTO = "auto"  # the published 24, or as many as the model and the period allow
 
 
+class Momentum(StrEnum):
+    """The word in place of a momentum of the outer optimizer."""
+
+    AUTO = "auto"  # it grows with the merges of a slice (docs/algorithm.md, Outer optimizer)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     """What is computed (2604.21428; symbols of docs/algorithm.md).
@@ -83,7 +89,7 @@ class Sync:
     merge: Merge = Merge.RADIAL_DIRECTIONAL
     blend: float = 0.0
     outer_learning_rate: float = 0.7
-    outer_momentum: float = 0.9
+    outer_momentum: float | Momentum = Momentum.AUTO
     wire_up: Wire = Wire.BF16
     wire_down: Wire = Wire.BF16
     lockstep: bool = False
@@ -117,11 +123,12 @@ class Sync:
             require(self.lockstep, "sync.quorum", problem, "give a number")
         else:
             require(self.quorum >= 1, "sync.quorum", f"{self.quorum} is below 1", "use 1 or more")
+        momentum = 0.0 if isinstance(self.outer_momentum, Momentum) else self.outer_momentum
         for name, holds, remedy in (
             ("grace_safety", 0 < self.grace_safety < 1, "use more than 0 and less than 1"),
             ("blend", 0 <= self.blend < 1, "use 0 (overwrite) or more, and less than 1"),
             ("outer_learning_rate", 0 < self.outer_learning_rate < math.inf, "use about 0.7"),
-            ("outer_momentum", 0 <= self.outer_momentum < 1, "use 0 or more, and less than 1"),
+            ("outer_momentum", 0 <= momentum < 1, "use auto, or 0 or more and less than 1"),
         ):
             require(holds, f"sync.{name}", f"{getattr(self, name)} is out of range", remedy)
 

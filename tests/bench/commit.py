@@ -77,7 +77,7 @@ class Shard:
         clock = Clock(self.stages)
         participants.append(self.arrive(self.learners - 1))
         clock.lap("norms")
-        making = self.values.begin_merge(Merge(0, tuple(participants)), "run", 1)
+        making = self.values.begin_merge(Merge(0, tuple(participants), 0.9), "run", 1)
         making.compute()
         clock.lap("merge")
         outcome = making.write(self.store)

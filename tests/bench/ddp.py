@@ -1,13 +1,7 @@
-"""Held-out loss of torch DistributedDataParallel over gloo: model, data, tokens of bench.quality.
+"""torch DistributedDataParallel over gloo: model, data and tokens of bench.quality's learners."""
 
-In tests/: python -m bench.ddp [--json]
-"""
-
-import argparse
 import multiprocessing
-import sys
-import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,16 +10,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
-from bench.quality import (
-    BATCH,
-    HELDOUT_BYTES,
-    LEARNERS,
-    SIZE,
-    Found,
-    parser,
-    report,
-    size_arguments,
-)
 from bytegpt import data
 from bytegpt.evaluate import heldout_loss
 from bytegpt.model import ByteGPT
@@ -51,12 +35,21 @@ class Loss(nn.Module):
         return self.model.loss(windows)
 
 
-def train(rank: int, folder: str, seed: int, steps: int) -> None:
-    """One rank: the data of one of bench.quality's learners; rank 0 leaves the loss."""
+def train(
+    rank: int,
+    slots: Sequence[str],
+    words: Sequence[str],
+    seed: int,
+    steps: int,
+    heldout_bytes: int,
+    out: Path,
+) -> None:
+    """One rank, with the data of the learner in its slot; rank 0 leaves the loss in `out`."""
     torch.set_num_threads(1)
-    meeting = f"file://{folder}/meeting-{seed}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=LEARNERS)
-    options = parse(TrainOptions, [*size_arguments(), "--batch", str(BATCH)], "ddp")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{out}.meeting", rank=rank, world_size=len(slots)
+    )
+    options = parse(TrainOptions, words, "ddp")
     model = ByteGPT(options, seed=seed)
     loss = DistributedDataParallel(Loss(model))
     optimizer = torch.optim.AdamW(
@@ -65,10 +58,10 @@ def train(rank: int, folder: str, seed: int, steps: int) -> None:
     schedule = LambdaLR(optimizer, warmup_then_cosine(steps))
     text = data.read()
     batches = data.Batches(
-        text=text.shard(rank, LEARNERS),
+        text=text.shard(rank, len(slots)),
         seed=seed,
-        slot=f"region-{rank}-0",
-        batch=BATCH,
+        slot=slots[rank],
+        batch=options.batch,
         context=options.context,
     )
     for step in range(steps):
@@ -79,38 +72,23 @@ def train(rank: int, folder: str, seed: int, steps: int) -> None:
         schedule.step()
     if rank == 0:
         windows = data.windows(
-            text.heldout(), context=options.context, byte_count_max=HELDOUT_BYTES
+            text.heldout(), context=options.context, byte_count_max=heldout_bytes
         )
-        Path(folder, f"loss-{seed}").write_text(str(heldout_loss(model, windows).loss))
+        out.write_text(str(heldout_loss(model, windows).loss))
     dist.destroy_process_group()
 
 
-def measure(folder: str, seed: int, arguments: argparse.Namespace) -> Found:
-    """All ranks of one run."""
-    begun = time.monotonic()
-    calls = [(rank, folder, seed, arguments.steps) for rank in range(LEARNERS)]
-    with multiprocessing.get_context("spawn").Pool(LEARNERS) as ranks:
+def heldout(
+    slots: Sequence[str],
+    words: Sequence[str],
+    *,
+    seed: int,
+    steps: int,
+    heldout_bytes: int,
+    out: Path,
+) -> float:
+    """Train with all ranks; the held-out loss in nats per byte."""
+    calls = [(rank, slots, words, seed, steps, heldout_bytes, out) for rank in range(len(slots))]
+    with multiprocessing.get_context("spawn").Pool(len(slots)) as ranks:
         ranks.starmap(train, calls, chunksize=1)
-    return Found(
-        system="data-parallel",
-        seed=seed,
-        loss=float(Path(folder, f"loss-{seed}").read_text()),
-        tokens=arguments.steps * LEARNERS * BATCH * SIZE["context"],
-        participation=1.0,
-        seconds=time.monotonic() - begun,
-    )
-
-
-def main() -> None:
-    """Run and print."""
-    arguments = parser(__doc__).parse_args()
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(arguments.seeds):
-            found.append(measure(folder, seed, arguments))
-            sys.stderr.write(f"{found[-1]}\n")
-    report(found, arguments)
-
-
-if __name__ == "__main__":
-    main()
+    return float(out.read_text())

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 LOG_CHARACTERS = 2000
-TINY = {"fragments": 4, "period": 16, "overlap": 2, "outer": {"momentum": "0.5"}}
+TINY = {"fragments": 4, "period": 16, "overlap": 2}
 
 
 def manifest(

@@ -51,7 +51,7 @@ def case(layout: Layout, offers: list[Arrived], sync: Sync) -> Callable[[], obje
     round_master(master, state.base)
     scratch = Scratch(steps.sum_elements)
     weights = [1.0 + n for n in range(len(offers))]
-    return lambda: advance(state, offers, weights, steps, scratch)
+    return lambda: advance(state, offers, weights, steps, scratch, momentum=0.9)
 
 
 def main() -> None:

@@ -1,6 +1,9 @@
-"""Held-out loss: Decoupled DiLoCo with three learners against plain DiLoCo on the same tokens.
+"""Held-out loss after some merges of each fragment: outer momenta, and data-parallel training.
 
-In tests/: python -m bench.quality [--json]
+In tests/: python -m bench.quality [--out FILE]
+
+All systems train as many tokens. Each finished run is one JSON line in FILE, and a run that is
+there already is not made again, so that a run of hours can be cut into pieces.
 """
 
 import argparse
@@ -14,18 +17,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import jobs
+from bench import ddp, jobs
 from bench.table import show
 
-SIZE = {"layers": 2, "heads": 4, "width": 64, "context": 64}  # 119 thousand parameters
-BATCH = 16
+SIZE = {"layers": 2, "heads": 4, "width": 32, "context": 32}  # 33 thousand parameters
+BATCH = 8
 LEARNERS = 3
-HELDOUT_BYTES = 1 << 18
-PERIOD = 16
-OUTER = {"learningRate": "0.7", "momentum": "0.5"}  # docs/algorithm.md, outer optimizer
-SYSTEMS: dict[str, Mapping[str, Any]] = {
-    "Decoupled DiLoCo": {"fragments": 4, "period": PERIOD, "overlap": 2, "outer": OUTER},
-    "DiLoCo": {"preset": "DiLoCo", "period": PERIOD, "outer": OUTER},
+HELDOUT_BYTES = 1 << 17
+PERIODS = {10: 16, 25: 16, 75: 8}  # H, by the number of merges of each fragment
+DECOUPLED = {"fragments": 4, "overlap": 2}
+DATA_PARALLEL = "data-parallel"
+BASE = "0.7/0.9"  # with which the others are compared
+SYSTEMS: Mapping[str, Mapping[str, Any]] = {
+    BASE: {**DECOUPLED, "outer": {"learningRate": "0.7", "momentum": "0.9"}},
+    "0.7/0.5": {**DECOUPLED, "outer": {"learningRate": "0.7", "momentum": "0.5"}},
+    "auto": DECOUPLED,
+    DATA_PARALLEL: {},
+    "DiLoCo": {"preset": "DiLoCo", "outer": {"learningRate": "0.7", "momentum": "0.5"}},
 }
 
 
@@ -34,87 +42,119 @@ class Found:
     """One run."""
 
     system: str
+    merges: int  # of each fragment, that the length of the job allows
     seed: int
     loss: float  # of the export, nats per byte
     tokens: int  # trained by all learners
-    participation: float  # of learners in commits
+    late: float  # share of them in no merge, since their offer came too late
+    participation: float  # of learners in merges
     seconds: float
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What is measured once."""
+        return self.system, self.merges, self.seed
 
-def size_arguments() -> list[str]:
-    """The model's size, for learners and `atoll eval`."""
-    return [word for name, value in SIZE.items() for word in (f"--{name}", str(value))]
 
-
-def measure(system: str, seed: int, arguments: argparse.Namespace, out: Path) -> Found:
-    """Train with `atoll run`, measure with `atoll eval`."""
+def measure(system: str, merges: int, seed: int, milliseconds: float, out: Path) -> Found:
+    """Train, and measure the result."""
     begun = time.monotonic()
-    words = [*size_arguments(), "--batch", str(BATCH)]
-    words += ["--step-milliseconds-min", str(arguments.milliseconds)]
-    regions = {f"region-{n}": words for n in range(LEARNERS)}
-    job = jobs.manifest(regions, steps=arguments.steps, sync=SYSTEMS[system], seed=seed)
-    jobs.run(job, out)
-    summary = json.loads((out / "run" / "summary.json").read_text())
+    period = PERIODS[merges]
+    steps = merges * period
+    words = [word for name, value in SIZE.items() for word in (f"--{name}", str(value))]
+    train = [*words, "--batch", str(BATCH)]
+    regions = [f"region-{n}" for n in range(LEARNERS)]
+    tokens = {"trained": steps * LEARNERS * BATCH * SIZE["context"], "late": 0}
+    participation = 1.0
+    if system == DATA_PARALLEL:
+        slots = [f"{region}-0" for region in regions]
+        loss = ddp.heldout(
+            slots, train, seed=seed, steps=steps, heldout_bytes=HELDOUT_BYTES, out=out
+        )
+    else:
+        train += ["--step-milliseconds-min", str(milliseconds)]
+        sync = {"period": period, **SYSTEMS[system]}
+        job = jobs.manifest(dict.fromkeys(regions, train), steps=steps, sync=sync, seed=seed)
+        jobs.run(job, out)
+        summary = json.loads((out / "run" / "summary.json").read_text())
+        tokens, participation = summary["tokens"], summary["participation"]
+        loss = jobs.loss(out, [*words, "--heldout-bytes", str(HELDOUT_BYTES)])
     return Found(
         system=system,
+        merges=merges,
         seed=seed,
-        loss=jobs.loss(out, [*size_arguments(), "--heldout-bytes", str(HELDOUT_BYTES)]),
-        tokens=summary["tokens"]["trained"],
-        participation=summary["participation"],
+        loss=loss,
+        tokens=tokens["trained"],
+        late=tokens["late"] / tokens["trained"],
+        participation=participation,
         seconds=time.monotonic() - begun,
     )
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """What this script and bench.ddp have in common."""
-    found = argparse.ArgumentParser(description=description)
-    found.add_argument("--steps", type=int, default=400)
+def options() -> argparse.Namespace:
+    """The command line."""
+    found = argparse.ArgumentParser(description=__doc__)
+    known = [name for name in SYSTEMS if name != "DiLoCo"]
+    found.add_argument("--systems", nargs="+", choices=SYSTEMS, default=known)
+    found.add_argument("--merges", nargs="+", type=int, choices=PERIODS, default=[*PERIODS])
     found.add_argument("--seeds", type=int, default=3)
-    found.add_argument("--json", action="store_true")
-    return found
+    found.add_argument("--milliseconds", type=float, default=40.0, help="no step is faster")
+    found.add_argument("--out", type=Path, help="each run as a JSON line; runs in it are kept")
+    return found.parse_args()
 
 
 def main() -> None:
     """Run and print; systems take turns, so that a busy machine hits all alike."""
-    arguments = parser(__doc__)
-    arguments.add_argument(
-        "--milliseconds", type=float, default=60.0, help="no step is faster, so all are as fast"
-    )
-    given = arguments.parse_args()
-    found = []
+    given = options()
+    lines = given.out.read_text().splitlines() if given.out and given.out.exists() else []
+    found = [Found(**json.loads(line)) for line in lines]
+    done = {each.key for each in found}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.seeds):
-            for system in SYSTEMS:
-                found.append(measure(system, seed, given, Path(folder) / f"{system}-{seed}"))
-                sys.stderr.write(f"{found[-1]}\n")
-    report(found, given)
+            for merges in given.merges:
+                for system in given.systems:
+                    if (system, merges, seed) in done:
+                        continue
+                    out = Path(folder) / f"{system.replace('/', '-')}-{merges}-{seed}"
+                    found.append(measure(system, merges, seed, given.milliseconds, out))
+                    line = json.dumps(asdict(found[-1])) + "\n"
+                    sys.stderr.write(line)
+                    if given.out:
+                        with given.out.open("a") as file:
+                            file.write(line)
+    for merges in given.merges:
+        report([each for each in found if each.merges == merges], merges)
 
 
-def report(found: Sequence[Found], arguments: argparse.Namespace) -> None:
-    """Every run as JSON, or a table of means and spreads."""
-    if arguments.json:
-        sys.stdout.write(json.dumps([asdict(each) for each in found]) + "\n")
-        return
+def report(found: Sequence[Found], merges: int) -> None:
+    """Means with ranges; what is subtracted is of the same seed."""
+    base = {each.seed: each.loss for each in found if each.system == BASE}
     rows = []
     for system in dict.fromkeys(each.system for each in found):
-        runs = [each for each in found if each.system == system]
-        losses = [each.loss for each in runs]
+        runs = sorted((each for each in found if each.system == system), key=lambda x: x.seed)
+        gains = [each.loss - base[each.seed] for each in runs if each.seed in base]
         rows.append(
             (
                 system,
-                f"{statistics.mean(losses):.4f}",
-                f"{statistics.stdev(losses) if len(losses) > 1 else 0:.4f}",
-                " ".join(f"{loss:.4f}" for loss in losses),
-                f"{statistics.mean(each.tokens for each in runs):,.0f}",
+                spread([each.loss for each in runs], ""),
+                spread(gains, "+") if system != BASE and gains else "",
+                f"{statistics.mean(each.late for each in runs):.0%}",
                 statistics.mean(each.participation for each in runs),
                 statistics.mean(each.seconds for each in runs),
             )
         )
     show(
-        f"Held-out nats per byte, {LEARNERS} learners, {arguments.steps} steps, by seed",
-        ("system", "mean", "deviation", "losses", "tokens", "participation", "seconds"),
+        f"Held-out nats per byte, {LEARNERS} learners, {merges} merges of each fragment,"
+        f" period {PERIODS[merges]}: mean (smallest to largest over seeds)",
+        ("system", "loss", f"minus {BASE}", "late", "participation", "seconds"),
         rows,
     )
+
+
+def spread(values: Sequence[float], sign: str) -> str:
+    """A mean and its range."""
+    mean, low, high = statistics.mean(values), min(values), max(values)
+    return f"{mean:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ PLANTS = (
     Plant(rule="19", plant=storage.a_collection_of_what_is_alive),
     Plant(rule="19", plant=storage.a_sweep_in_every_term, seed=1337),
     Plant(rule="19", plant=storage.a_recovery_without_those_that_were_turned_away, seed=1445),
+    Plant(rule="19 (momentum)", plant=storage.momenta_that_begin_again_in_each_process),
     Plant(rule="20", plant=storage.a_store_that_overwrites, seed=127),
     Plant(rule="20", plant=storage.epochs_that_stand_still),
     Plant(rule="21", plant=storage.numbers_that_begin_again_after_a_loss, seed=5),

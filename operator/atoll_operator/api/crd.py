@@ -89,8 +89,11 @@ def schema() -> dict[str, Any]:
     """The structural schema of one job, with its rules."""
     spec = spec_schema()
     _explain(spec["properties"])
-    for name in presets.fields():  # what is not given is the preset's
-        spec["properties"]["sync"]["properties"][name].pop("default", None)
+    for path in presets.fields():  # what is not given is the preset's
+        node = spec["properties"]["sync"]
+        for name in path.split("."):
+            node = node["properties"][name]
+            node.pop("default", None)
     _without_defaults_in_lists(spec)
     spec["properties"]["managedBy"]["nullable"] = True
     spec["x-kubernetes-validations"] = [

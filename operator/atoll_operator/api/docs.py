@@ -143,9 +143,8 @@ def _presets() -> str:
             settings.append(f"`{presets.QUORUM}`: {presets.ALL}")
         rows.append((f"`{name}`", each.about, ", ".join(settings)))
     head = (
-        "## Presets\n\n`spec.sync.preset` fills the fields of `spec.sync` that are not given. A"
-        " field that is given replaces the preset's as a whole: with `wire: {up: bf16}`, `down` has"
-        " its own default.\n\n"
+        "## Presets\n\n`spec.sync.preset` fills the fields of `spec.sync` that are not given, also"
+        " inside of one that is: with `wire: {up: bf16}`, `down` is the preset's.\n\n"
     )
     return head + table(("preset", "system", "settings"), rows)
 

@@ -50,6 +50,7 @@ PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
                 "overlap": 0,
                 "grace": {"enabled": False},
                 "merge": "Mean",
+                "outer": {"learningRate": "0.7", "momentum": "0.9"},
                 "wire": {"up": "f32", "down": "f32"},
             },
             waits=True,
@@ -63,6 +64,7 @@ PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
                 "grace": {"enabled": False},
                 "merge": "Mean",
                 "adopt": {"mode": "Blend", "blendPercent": 50},
+                "outer": {"learningRate": "0.4", "momentum": "0.9"},
                 "wire": {"up": "int4", "down": "bf16"},
             },
             waits=True,
@@ -80,8 +82,13 @@ ALL: Final = "all learners"
 
 
 def fields() -> tuple[str, ...]:
-    """The fields of `spec.sync` whose default depends on the preset."""
-    named = {field for each in PRESETS.values() for field in each.settings}
+    """The fields below `spec.sync` whose default depends on the preset, such as `wire.up`."""
+    named = {
+        f"{field}.{inner}" if inner else field
+        for each in PRESETS.values()
+        for field, value in each.settings.items()
+        for inner in (value if isinstance(value, Mapping) else ("",))
+    }
     return (*sorted(named), QUORUM)
 
 
@@ -102,6 +109,7 @@ def values(path: str) -> dict[str, Any]:
 def fill(sync: dict[str, Any]) -> None:
     """Add to `sync` what its preset says and it does not; an unknown preset adds nothing.
 
+    Fields inside of a field count one by one: with `wire: {up: bf16}`, `down` is the preset's.
     Raises SpecError for a quorum that is null, which here alone means all learners.
     """
     if QUORUM in sync and sync[QUORUM] is None:
@@ -112,7 +120,9 @@ def fill(sync: dict[str, Any]) -> None:
         return
     published = PRESETS[Preset(preset)]
     for field, value in published.settings.items():
-        sync.setdefault(field, value)
+        given = sync.setdefault(field, value)
+        if isinstance(value, Mapping) and isinstance(given, Mapping):
+            sync[field] = {**value, **given}
     if published.waits:
         sync.setdefault(QUORUM, None)
 

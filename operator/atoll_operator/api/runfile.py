@@ -12,7 +12,7 @@ from atoll_operator.api.spec import Job
 from atoll_operator.api.sync import AdoptMode
 from atoll_protos.expected import Expected, Limit
 from atoll_protos.length import LengthFile
-from atoll_protos.run import Quorum, Region, RunFile, Sync
+from atoll_protos.run import Momentum, Quorum, Region, RunFile, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
@@ -67,6 +67,7 @@ def field_of(name: str) -> str:
 def run_file(job: Job) -> RunFile:
     """The run file of a job; raises SpecError for what only the run file's own checks find."""
     spec, sync = job.spec, job.spec.sync
+    momentum = sync.outer.momentum
     return RunFile(
         job=job.run_name,
         regions=_regions(job),
@@ -86,7 +87,7 @@ def run_file(job: Job) -> RunFile:
             merge=sync.merge,
             blend=sync.adopt.blend_percent / 100 if sync.adopt.mode is AdoptMode.BLEND else 0.0,
             outer_learning_rate=float(sync.outer.learning_rate),
-            outer_momentum=float(sync.outer.momentum),
+            outer_momentum=Momentum.AUTO if momentum == Momentum.AUTO else float(momentum),
             wire_up=sync.wire.up,
             wire_down=sync.wire.down,
             lockstep=sync.lockstep,

@@ -15,7 +15,7 @@ from atoll_operator.api import presets
 from atoll_operator.api.model import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
 from atoll_operator.api.presets import Preset
 from atoll_protos.codecs import Wire
-from atoll_protos.run import AUTO_FRAGMENTS_MAX, Fragments, Merge
+from atoll_protos.run import AUTO_FRAGMENTS_MAX, Fragments, Merge, Momentum
 
 PERIOD_MAX: Final = 1_000_000  # ticks
 
@@ -104,12 +104,13 @@ class Outer(Model):
         description="Learning rate of the outer optimizer, as a decimal number in quotes.",
     )
     momentum: str = Field(
-        default="0.9",
-        pattern=r"^0(\.[0-9]+)?$",
+        default=Momentum.AUTO.value,
+        pattern=rf"^({Momentum.AUTO}|0(\.[0-9]+)?)$",
         max_length=32,
         description=(
-            "Nesterov momentum of the outer optimizer, as a decimal number in quotes. 0.5 is"
-            " better for runs of some tens of merges per fragment."
+            "Nesterov momentum of the outer optimizer: a decimal number in quotes, or"
+            f" {Momentum.AUTO}, which begins at 0 and grows with the merges of each fragment,"
+            " to 0.9 at most, in a time that fits spec.steps."
         ),
     )
 

@@ -13,6 +13,7 @@ imports torch, and only numbers and storage import `slices`.
     round      one attempt to merge one slice, and the decision to close it
     clock      the job's clock as one shard counts it, and which slices are due
     grace      how long a round waits for more than its quorum, and who is too slow
+    momentum   the momentum of an outer step, which may follow the merges that were
     recovery   what a shard has lost, and who may give it back
     slices     the tensors of one slice between two commits
 """

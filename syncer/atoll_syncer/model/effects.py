@@ -82,6 +82,7 @@ class Merge:
 
     slice: int
     participants: tuple[Participant, ...]
+    momentum: float  # of the outer step
     data_states: Mapping[str, bytes] = field(default_factory=dict)
     last: bool = False  # as far as is known now: its base is not rounded by the wire
 

@@ -41,13 +41,14 @@ ENTRIES_OF_A_TRAINED_LOG: Final = 3  # at least: Seeded, Begun, Committed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest version of a slice."""
+    """The newest version of a slice. Its momentum has taken in `merges` merges."""
 
     number: int
     epoch: int
     digest: str
     object: str
     last: bool = False
+    merges: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,6 +258,7 @@ class History:
             digest=entry.digest,
             object=entry.object,
             last=entry.last,
+            merges=entry.merges,
         )
         self.tick = max(self.tick, entry.tick)
         self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)

@@ -130,7 +130,8 @@ class Committed:
 
     A recovered one has no participants and zero momentum; its `base` is the number under which a
     learner held its value, whose lineage it has (rule 22). `data_states` names, by slot, the object
-    that holds the data state of a participant's cursor (rule 28).
+    that holds the data state of a participant's cursor (rule 28). `momentum` is that of the outer
+    step, and `merges` how many merges the momentum in the object has taken in.
     """
 
     slice: int
@@ -149,6 +150,8 @@ class Committed:
     tensors: tuple[Mapping[str, Any], ...] = ()  # of a recovered store's first entry
     layout_digest: str = ""
     data_states: Mapping[str, str] = field(default_factory=dict)
+    momentum: float = 0.0
+    merges: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

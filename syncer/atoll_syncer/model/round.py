@@ -30,6 +30,7 @@ class Round:
     deadline: float | None = None  # of a last round
     closed_at: float | None = None  # None while it is open
     reason: str = ""  # why it closed
+    momentum: float = 0.0  # of its outer step, once it is closed
     not_finite: set[str] = field(default_factory=set)  # slots whose offers could not be merged
     refused: set[str] = field(default_factory=set)  # slots without which the round does
 

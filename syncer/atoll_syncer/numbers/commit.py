@@ -1,7 +1,8 @@
 """The arithmetic of one commit: merge, outer step and rounding, in a shard and in a replay.
 
-`advance` is a function of the slice's tensors, the offers and their weights alone: no time, no
-randomness, no order of arrival. So a replay of the tape gives the same bits (rule 29).
+`advance` is a function of the slice's tensors, the offers, their weights and the step's momentum
+alone: no time, no randomness, no order of arrival. So a replay of the tape gives the same bits
+(rule 29).
 
 All three steps run block by block, so that each block is read from memory once. With a wire of
 f32 or bf16 the new base is the master, rounded. With an integer wire it is the old base plus the
@@ -31,7 +32,6 @@ from atoll_syncer.numbers.merge import (
 )
 from atoll_syncer.numbers.outer import Outer, nesterov_step
 
-PLAIN = Outer(learning_rate=1.0, momentum=0.0)  # base - mean(base - theta) = mean(theta)
 SURELY_FINITE = 1e37  # far enough below f32's largest for sums and for rounding to bf16
 
 
@@ -42,7 +42,7 @@ class Recipe:
     spans: tuple[range, ...]  # one for each piece
     radial: tuple[bool, ...]  # for each piece: RDA, else weighted mean
     form: Form  # its exact values take the mean itself, without the outer optimizer
-    outer: Outer
+    learning_rate: float  # of the outer optimizer
     wire_down: Wire
     final: pb.Encoding  # of the last version's base: F32 or that of all others
 
@@ -78,7 +78,7 @@ def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
             for p in owned.pieces
         ),
         form=owned.form,
-        outer=Outer(learning_rate=sync.outer_learning_rate, momentum=sync.outer_momentum),
+        learning_rate=sync.outer_learning_rate,
         wire_down=sync.wire_down,
         final=layout.final_encoding(owned, base_encoding(sync.wire_down)),
     )
@@ -91,6 +91,7 @@ def advance(
     recipe: Recipe,
     scratch: Scratch,
     *,
+    momentum: float,
     last: bool = False,
 ) -> Published:
     """Merge the offers, in the order given, into the next version.
@@ -106,10 +107,15 @@ def advance(
         round_master(state.master, base)
         return Published(base=base)
     rounds = encoding == pb.F32 or not codecs.BY_WIRE[recipe.wire_down].scaled
-    for block, delta, outer in _merged(offers, weights, recipe, scratch):
+    outer = Outer(learning_rate=recipe.learning_rate, momentum=momentum)
+    for block, delta in _merged(offers, weights, recipe, scratch):
         part = slice(block.start, block.stop)
-        nesterov_step(state.master[part], state.momentum[part], delta, outer)
-        if rounds or block.stop <= recipe.form.exact:
+        exact = block.stop <= recipe.form.exact
+        if exact:
+            state.master[part].sub_(delta)  # base - mean(base - theta) = mean(theta)
+        else:
+            nesterov_step(state.master[part], state.momentum[part], delta, outer)
+        if rounds or exact:
             base.part(part).copy_(state.master[part])
     if rounds:
         return Published(base=base)
@@ -123,6 +129,7 @@ def advance_finite(
     recipe: Recipe,
     scratch: Scratch,
     *,
+    momentum: float,
     last: bool = False,
 ) -> tuple[Published, frozenset[int]]:
     """`advance`, and a look at its result (rule 12): master, momentum and base stay finite.
@@ -135,28 +142,31 @@ def advance_finite(
     and needs no copy of it. Only when a bound says that the result may leave f32 the state is
     copied, to be put back.
     """
-    if _surely_finite(state, offers, recipe.outer):
-        return advance(state, offers, weights, recipe, scratch, last=last), frozenset()
-    master, momentum = state.master.clone(), state.momentum.clone()
+    if _surely_finite(state, offers, recipe.learning_rate, momentum):
+        made = advance(state, offers, weights, recipe, scratch, momentum=momentum, last=last)
+        return made, frozenset()
+    master, buffer = state.master.clone(), state.momentum.clone()
     longest_last = sorted(range(len(offers)), key=lambda n: (max(offers[n].norms), n))
     for count in range(len(offers), -1, -1):
         kept = sorted(longest_last[:count])  # the order of the sum stays
         chosen = [offers[n] for n in kept], [weights[n] for n in kept]
-        made = advance(state, *chosen, recipe, scratch, last=last)
+        made = advance(state, *chosen, recipe, scratch, momentum=momentum, last=last)
         found = (state.master, state.momentum, made.base.exact, made.base.coded)
         if all(_is_finite(each) for each in found):
             return made, frozenset(longest_last[count:])
         state.master.copy_(master)
-        state.momentum.copy_(momentum)
+        state.momentum.copy_(buffer)
     raise AssertionError("the version before was finite")
 
 
-def _surely_finite(state: SliceTensors, offers: Sequence[Arrived], outer: Outer) -> bool:
+def _surely_finite(
+    state: SliceTensors, offers: Sequence[Arrived], learning_rate: float, momentum: float
+) -> bool:
     """A bound on every value after the step: no element of a merge is longer than an offer."""
     delta = max((max(offer.norms) for offer in offers), default=0.0)
-    momentum = outer.momentum * _largest(state.momentum) + delta
-    step = max(1.0, outer.learning_rate) * (delta + outer.momentum * momentum)
-    return _largest(state.master) + step < SURELY_FINITE and momentum < SURELY_FINITE
+    buffer = momentum * _largest(state.momentum) + delta
+    step = max(1.0, learning_rate) * (delta + momentum * buffer)
+    return _largest(state.master) + step < SURELY_FINITE and buffer < SURELY_FINITE
 
 
 def _largest(values: torch.Tensor) -> float:
@@ -171,18 +181,15 @@ def _is_finite(values: torch.Tensor) -> bool:
 
 def _merged(
     offers: Sequence[Arrived], weights: Sequence[float], recipe: Recipe, scratch: Scratch
-) -> Iterator[tuple[range, torch.Tensor, Outer]]:
-    """The merged difference and its outer step, block by block, each piece by its own rule."""
+) -> Iterator[tuple[range, torch.Tensor]]:
+    """The merged difference, block by block, each piece by its own rule."""
     deltas = [offer.values for offer in offers]
     for number, span in enumerate(recipe.spans):
-        outer = PLAIN if span.stop <= recipe.form.exact else recipe.outer
         if recipe.radial[number]:
             norms = [offer.norms[number] for offer in offers]
-            blocks_of = radial_directional(deltas, weights, norms, span, scratch)
+            yield from radial_directional(deltas, weights, norms, span, scratch)
         else:
-            blocks_of = weighted_mean(deltas, weights, span, scratch)
-        for block, delta in blocks_of:
-            yield block, delta, outer
+            yield from weighted_mean(deltas, weights, span, scratch)
 
 
 def _add_difference(

@@ -23,7 +23,7 @@ VECTOR_ELEMENTS = 64  # a multiple of every CPU's vector; shorter tails round di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
-    """Settings of the outer optimizer; the published systems use 0.7/0.9 and 0.4/0.9."""
+    """Settings of one outer step; the published systems use 0.7/0.9 and 0.4/0.9."""
 
     learning_rate: float
     momentum: float
@@ -41,7 +41,8 @@ def nesterov_step(
     Bit for bit torch.optim.SGD(nesterov=True) with `delta` as the gradient, wherever the vectors
     are cut into blocks; a buffer of zeros is that optimizer's first step. `delta` is used up.
     """
-    if outer.momentum == 0:
+    if outer.momentum == 0:  # the buffer is kept all the same: the next momentum may be another
+        momentum_buffer.copy_(delta)
         master.add_(delta, alpha=-outer.learning_rate)
         return
     cut = delta.numel() // VECTOR_ELEMENTS * VECTOR_ELEMENTS

@@ -38,6 +38,7 @@ def from_tape(line: Mapping[str, Any]) -> Committed:
         last=line["last"],
         recovered=line.get("recovered", False),
         participants=tuple(Participant(**each) for each in line["participants"]),
+        momentum=line["momentum"],
     )
 
 
@@ -60,9 +61,8 @@ class Replay:
         for p in committed.participants:
             name = Stage(p.slot, p.incarnation, fragment, p.capture)
             self.values.stage(name, recorded(fragment, p))
-        making = self.values.begin_merge(
-            Merge(fragment, committed.participants, last=committed.last), "", 0
-        )
+        merge = Merge(fragment, committed.participants, committed.momentum, last=committed.last)
+        making = self.values.begin_merge(merge, "", 0)
         found = self._finish(fragment, making)
         self._check(committed, found if found == committed.digest else self._as_last(fragment))
 

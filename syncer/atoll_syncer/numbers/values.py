@@ -232,7 +232,13 @@ class Values:
         def make() -> Published:
             with self._scratch_lock:
                 made, left_out = advance_finite(
-                    state, offers, weights, part.recipe, self._scratch, last=effect.last
+                    state,
+                    offers,
+                    weights,
+                    part.recipe,
+                    self._scratch,
+                    momentum=effect.momentum,
+                    last=effect.last,
                 )
             making.left_out = frozenset(slots[n] for n in left_out)
             return made

@@ -71,6 +71,7 @@ def line(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
         "version": entry.number,
         "base": entry.base,
         "digest": entry.digest,
+        "momentum": entry.momentum,
         "reason": entry.reason,
         **fields,
         "last": entry.last,

@@ -60,6 +60,7 @@ from atoll_syncer.model.effects import (
     Tape,
 )
 from atoll_syncer.model.log import Participant
+from atoll_syncer.model.momentum import momentum
 from atoll_syncer.model.roster import Coming, Credit, Session
 from atoll_syncer.model.round import Round, decide
 from atoll_syncer.model.state import Refused, Standing, State
@@ -296,7 +297,8 @@ def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
     end = state.ending.length.end
     at_the_end = state.sync.lockstep and end is not None and each.due >= end
     last = each.last or at_the_end
-    return [Merge(each.slice, each.participants, dict(each.data_states), last)]
+    each.momentum = momentum(state.sync, state.history.heads[each.slice].merges, end)
+    return [Merge(each.slice, each.participants, each.momentum, dict(each.data_states), last)]
 
 
 def _is_rounded(state: State, fragment: int) -> bool:
@@ -348,6 +350,8 @@ def merged(
         recovered=False,
         participants=each.participants,
         data_states=dict.fromkeys(sorted(each.data_states), data_states),
+        momentum=each.momentum,
+        merges=state.history.heads[fragment].merges + bool(each.participants),
     )
     return [*effects, Append(entry)]
 

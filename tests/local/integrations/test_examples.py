@@ -36,11 +36,10 @@ from local.command import TESTS, commits, json_lines, run_atoll
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
 SCRIPTS = TESTS.parent / "examples" / "libraries"
 STEPS = 200
-# The whole job takes a few seconds: merge often, and let the outer optimizer remember little.
+# The whole job takes a few seconds: merge often.
 SETTINGS = {
     "spec.sync.quorum": "3",
     "spec.sync.period": "8",
-    "spec.sync.outer.momentum": "'0.5'",
     "spec.syncer.startSeconds": "1800",
 }
 EVALUATOR = {

@@ -1,6 +1,7 @@
 """Bugs in what is durable, and what comes back after a loss (rules 19 to 22, 29)."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,18 @@ def a_restart_from_the_version_before(patch: Patch) -> None:
         return history
 
     patch.setattr(serving, "wait_for_turn", rolled_back)
+
+
+def momenta_that_begin_again_in_each_process(patch: Patch) -> None:
+    """Rule 19: the merges that a momentum holds are not carried over a restart."""
+
+    async def begun_again(*arguments: Any) -> History:
+        history: History = await takeover.wait_for_turn(*arguments)
+        for fragment, head in history.heads.items():
+            history.heads[fragment] = replace(head, merges=0)
+        return history
+
+    patch.setattr(serving, "wait_for_turn", begun_again)
 
 
 def a_collection_of_what_is_alive(patch: Patch) -> None:

@@ -29,6 +29,7 @@ from sim.checkers.values import (
     LawChecker,
     LossChecker,
     MergedOnceChecker,
+    MomentumChecker,
     NumberChecker,
 )
 from sim.watch import Watcher
@@ -48,6 +49,7 @@ ALL: tuple[type[Watcher], ...] = (
     FenceChecker,
     LossChecker,
     NumberChecker,
+    MomentumChecker,
     TapeChecker,
     CallChecker,
     CloseChecker,

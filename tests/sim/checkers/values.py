@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.effects import Effect, Send
+from atoll_syncer.model.effects import Effect, Merge, Send
 from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
-from sim.symbols import Key, Value, Work
+from sim.symbols import Difference, Key, Value, Work
 from sim.watch import Watcher
 
 if TYPE_CHECKING:
@@ -353,6 +353,39 @@ class NumberChecker(Watcher):
         self.held[learner.name, key] = after
         self.require(after[0] >= before[0], f"{learner.name}: {key} goes from {before} to {after}")
         self.require(after > before, f"{learner.name}: {key} goes from {before} to {after}")
+
+
+class MomentumChecker(Watcher):
+    """Rule 19: the momentum follows the merges that the head's momentum holds, and no others."""
+
+    rule = "19 (momentum)"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.merges: dict[Key, int] = {}  # in the momentum of the newest version
+        self.used: dict[Key, float] = {}  # momentum of the merge that is under way
+
+    def merging(
+        self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
+    ) -> None:
+        self.used[shard.number, merge.slice] = merge.momentum
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if not isinstance(entry, Committed):
+            return
+        key, before = (shard, entry.slice), self.merges.get((shard, entry.slice), 0)
+        if entry.recovered:
+            before = 0
+        else:
+            used, said = self.used[key], entry.momentum
+            self.require(used == said, f"{key} v{entry.number} says {said}, {used} was used")
+            grows = (said > 0) == (before > 0)
+            self.require(grows, f"{key} v{entry.number}: {said} after {before} merges")
+        after = before + bool(entry.participants)
+        self.require(
+            entry.merges == after, f"{key} v{entry.number} says {entry.merges} merges of {after}"
+        )
+        self.merges[key] = after
 
 
 def newest_work(value: Value, slot: str) -> Work | None:

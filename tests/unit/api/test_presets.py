@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api import presets, rules
+from atoll_operator.api import crd, presets, rules
 from atoll_operator.api.manifest import parse
 from atoll_operator.api.presets import PRESETS, Preset
 from atoll_operator.api.runfile import run_file
 from atoll_operator.api.sync import SyncSpec
 from atoll_protos.errors import SpecError
-from atoll_protos.run import Fragments, Quorum
+from atoll_protos.run import Fragments, Momentum, Quorum
 from unit.kube.cluster_values import MANIFEST
 
 
@@ -25,7 +25,6 @@ def test_every_preset_has_settings_that_are_fields_of_sync() -> None:
     known = {each.alias for each in SyncSpec.model_fields.values()}
     for each in PRESETS.values():
         assert set(each.settings) <= known
-    assert set(presets.fields()) <= known
 
 
 def test_a_preset_fills_only_what_is_not_given() -> None:
@@ -33,6 +32,44 @@ def test_a_preset_fills_only_what_is_not_given() -> None:
     assert (plain.fragments, plain.overlap, plain.quorum) == (1, 0, None)
     assert sync(preset="DiLoCo", quorum=2, fragments=4).quorum == 2
     assert sync(preset="DiLoCo", fragments=4).fragments == 4
+
+
+def test_a_preset_fills_the_fields_inside_of_one_that_is_given_too() -> None:
+    streaming = sync(preset="StreamingDiLoCo", wire="{up: bf16}", outer="{learningRate: '0.5'}")
+    assert (streaming.wire.up, streaming.wire.down) == ("bf16", "bf16")
+    assert (streaming.outer.learning_rate, streaming.outer.momentum) == ("0.5", "0.9")
+    assert sync(preset="DiLoCo", wire="{up: bf16}").wire.down == "f32"
+    assert sync(preset="StreamingDiLoCo", adopt="{blendPercent: 30}").adopt.mode == "Blend"
+
+
+def test_the_api_server_fills_nothing_in_that_a_preset_says() -> None:
+    """A default of the schema would count as given, and hide the preset's value."""
+    root = crd.schema()["properties"]["spec"]["properties"]["sync"]
+    assert {"wire.up", "outer.momentum", "fragments", "quorum"} <= set(presets.fields())
+    for path in presets.fields():
+        node = root
+        for name in path.split("."):
+            node = node["properties"][name]
+            assert "default" not in node, path
+
+
+@pytest.mark.parametrize(
+    ("fields", "outer"),
+    [
+        ({}, (0.7, Momentum.AUTO)),
+        ({"outer": "{learningRate: '0.5'}"}, (0.5, Momentum.AUTO)),
+        ({"outer": "{learningRate: '0.7', momentum: '0.9'}"}, (0.7, 0.9)),
+        ({"preset": "DiLoCo"}, (0.7, 0.9)),
+        ({"preset": "StreamingDiLoCo"}, (0.4, 0.9)),
+        ({"preset": "DiLoCo", "outer": "{momentum: auto}"}, (0.7, Momentum.AUTO)),
+    ],
+)
+def test_the_momentum_is_auto_unless_it_is_given_or_the_preset_is_another_system(
+    fields: dict[str, str], outer: tuple[float, float | Momentum]
+) -> None:
+    given = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    found = run_file(parse(MANIFEST, (f"spec.sync={{{given}}}",))).sync
+    assert (found.outer_learning_rate, found.outer_momentum) == outer
 
 
 def test_the_quorum_of_a_preset_that_waits_does_not_depend_on_the_number_of_learners() -> None:

@@ -16,7 +16,6 @@ from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import examine
 from atoll_syncer.numbers.commit import advance, advance_finite, recipe
 from atoll_syncer.numbers.merge import Scratch
-from atoll_syncer.numbers.outer import Outer
 from unit.syncer.values_side import LAYOUT, Bench
 
 torch.set_num_threads(1)
@@ -44,7 +43,8 @@ def test_matrices_take_the_mean_length_and_embeddings_the_plain_mean_rule_18() -
     base = tensors.empty_packed(pb.F32, layout.slice(0, 0).form)
     state = SliceTensors(master=torch.zeros(4), momentum=torch.zeros(4), base=base)
     round_master(state.master, base)
-    made = advance(state, offers, [1.0, 1.0], recipe(layout, layout.slice(0, 0), sync), Scratch())
+    steps = recipe(layout, layout.slice(0, 0), sync)
+    made = advance(state, offers, [1.0, 1.0], steps, Scratch(), momentum=0.0)
     embedding, matrix = made.base.coded[:2], made.base.coded[2:]
     assert torch.allclose(embedding, torch.tensor([-0.5, -0.5]))
     assert torch.allclose(matrix, torch.full((2,), -(0.5**0.5)))
@@ -82,10 +82,9 @@ def far_out(*offers: list[float], **state: list[float]) -> tuple[SliceTensors, f
         master=torch.tensor(known["master"]), momentum=torch.tensor(known["momentum"]), base=base
     )
     round_master(before.master, base)
-    steep = replace(
-        recipe(layout, layout.slice(0, 0), sync), outer=Outer(learning_rate=100.0, momentum=0.9)
-    )
-    _, left_out = advance_finite(before, arrived, [1.0] * len(arrived), steep, Scratch())
+    steep = replace(recipe(layout, layout.slice(0, 0), sync), learning_rate=100.0)
+    weights = [1.0] * len(arrived)
+    _, left_out = advance_finite(before, arrived, weights, steep, Scratch(), momentum=0.9)
     return before, left_out
 
 

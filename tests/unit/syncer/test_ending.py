@@ -86,6 +86,7 @@ def test_a_last_round_with_nothing_gives_the_values_in_f32_where_the_wire_rounds
     reasons = {each.reason for each in one.entries if isinstance(each, log.Committed)}
     assert reasons == {"last round: no offer, the same values in f32"}
     assert one.state.history.merged == {}
+    assert {head.merges for head in heads.values()} == {0}, "their momentum holds nothing yet"
 
 
 def test_a_round_that_is_open_on_a_final_version_becomes_the_last_rule_27() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Entry, Participant, Seeded, TermBegun, from_document
+from atoll_syncer.model.momentum import momentum
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.replay import Replay
 from atoll_syncer.numbers.values import Outcome, Values
@@ -76,10 +78,13 @@ def serve(folder: Path) -> None:
         for p in participants:
             name = Stage(p.slot, p.incarnation, fragment, p.capture)
             values.stage(name, offer(values, fragment, base, p.slot))
-        making = values.begin_merge(Merge(fragment, participants), "run", history.epoch)
+        merges = history.heads[fragment].merges
+        mu = momentum(SYNC, merges, None)
+        making = values.begin_merge(Merge(fragment, participants, mu), "run", history.epoch)
         making.compute()
         outcome = making.write(store)
-        append(journal, history, committed(outcome, base, history.epoch, participants))
+        entry = committed(outcome, base, history.epoch, participants)
+        append(journal, history, replace(entry, momentum=mu, merges=merges + 1))
         values.committed(fragment)
         collector.note(history.live_objects())
         collector.remove()
@@ -172,6 +177,8 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
         if isinstance(entry, Committed):
             replay.commit(entry, lambda f, p: offer(replay.values, f, p.base, p.slot))
     for fragment in range(LAYOUT.fragments):
+        used = [e.momentum for e in log if isinstance(e, Committed) and e.slice == fragment]
+        assert used == [momentum(SYNC, merges, None) for merges in range(len(used))]
         ours, theirs = restored.slices[fragment], replay.values.slices[fragment]
         assert torch.equal(ours.master, theirs.master)
         assert torch.equal(ours.momentum, theirs.momentum)

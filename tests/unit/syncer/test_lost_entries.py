@@ -63,6 +63,7 @@ def test_a_version_that_a_lost_entry_named_is_taken_back_and_no_round_opens_befo
     assert one.state.serving
     assert one.state.history.heads[0].number == heads[0].number + 2
     assert one.state.history.heads[1] == heads[1], "its momentum is kept"
+    assert heads[1].merges > 0 == one.state.history.heads[0].merges, "and that one's is fresh"
     assert first in one.state.sessions.open
 
 

@@ -32,7 +32,8 @@ def published(values: Values, fragment: int, number: int, base: int | None) -> t
 
 def test_one_commit_is_merge_then_outer_step_then_rounding(tmp_path: Path) -> None:
     """The blockwise pass against the same arithmetic on whole tensors; buffers take the mean."""
-    bench = Bench(tmp_path, Sync(fragments=2, wire_up=Wire.F32, merge=MergeKind.MEAN))
+    sync = Sync(fragments=2, wire_up=Wire.F32, merge=MergeKind.MEAN, outer_momentum=0.9)
+    bench = Bench(tmp_path, sync)
     seeds = bench.seed()
     master = torch.empty(LAYOUT.slice(0, 0).element_count)
     tensors.decode(seeds[0].values.data, pb.F32, master)
@@ -165,7 +166,7 @@ def test_the_coming_version_can_leave_early_while_the_head_is_still_served(tmp_p
     bench.seed()
     head = bytes(bench.values.publish_payload(0, 0, None).data)
     offer = bench.offer(0, "a-0", 1)
-    making = bench.values.begin_merge(Merge(0, (offer,)), "run", 1)
+    making = bench.values.begin_merge(Merge(0, (offer,), 0.9), "run", 1)
     making.compute()
     early = bytes(bench.values.publish_payload(0, 1, None).data)
     assert bytes(bench.values.publish_payload(0, 0, None).data) == head
@@ -201,7 +202,7 @@ ABSURD = 7.5e37  # the largest of so many normal values is still finite in f32
 
 
 def merge_outcome(bench: Bench, participants: list[Participant]) -> Outcome:
-    making = bench.values.begin_merge(Merge(0, tuple(participants)), "run", 1)
+    making = bench.values.begin_merge(Merge(0, tuple(participants), 0.9), "run", 1)
     making.compute()
     return making.write(bench.store)
 

@@ -89,7 +89,7 @@ def test_a_sweep_spares_what_may_yet_get_an_entry(tmp_path: Path) -> None:
         values = bench.restored()
         bench.values = values
         offer = bench.offer(0, "a-0", 1)
-        making = values.begin_merge(Merge(0, (offer,)), "run", epoch)
+        making = values.begin_merge(Merge(0, (offer,), 0.9), "run", epoch)
         making.compute()
         names[epoch] = making.write(bench.store).object
     foreign = bench.store.put([b"not ours"])
@@ -116,7 +116,7 @@ def test_a_full_disk_delays_a_commit_and_changes_nothing_else(small_disk: Path) 
     with filler.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 20)) == 1 << 20:
             pass
-    making = bench.values.begin_merge(Merge(0, (bench.offer(0, "a-0", 1),)), "run", 1)
+    making = bench.values.begin_merge(Merge(0, (bench.offer(0, "a-0", 1),), 0.9), "run", 1)
     making.compute()
     for _ in range(3):
         with pytest.raises(StoreFull, match="make room there; training goes on, commits wait"):

@@ -14,6 +14,7 @@ from atoll_protos.run import Sync
 from atoll_syncer.model.effects import Merge, Stage, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Participant, Seeded, TermBegun
+from atoll_syncer.model.momentum import momentum
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.values import Outcome, Values
 from atoll_syncer.storage.store import FileStore
@@ -30,6 +31,7 @@ TENSORS = [
 ]
 LAYOUT = build_layout(TENSORS, fragments=2, shards=1)
 SLOTS = ("a-0", "a-1", "b-0")
+STEPS = 24_000  # length of the job: 1,000 merges of each slice
 
 
 class Bench:
@@ -99,12 +101,14 @@ class Bench:
     def commit(
         self, fragment: int, participants: Sequence[Participant], *, last: bool = False
     ) -> Committed:
-        merge = Merge(fragment, tuple(participants), last=last)
+        mu = momentum(self.sync, self.history.heads[fragment].merges, STEPS)
+        merge = Merge(fragment, tuple(participants), mu, last=last)
         making = self.values.begin_merge(merge, "run", 1)
         making.compute()
         outcome = making.write(self.store)
         entry = committed(outcome, self.history.heads[fragment].number, participants)
-        entry = dataclasses.replace(entry, last=last)
+        merges = self.history.heads[fragment].merges + bool(participants)
+        entry = dataclasses.replace(entry, last=last, momentum=mu, merges=merges)
         self.history.apply(entry)
         self.entries.append(entry)
         self.values.committed(fragment)
