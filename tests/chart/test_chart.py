@@ -47,7 +47,7 @@ def test_secrets_are_read_and_written_by_name_and_never_listed(rendered: Rendere
     (role,) = named(rendered, "ClusterRole", OPERATOR)
     found = rights(role)
     assert found["", "secrets"] == {"get", "create", "patch", "delete"}
-    assert found["cert-manager.io", "certificates"] == {"get", "create", "patch"}
+    assert found["cert-manager.io", "certificates"] == {"get", "create", "patch", "delete"}
 
 
 def test_nodes_and_taints_are_out_of_reach(rendered: Rendered) -> None:
