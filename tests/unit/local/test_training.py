@@ -15,6 +15,7 @@ from atoll_operator.api.words import LastWords
 from atoll_operator.local import plots, progress, run
 from atoll_operator.local.children import ends_of, exit_of
 from atoll_operator.local.ends import End, Record
+from atoll_operator.local.files import Files
 from atoll_operator.local.plan import SLOTS_FILE, Planned
 from atoll_operator.local.run import JobFailedError, Training, first_failure, record_of
 from atoll_operator.local.summary import Exit
@@ -64,7 +65,7 @@ def training_of(
     return Training(
         needed=needed,
         slots=expected(job()),
-        out=out,
+        files=Files(out, say),
         supervisor=processes,
         poller=shards,
         view=SimpleNamespace(show=ignored, say=say),
@@ -295,7 +296,7 @@ def test_chaos_kills_only_when_all_have_trained_for_a_while_whatever_the_machine
     training = Training(
         needed=0,
         slots=expected(job()),
-        out=tmp_path,
+        files=Files(tmp_path, ignored),
         supervisor=processes,
         poller=SimpleNamespace(poll=poll),  # type: ignore[arg-type]
         view=SimpleNamespace(show=lambda seen, now: None, say=lambda text: None),
