@@ -83,6 +83,7 @@ from atoll_operator.local.supervisor import (
     by_slot,
     cannot_train,
     free_ports,
+    has_left,
 )
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
@@ -163,9 +164,12 @@ class Training:
         self.files.write_json(folder.STATUS_FILE, status.to_object())
 
     def stopped(self, how: str) -> None:
-        """Note how those end that are still there when the run of a complete job stops them."""
+        """Note how those end whose code behind the loop is cut short when the run stops them.
+
+        One that has yet to leave the job, since it has just been started, loses nothing.
+        """
         for child in self._leaving():
-            child.after = how
+            child.after = how if has_left(child) else ""
 
     def _leaving(self) -> list[Child]:
         """The processes that have yet to end by themselves."""

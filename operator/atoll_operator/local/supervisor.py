@@ -389,6 +389,11 @@ def _end_of(child: Child, code: int, seconds: float) -> End:
     )
 
 
+def has_left(child: Child) -> bool:
+    """Whether the present start has left the job, so that what runs is code behind its loop."""
+    return bool(_end_of(child, ExitCode.FINAL, 0.0).left)
+
+
 def telemetry_of(planned: Planned, out: Path) -> Path | None:
     """The file that grows with a process's work; None for a shard."""
     if planned.role == "learner":

@@ -21,7 +21,15 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A folder on a file system of its own, as root can make one."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_BYTES}", "atoll-test", folder]
+    mount: list[str | Path] = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        f"size={SMALL_BYTES}",
+        "atoll-test",
+        folder,
+    ]
     subprocess.run(mount, check=True)
     try:
         yield folder
@@ -80,6 +88,7 @@ def test_a_disk_that_is_full_and_an_export_that_fails_are_said_and_tried_again(
         Path(f"{gate}-eu-west-0").touch()  # it prints to the full disk
         run.until(Path(f"{gate}-eu-west-0-said").exists, "its words")
         filler.unlink()
+        run.until((out / "learners" / "eu-west-0.jsonl").exists, "its start")
         found = run.until(blocked, "its word")
         assert str(out / "export") in found["Degraded"]["message"]
         assert found["Complete"]["status"] == "False"
