@@ -94,7 +94,8 @@ def test_regions_reach_the_operator(helm: str) -> None:
 def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -> None:
     found = template(helm, "namespaces={one,two}")
     (wide,) = named(found, "ClusterRole", OPERATOR)
-    assert rights(wide) == {("", "nodes"): {"list", "watch"}}
+    assert rights(wide) == {("", "nodes"): {"list", "watch"}, ("", "namespaces"): {"get"}}
+    assert wide["rules"][1]["resourceNames"] == ["one", "two"]
     roles = {each["metadata"]["namespace"]: each for each in named(found, "Role", OPERATOR)}
     assert roles.keys() == {"one", "two", "kube-node-lease"}
     (lease,) = named(found, "Role", LEASE)

@@ -19,9 +19,9 @@ What is kept. Every kind is stored without `managedFields`, which are half of a 
 pods without the parts of their containers that nothing here reads (`slim`). Nodes and Leases are
 not stored here: `edges.watches.Nodes` keeps a few words of each.
 
-How fresh it is. `Sight` tells of one watch when it last worked and what is wrong with it. An
-object is judged only while the watches of all kinds work (`Cache.problem`): a cache whose watch is
-broken shows the past.
+How fresh it is. `Sight` tells of one watch when it last worked and what is wrong with it. A job is
+judged only while the watches of all kinds work that show its namespace (`Cache.problem`): a cache
+whose watch is broken shows the past. Watches of other namespaces are nothing to it.
 """
 
 import re
@@ -63,6 +63,7 @@ KEPT_SPEC = ("taints", "unschedulable", "renewTime", "leaseDurationSeconds")
 class Sight:
     """How well one collection can be seen; times are monotonic seconds. Its watch writes this."""
 
+    namespace: str = ""  # whose objects the collection has; empty: of all
     tried_at: float  # when the watch last did anything: began, failed, or saw a sign of life
     listed: bool = False  # read once as a whole
     alive_at: float | None = None  # last list, event or bookmark
@@ -110,6 +111,7 @@ class Cache:
     deleted_uids: dict[str, Id] = field(default_factory=dict)  # the watch has not shown it yet
     sights: dict[str, Sight] = field(default_factory=dict)  # of each collection, by its path
     failures: dict[str, Failure] = field(default_factory=dict)  # by UID of its object
+    left_out: set[str] = field(default_factory=set)  # namespaces that are gone (`edges.namespaces`)
     failures_sights: dict[str, Sight] = field(default_factory=dict)  # passes go on without these
 
     # ------------------------------------------------------------ reading
@@ -136,14 +138,24 @@ class Cache:
             if nodes and each["kind"] == "Pod" and each.get("spec", {}).get("nodeName") in nodes
         }
 
-    def problem(self) -> str:
-        """Why what is kept may not be judged: a collection is not listed, or cannot be watched."""
+    def problem(self, namespace: str) -> str:
+        """Why what is kept of a namespace may not be judged.
+
+        A collection that has its objects is not listed, or cannot be watched.
+        """
         for path, sight in self.sights.items():
+            if sight.namespace not in ("", namespace):
+                continue
             if sight.problem:
                 return f"{path} cannot be watched: {sight.problem}"
             if not sight.listed:
                 return f"{path} is not listed yet"
         return ""
+
+    def broken_seconds(self, namespace: str, now: float) -> float:
+        """For how long a collection of one namespace has been out of sight, at most."""
+        broken = [s.broken_at for s in self.sights.values() if s.namespace == namespace]
+        return max((now - at for at in broken if at is not None), default=0.0)
 
     # ------------------------------------------------------------ what the API server shows
 

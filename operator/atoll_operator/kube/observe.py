@@ -69,8 +69,8 @@ class Observer:
         raw, at = self.cache.job(key), time.monotonic()
         if raw is not None and (key not in memories or memories[key].uid != raw["metadata"]["uid"]):
             memories[key] = Memory(uid=raw["metadata"]["uid"])
-        problem = self.cache.problem()
-        if problem:
+        problem = self.cache.problem(key[0])
+        if problem and not (raw is None and key[0] in self.cache.left_out):
             raise NotSeenError(problem)
         if raw is None:
             await self.polls.forget(key)

@@ -34,7 +34,7 @@ class StatusWriter:
     api: Api
     metrics: Metrics
     recorder: Recorder
-    missing: Callable[[], None] = lambda: None  # told of a job that the API server does not have
+    missing: Callable[[str], None] = lambda _: None  # told where the API server lacks a job
     busy: Callable[[], bool] = lambda: False  # whether progress should wait
 
     async def report(self, plan: Plan, memory: Memory) -> None:
@@ -46,7 +46,7 @@ class StatusWriter:
         try:
             await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)
         except NotFoundError:
-            self.missing()
+            self.missing(plan.namespace)
             return
         except ConflictError:
             return

@@ -26,7 +26,8 @@ lets the others run, and the queue sees to it that no two passes share a job's m
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -38,6 +39,7 @@ from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.edges.jobs import Jobs
 from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.limiter import Limiter
+from atoll_operator.kube.edges.namespaces import Namespaces
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.reflector import Reflector
@@ -54,7 +56,7 @@ def reflectors(server: api.Api, nodes: Nodes, settings: Settings, feed: Feed) ->
     """One for each collection; their sights are those of the cache and of the nodes."""
     found, now = [], time.monotonic()
     for source in watches.sources(server.cache, nodes, settings.namespaces, feed):
-        sight = Sight(tried_at=now)
+        sight = Sight(namespace=source.namespace, tried_at=now)
         if source.path in (api.NODES, api.LEASES):
             nodes.sights[source.path] = sight
         elif source.path.endswith("/events"):
@@ -84,6 +86,13 @@ def ages(terms: Terms, sights: Mapping[str, Sight]) -> health.Ages:
     )
 
 
+def want_lists(jobs: Sequence[Jobs], namespace: str) -> None:
+    """Have the jobs of a namespace listed again."""
+    for each in jobs:
+        if each.namespace in ("", namespace):
+            each.wants_list.set()
+
+
 async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     limiter = Limiter(per_second=settings.api_requests_per_second, burst=settings.api_burst)
@@ -102,39 +111,51 @@ async def serve(settings: Settings) -> None:
         syncers = Syncers(fence=fence)
         polls = Polls(syncers=syncers, done=terms.ask)
         passes = reconciler(server, syncers, polls, nodes, settings, metrics)
-        passes.writer.missing = jobs.wants_list.set
+        passes.writer.missing = partial(want_lists, jobs)
         passes.writer.busy = lambda: limiter.is_busy
         queue = Queue(reconcile=passes.reconcile)
         return Term(queue=queue, passes=passes, polls=polls, syncers=syncers)
 
     terms = Terms(election=election, begin=begin)
-    jobs = Jobs(
+    jobs = [
+        Jobs(
+            api=server,
+            cache=server.cache,
+            namespace=each,
+            feed=terms.ask,
+            edited=terms.edited,
+        )
+        for each in settings.namespaces or [""]
+    ]
+    server.cache.sights.update({each.path: each.sight for each in jobs})
+    found = reflectors(server, nodes, settings, terms.ask)
+    follow: list[Reflector | Jobs] = [*jobs, *found]
+    made_of: list[Reflector | Jobs] = [
+        *jobs,
+        *(each for each in found if each.source.path in server.cache.sights),
+    ]
+    namespaces = Namespaces(
         api=server,
         cache=server.cache,
         namespaces=settings.namespaces,
+        lease=settings.lease,
         feed=terms.ask,
-        edited=terms.edited,
     )
-    server.cache.sights.update(jobs.sights)
-    found = reflectors(server, nodes, settings, terms.ask)
-    follow: list[Reflector | Jobs] = [jobs, *found]
-    made_of: list[Reflector | Jobs] = [
-        jobs,
-        *(each for each in found if each.source.path in server.cache.sights),
-    ]
     sights = server.cache.sights | server.cache.failures_sights | nodes.sights
 
     def live() -> health.Health:
         return health.live(ages(terms, sights))
 
     def ready() -> health.Health:
-        return health.ready(ages(terms, sights))
+        left_out = server.cache.left_out
+        served = {path: each for path, each in sights.items() if each.namespace not in left_out}
+        return health.ready(ages(terms, served))
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     runner = await http.serve(settings.http_port, live, ready, metrics.registry)
-    parts = [asyncio.create_task(each.follow()) for each in follow]
+    parts = [asyncio.create_task(each.follow()) for each in (*follow, namespaces)]
     parts.append(asyncio.create_task(terms.run(follow, made_of)))
     electing = asyncio.create_task(election.follow())
     log.info("operator runs", regions=settings.regions, name=election.me)

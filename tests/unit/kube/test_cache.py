@@ -103,16 +103,16 @@ def test_jobs_with_pods_on_a_node() -> None:
 def test_nothing_is_judged_before_all_is_listed_or_while_a_watch_is_broken() -> None:
     sight = Sight(tried_at=0.0)
     cache = Cache(sights={"/api/v1/pods": sight})
-    assert cache.problem() == "/api/v1/pods is not listed yet"
+    assert cache.problem("demo") == "/api/v1/pods is not listed yet"
     sight.listed = True
     sight.works(1.0)
-    assert cache.problem() == ""
+    assert cache.problem("demo") == ""
     sight.fails("403: forbidden", 2.0)
     sight.fails("503: away", 3.0)
-    assert cache.problem() == "/api/v1/pods cannot be watched: 503: away"
+    assert cache.problem("demo") == "/api/v1/pods cannot be watched: 503: away"
     assert sight.broken_at == 2.0
     sight.works(4.0)
-    assert cache.problem() == ""
+    assert cache.problem("demo") == ""
 
 
 def test_of_a_pod_only_what_is_read_is_kept() -> None:

@@ -33,7 +33,7 @@ async def followed(
         monkeypatch.setenv("KUBECONFIG", str(config))
         connection = await connect(Limiter(per_second=1e6, burst=1), str(config))
         jobs = Jobs(
-            api=connection, cache=connection.cache, namespaces=[], feed=lambda _: None,
+            api=connection, cache=connection.cache, namespace="", feed=lambda _: None,
             edited=lambda _: None,
         )  # fmt: skip
         part = asyncio.create_task(jobs.follow())
@@ -104,11 +104,11 @@ def test_a_watch_that_is_refused_is_said_and_begun_again_with_what_was_missed(
             await until(lambda: bool(server.watchers[WHERE]))
             server.refusals[WHERE] = (404, {})
             server.end_watches(WHERE)
-            await until(lambda: "404" in jobs.sights[WHERE].problem or bool(_said(jobs)))
+            await until(lambda: "404" in jobs.sight.problem or bool(_said(jobs)))
             server.drop(WHERE, "tiny", told=False)
             server.put(WHERE, "new")
             server.refusals.clear()
-            await until(lambda: not jobs.sights[WHERE].problem)
+            await until(lambda: not jobs.sight.problem)
             await until(lambda: bool(server.watchers[WHERE]))
             assert jobs.cache.job(TINY) is None
             assert jobs.cache.job(("demo", "new"))
@@ -117,7 +117,7 @@ def test_a_watch_that_is_refused_is_said_and_begun_again_with_what_was_missed(
 
 
 def _said(jobs: Jobs) -> str:
-    return jobs.sights[WHERE].problem
+    return jobs.sight.problem
 
 
 def test_a_job_that_was_deleted_in_a_gap_of_kopfs_watch_is_gone_too(
@@ -159,12 +159,12 @@ def test_kopf_is_begun_again_when_discovery_does_not_name_jobs_yet(
         server = ApiServer()
         monkeypatch.setitem(DISCOVERY, group, {"resources": []})
         async with followed(server, tmp_path, monkeypatch) as jobs:
-            await until(lambda: "discovery" in jobs.sights[WHERE].problem)
+            await until(lambda: "discovery" in jobs.sight.problem)
             monkeypatch.setitem(DISCOVERY, group, named)
             await until(lambda: bool(server.watchers[WHERE]))
             server.put(WHERE, "tiny")
             await until(lambda: jobs.cache.job(TINY) is not None)
-            assert not jobs.sights[WHERE].problem
+            assert not jobs.sight.problem
 
     asyncio.run(scenario())
 
@@ -190,7 +190,7 @@ def test_what_a_stopped_kopf_still_says_is_left_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("kopf.operator", talker)
 
     async def scenario() -> None:
-        part = asyncio.create_task(run(lambda kind, _: said.append(kind), lambda: None, []))
+        part = asyncio.create_task(run(lambda kind, _: said.append(kind), lambda: None, ""))
         await until(lambda: said == ["ADDED"])
         part.cancel()
         await asyncio.gather(part, return_exceptions=True)

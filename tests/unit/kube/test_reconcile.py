@@ -326,7 +326,7 @@ def test_an_edit_that_only_the_answer_to_the_status_shows_brings_a_pass() -> Non
 
 def test_a_job_that_the_api_server_does_not_have_asks_for_a_list() -> None:
     world, asked = World(), []
-    world.reconciler.writer.missing = lambda: asked.append(1)
+    world.reconciler.writer.missing = lambda _: asked.append(1)
     world.server.show()
     world.server.job = None
     asyncio.run(world._pass())

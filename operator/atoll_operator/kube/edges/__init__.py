@@ -4,6 +4,7 @@
     connection how the operator connects to the API server
     jobs       kopf: the jobs that people write
     reflector  one collection, followed for ever by list and watch
+    namespaces which of the namespaces that are served are gone
     watches    which collections are followed, and who is told of a change
     syncers    shards: Status and SetOwner over gRPC
     lease      the Lease: which replica leads
@@ -15,6 +16,6 @@
 
 kopf is imported in `jobs` alone, `kubernetes` in `api` and `connection`, grpc in `syncers`,
 aiohttp's server in `http`. Modules here may import `memory`, `plan` and what lies below them, and
-not each other's worlds, except that `connection`, `jobs`, `reflector`, `watches` and `lease` use
-`api`, `polls` uses `syncers`, and `api`, `syncers` and `lease` use `fence`.
+not each other's worlds, except that `connection`, `jobs`, `reflector`, `namespaces`, `watches` and
+`lease` use `api`, `polls` uses `syncers`, and `api`, `syncers` and `lease` use `fence`.
 """

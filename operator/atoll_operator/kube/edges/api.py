@@ -108,6 +108,11 @@ def path(kind: str, namespace: str, name: str = "") -> str:
     return _path(root, namespace, (plural, name))
 
 
+def namespace_path(name: str) -> str:
+    """The URL path of one namespace."""
+    return f"/api/v1/namespaces/{name}"
+
+
 def events_path(namespace: str, name: str = "") -> str:
     """The URL path of one Event, or of all of a namespace or (empty) of the cluster."""
     return _path(("api", "v1"), namespace, ("events", name))

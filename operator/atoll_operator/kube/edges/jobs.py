@@ -1,13 +1,14 @@
 """The edge to kopf: it watches the jobs, and its events go into the cache and ask for passes.
 
 kopf is the operator's framework for the objects that people write: it logs in, finds the resource,
-lists and watches it. It runs in a thread with an event loop of its own, because it would take this
-process's signals and tasks. Each event carries the job as it is now; it is handed over to the
-operator's loop, put into the cache, and its key goes to the queue (level-triggered: a pass looks at
-the job as it is, whatever the event was). There are no create, update or field handlers, timers,
-daemons or finalizers: nothing of this operator can block a delete, and no annotation grows on
-users' objects. What a job owns is followed by `watches`: there are many more of those objects, and
-a pass must know for each of their watches whether it works.
+lists and watches it. There is one for each namespace that the install names, or one for the whole
+cluster: a refusal ends a kopf, and only that of its namespace. It runs in a thread with an event
+loop of its own, because it would take this process's signals and tasks. Each event carries the job
+as it is now; it is handed over to the operator's loop, put into the cache, and its key goes to the
+queue (level-triggered: a pass looks at the job as it is, whatever the event was). There are no
+create, update or field handlers, timers, daemons or finalizers: nothing of this operator can block
+a delete, and no annotation grows on users' objects. What a job owns is followed by `watches`: there
+are many more of those objects, and a pass must know for each of their watches whether it works.
 
 What kopf does not say, and what makes up for it:
 
@@ -33,7 +34,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,17 +69,20 @@ class Jobs:
 
     api: Api
     cache: Cache
-    namespaces: Sequence[str]  # empty: the whole cluster
+    namespace: str  # empty: the whole cluster
     feed: Callable[[Key], None]
     edited: Callable[[Key], None]  # told before `feed` of a job whose manifest has changed
-    sights: dict[str, Sight] = field(default_factory=dict)  # by path
+    sight: Sight = field(init=False)
     listed: asyncio.Event = field(default_factory=asyncio.Event)
     wants_list: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        now = time.monotonic()
-        for namespace in self.namespaces or [""]:
-            self.sights[jobs_path(namespace)] = Sight(tried_at=now)
+        self.sight = Sight(namespace=self.namespace, tried_at=time.monotonic())
+
+    @property
+    def path(self) -> str:
+        """Of the collection."""
+        return jobs_path(self.namespace)
 
     async def follow(self) -> None:
         """Until cancelled."""
@@ -90,8 +94,9 @@ class Jobs:
                 await self._watch()
             except (KopfEndedError, *ERRORS) as error:
                 text = str(error) or type(error).__name__
-                log.warning("watch of jobs broke", error=text)
-                self._note(lambda sight, now, text=text: sight.fails(text, now))  # type: ignore[misc]
+                if text != self.sight.problem:
+                    log.warning("watch of jobs broke", namespace=self.namespace, error=text)
+                self.sight.fails(text, time.monotonic())
                 if time.monotonic() - begun_at > INACTIVE_SECONDS:
                     failures = 0
                 wait = retry_seconds(failures, random.random())
@@ -102,7 +107,7 @@ class Jobs:
         """kopf, and our own lists beside it; raises what ends either of them."""
         parts = [
             asyncio.create_task(self._list_again()),
-            asyncio.create_task(run(self._take, self._beat, self.namespaces)),
+            asyncio.create_task(run(self._take, self._beat, self.namespace)),
         ]
         try:
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -116,18 +121,17 @@ class Jobs:
     @property
     def is_broken(self) -> bool:
         """Whether the jobs cannot be seen now, or were never listed."""
-        return any(each.broken_at is not None or not each.listed for each in self.sights.values())
+        return self.sight.broken_at is not None or not self.sight.listed
 
     async def list_now(self) -> None:
         """List beside kopf's watch, which goes on."""
-        for namespace in self.namespaces or [""]:
-            where, items, version = jobs_path(namespace), [], ""
-            async for page in self.api.pages(where, (), PAGE_OBJECTS):
-                items += [slim(KIND, each) for each in page.items]
-                version = page.version
-            for key in self.cache.listed(KIND, namespace, items, int(version)):
-                self.feed(key)
-            self.sights[where].listed = True
+        items, version = [], ""
+        async for page in self.api.pages(self.path, (), PAGE_OBJECTS):
+            items += [slim(KIND, each) for each in page.items]
+            version = page.version
+        for key in self.cache.listed(KIND, self.namespace, items, int(version)):
+            self.feed(key)
+        self.sight.listed = True
         self._beat()
         self.listed.set()
 
@@ -155,12 +159,7 @@ class Jobs:
             self.feed(key)
 
     def _beat(self) -> None:
-        self._note(lambda sight, now: sight.works(now))
-
-    def _note(self, what: Callable[[Sight, float], None]) -> None:
-        now = time.monotonic()
-        for sight in self.sights.values():
-            what(sight, now)
+        self.sight.works(time.monotonic())
 
 
 def registry(
@@ -209,7 +208,7 @@ def registry(
     return found
 
 
-async def run(take: Take, beat: Callable[[], None], namespaces: Sequence[str]) -> None:
+async def run(take: Take, beat: Callable[[], None], namespace: str) -> None:
     """Run kopf until cancelled; raises KopfEndedError when it ends, whatever ended it.
 
     `take` and `beat` are called in the caller's event loop, never in kopf's thread. On cancellation
@@ -247,8 +246,8 @@ async def run(take: Take, beat: Callable[[], None], namespaces: Sequence[str]) -
                         registry=registry(hand_over, pass_on_beat, insights, stop),
                         insights=insights,
                         standalone=True,
-                        clusterwide=not namespaces,
-                        namespaces=namespaces,
+                        clusterwide=not namespace,
+                        namespaces=[namespace] if namespace else [],
                         stop_flag=stop,
                     )
                 )

@@ -16,7 +16,7 @@ What may go wrong, and what is done:
 Each failure in a row waits longer, from 1 to 30 s, spread at random, and at least as long as the
 API server's Retry-After says. Nothing ends `follow`: a restart would do no more than it does, and
 while the API server is away it would only empty the cache. Probes and passes read how it fares in
-its `Sight`: a pass judges nothing while a watch is broken.
+its `Sight`: a pass judges nothing while a watch of its namespace is broken.
 
 Silence. The API server sends a bookmark, a resource version and nothing else, about once a minute
 on each watch. A connection whose peer has died without a word (a half-open one) shows itself by
@@ -65,6 +65,7 @@ class Source:
     """One collection, and who is told of it."""
 
     path: str
+    namespace: str = ""  # empty: of all
     keep: Callable[[Object], Any]  # what is kept of an object: little
     listed: Callable[[list[Any], int], None]  # everything that exists, at this version
     changed: Callable[[str, Any], None]  # ADDED, MODIFIED or DELETED, and what is kept
@@ -164,7 +165,8 @@ class Reflector:
 
     async def _failed(self, error: Exception) -> None:
         text = str(error) or type(error).__name__
-        log.warning("watch broke", path=self.source.path, error=text)
+        if text != self.sight.problem:
+            log.warning("watch broke", path=self.source.path, error=text)
         self.sight.fails(text, time.monotonic())
         if isinstance(error, ApiError) and not error.may_pass:
             self.version = ""

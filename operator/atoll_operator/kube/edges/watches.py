@@ -148,6 +148,7 @@ def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
 
     return Source(
         path=path(kind, namespace),
+        namespace=namespace,
         query=[("labelSelector", Label.JOB)],
         keep=partial(slim, kind),
         listed=listed,
@@ -167,6 +168,7 @@ def _failures(cache: Cache, namespace: str, feed: Feed) -> Source:
 
     return Source(
         path=events_path(namespace),
+        namespace=namespace,
         query=[("fieldSelector", WARNINGS)],
         keep=failure,
         listed=listed,
