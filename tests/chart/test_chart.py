@@ -41,6 +41,7 @@ def test_the_operator_may_apply_and_list_every_kind_of_child(rendered: Rendered)
         group = version.rpartition("/")[0]
         needed = {"get", "create", "delete"} if kind == "Pod" else {"get", "create", "patch"}
         assert needed | {"list", "watch"} <= rights(role)[group, plural], kind
+    assert rights(role)["", "pods/status"] == {"patch"}
 
 
 def test_secrets_are_read_and_written_by_name_and_never_listed(rendered: Rendered) -> None:

@@ -71,8 +71,11 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
   resources: [pods]
   verbs: [get, list, watch, create, delete]   # create: only to try one in a dry run
 - apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]                          # learners' pods are Ready while they are in training
+- apiGroups: [""]
   resources: [events]
-  verbs: [list, watch, create, patch]     # read: why a StatefulSet's controller cannot make a pod
+  verbs: [list, watch, create, patch]     # read: why a pod cannot be made or started
 {{- end }}
 
 {{- /* Egress rules of every pod of a job. */ -}}

@@ -15,7 +15,8 @@ The order, and why it is so:
 4. *Pods that cannot go on are deleted*: stranded ones, and those that a shard refused for good.
 5. *Owners are named* (`repair.name_owner`), after a fresh look at the pod.
 6. *Pods of an old template are restarted*, as many as the quorum can spare.
-7. *A finished job is deleted* when its time to live is over. The plan asks for it only in a pass
+7. *Learners' pods are marked* as in training or not, by which they are Ready (`plan.readiness`).
+8. *A finished job is deleted* when its time to live is over. The plan asks for it only in a pass
    that has no status to write.
 
 A child that the API server refuses (a quota, an admission rule, a mistake in a template) stops no
@@ -97,6 +98,8 @@ class Applier:
         for owner in plan.owners:
             await self.repair.name_owner(plan, owner, memory)
         await self._delete(plan, plan.restart, memory)
+        for mark in plan.marks:
+            await self.repair.mark(plan, mark)
         if plan.expire is not None and not waits:
             await self.repair.delete(plan, plan.expire, memory)
         return Outcome(waits=waits, refused=outcome.refused)

@@ -17,6 +17,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube import notes
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observation import (
+    BUSY_STATES,
     Certificates,
     Pod,
     Refusal,
@@ -123,6 +124,7 @@ class Memory:
     asked_at: str = ""  # RFC 3339
     absent_since: dict[str, float] = field(default_factory=dict)  # by slot
     stalled_since: dict[str, float] = field(default_factory=dict)  # by UID of the slot's pod
+    idle_since: dict[str, float] = field(default_factory=dict)  # by UID of a head's pod
     left_since: dict[str, float] = field(default_factory=dict)  # by slot, when told to terminate
     wanted_since: dict[str, float] | None = None  # by slot; None: no slots were known yet
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -230,6 +232,7 @@ class Memory:
         replies = self._young_replies(shards, now)
         self._note_absent(pods, replies[0] if replies else None, now)
         self._note_stalled(replies[0] if replies else None, now)
+        self._note_idle(pods, replies[0] if replies else None, now)
         self._note_left(replies[0] if replies else None, now)
         self._note_wanted(slots, now)
         self._note_ends(pods)
@@ -251,6 +254,7 @@ class Memory:
             silent_seconds={shard: now - at for shard, at in self.answered_at.items()},
             absent_seconds={slot: now - since for slot, since in absent.items()},
             stalled_seconds={uid: now - since for uid, since in self.stalled_since.items()},
+            idle_seconds={uid: now - since for uid, since in self.idle_since.items()},
             left_seconds={slot: now - since for slot, since in self.left_since.items()},
             wanted_seconds={
                 slot: now - since
@@ -312,6 +316,14 @@ class Memory:
         slots = registrar.slots if registrar is not None else []
         stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
         self.stalled_since = {uid: self.stalled_since.get(uid, now) for uid in stalled}
+
+    def _note_idle(self, pods: Iterable[Pod], registrar: pb.StatusReply | None, now: float) -> None:
+        """Since when the registrar shows a pod as not in training; its silence changes nothing."""
+        if registrar is None:
+            return
+        busy = {slot.uid for slot in registrar.slots if slot.state in BUSY_STATES}
+        idle = {pod.uid for pod in pods if pod.is_head} - busy
+        self.idle_since = {uid: self.idle_since.get(uid, now) for uid in idle}
 
     def _note_left(self, registrar: pb.StatusReply | None, now: float) -> None:
         """Since when a learner is away that was told to terminate, until it does more than join."""

@@ -37,6 +37,7 @@ TLS_VOLUME: Final = "atoll-tls"
 DATA_FOLDER: Final = "/data"  # where a shard's volume is mounted
 EXPORT_FOLDER: Final = "export"  # in the job's folder of that volume
 
+TRAINING_GATE: Final = f"{GROUP}/training"  # condition of a learner's pod, without which not Ready
 HOSTNAME_FIELD: Final = "metadata.name"  # a node's hostname label may differ, its name cannot
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # Kueue admits the pods of what carries it

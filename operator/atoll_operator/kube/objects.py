@@ -16,6 +16,7 @@ from atoll_operator.kube.names import (
     OUT_OF_SERVICE_TAINT,
     POD_INDEX_LABEL,
     QUEUE_LABEL,
+    TRAINING_GATE,
     Annotation,
 )
 from atoll_operator.kube.observation import (
@@ -70,6 +71,10 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         address=status.get("podIP") or "",
         phase=status.get("phase", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
+        gated=any(
+            each.get("conditionType") == TRAINING_GATE for each in spec.get("readinessGates") or []
+        ),
+        trains=conditions.get(TRAINING_GATE, {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
         template=_template(metadata),
         made_at=_time(metadata.get("creationTimestamp")),

@@ -28,6 +28,7 @@ from atoll_protos.exits import is_failure, is_permanent
 from atoll_protos.names import slot_name
 
 DAY_SECONDS = 24 * 3600.0  # of a budget of replacements
+BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that has trained
 RESTARTED = "@"  # between a template's hash and the time of `kubectl rollout restart`
 KILLED = frozenset({137, 143})  # exit codes of SIGKILL, also for memory, and SIGTERM
 WORKLOADS = frozenset({"StatefulSet", "Deployment"})
@@ -56,6 +57,8 @@ class Pod:
     address: str = ""
     phase: str = ""
     ready: bool = False
+    gated: bool = False  # it is Ready only while this operator has marked it as in training
+    trains: bool = False  # so it is marked
     terminating: bool = False
     template: str = ""  # hash of the role's template that it was made from, and of its restart
     made_at: float | None = None  # UNIX seconds
@@ -223,6 +226,8 @@ class Remembered:
     silent_seconds: Mapping[int, float] = field(default_factory=dict)  # by shard
     absent_seconds: Mapping[str, float] = field(default_factory=dict)  # by slot
     stalled_seconds: Mapping[str, float] = field(default_factory=dict)  # by UID of the slot's pod
+    idle_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By UID of a head's pod: since the registrar shows it as neither Training nor Stalled."""
     left_seconds: Mapping[str, float] = field(default_factory=dict)
     """By slot: since its learner left because it was told to, until it trains again."""
     wanted_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -25,12 +25,23 @@ from functools import partial
 import structlog
 
 from atoll_operator.api.spec import KIND
-from atoll_operator.kube.edges.api import LEASES, Api, ApiError, jobs_path, path
+from atoll_operator.kube.edges.api import (
+    LEASES,
+    Api,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    jobs_path,
+    path,
+)
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.names import TRAINING_GATE
+from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import Replacement
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.readiness import Mark
 from atoll_operator.kube.recorder import Recorder
 
 NO_OWNER = ""
@@ -115,6 +126,25 @@ class Repair:
         self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)
         log.warning("replaced", job=plan.job, pod=pod.name, node=each.node, reason=each.reason)
         await self.recorder.tell(each.event)
+
+    async def mark(self, plan: Plan, mark: Mark) -> None:
+        """Say in a pod's status whether its learner is in training."""
+        condition = {
+            "type": TRAINING_GATE,
+            "status": "True" if mark.trains else "False",
+            "reason": "Training" if mark.trains else "NotTraining",
+            "lastTransitionTime": rfc3339(time.time()),
+        }
+        try:
+            await self.api.mark(plan.namespace, mark.pod, mark.uid, condition)
+        except (NotFoundError, ConflictError):
+            return  # it is gone, or another one has its name: the next pass sees it
+        except ApiError as error:
+            if error.may_pass:
+                raise
+            log.warning("not marked", job=plan.job, pod=mark.pod, error=str(error))
+            return
+        log.info("marked", job=plan.job, pod=mark.pod, training=mark.trains)
 
     async def name_owner(self, plan: Plan, owner: OwnerWord, memory: Memory) -> None:
         """Make a pod the owner of its slot."""

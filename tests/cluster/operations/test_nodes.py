@@ -34,6 +34,34 @@ def test_a_drain_moves_one_learner_and_the_others_train_on(
     assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
 
 
+LOADS = """- name: eu-west
+      learners: 3
+      podOverrides:
+        command: [sh, -c, 'sleep 60; exec atoll-worker bytegpt.train:main "$@"', sh]
+        topologySpreadConstraints:
+          - maxSkew: 1
+            topologyKey: kubernetes.io/hostname
+            whenUnsatisfiable: ScheduleAnyway
+            labelSelector: {matchLabels: {atoll.dev/job: tiny, atoll.dev/region: eu-west}}"""
+
+
+@pytest.mark.long
+def test_a_drain_of_three_nodes_in_a_row_keeps_the_quorum_while_pods_load_for_60_s(
+    person: Person, uncordoned: None
+) -> None:
+    person.edits(("- {name: eu-west, learners: 1}", LOADS), ("quorum: 1", "quorum: 3"))
+    person.trains(4)
+    nodes = {person.job.node_of(f"tiny-eu-west-{ordinal}") for ordinal in range(3)}
+    assert len(nodes) == 3
+    for node in sorted(nodes):
+        person.types(
+            f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=900s"
+        )
+        here = set(person.uids("learner").values())
+        assert len(here & set(person.job.training().values())) >= 3
+    person.trains(4)
+
+
 @pytest.mark.long
 def test_a_drain_is_not_blocked_by_pods_that_crash(person: Person, uncordoned: None) -> None:
     wrong = "- {name: eu-west, learners: 2, podOverrides: {args: [--batch=-1]}}"

@@ -28,6 +28,7 @@ SLOTS = ("us-east-0", "us-east-1", "eu-west-0")
 
 def restarted(*pods: Pod, training: tuple[str, ...] = SLOTS, **more: Any) -> list[str]:
     fields: dict[str, Any] = {"quorum": 2, "now": NOW, "hosts_min": 2} | more
+    fields |= {"share": max(0, len(SLOTS) - fields["quorum"]), "desired": len(SLOTS)}
     roll = Roll(
         regions=("us-east", "eu-west"), pods=pods, wanted=dict.fromkeys(SLOTS, "new"),
         training=frozenset(training), **fields,

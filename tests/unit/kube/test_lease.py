@@ -247,6 +247,7 @@ def test_one_that_was_stopped_writes_nothing_after_its_lease_was_taken(
                 a.connection.dry_run(CHILD),
                 a.connection.dry_run_pod(POD),
                 a.connection.create(CHILD),
+                a.connection.mark("demo", "tiny-us-east-0", "uid", {}),
                 Syncers(fence=a.fence).set_owner("127.0.0.1:1", "us-east-0", "uid", 1),
             ):
                 with pytest.raises(NotLeaderError, match="was not renewed for"):

@@ -21,7 +21,8 @@ def restarted(
     found = next_to_restart(
         Roll(
             regions=REGIONS, pods=pods, wanted=WANTED, training=frozenset(training),
-            idle=frozenset(idle), quorum=quorum, **({"now": NOW} | more),
+            idle=frozenset(idle), quorum=quorum,
+            **({"now": NOW, "share": len(ALL) - quorum, "desired": len(ALL)} | more),
         )
     )  # fmt: skip
     return [pod.slot for pod in found]
@@ -144,3 +145,19 @@ def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
     ]  # and the pod of us-east-3 has just been deleted
     found = counted(slots, pods, lambda region: region == "us-east")
     assert found == {"us-east-0", "eu-west-0"}
+
+
+# ---------------------------------------------------------------- several clusters
+
+
+def test_a_cluster_restarts_at_most_its_share_of_the_learners_that_can_be_spared() -> None:
+    assert restarted([*OLD], ALL, quorum=1, share=1) == ["us-east-0"]
+    # where others are gone already, what the quorum can spare now counts
+    assert restarted(OLD[:2], ALL - {"eu-west-0"}, quorum=1, share=2) == ["us-east-0"]
+
+
+def test_a_cluster_without_a_share_takes_one_learner_while_all_train() -> None:
+    assert restarted([OLD[2]], ALL, quorum=2, share=0) == ["eu-west-0"]
+    assert restarted([OLD[2]], ALL - {"us-east-0"}, quorum=2, share=0) == []
+    # of a job that can spare none each takes one: who waits for it waits for all
+    assert restarted([OLD[2]], ALL - {"us-east-0"}, quorum=3, share=0) == ["eu-west-0"]

@@ -129,6 +129,16 @@ class Server:
         self.children.pop(where, None)
         return True
 
+    async def mark(self, namespace: str, name: str, uid: str, condition: dict[str, Any]) -> None:
+        pod = self.children[path("Pod", namespace, name)]
+        if pod["metadata"]["uid"] != uid:
+            raise ConflictError(409, "another UID")
+        self.log.append(f"mark {name} {condition['status']}")
+        pod["status"]["conditions"] = [
+            *(e for e in pod["status"].get("conditions", []) if e["type"] != condition["type"]),
+            condition,
+        ]
+
     async def apply_event(self, event: Mapping[str, Any]) -> None:
         self.log.append(f"event {event['reason']}")
 

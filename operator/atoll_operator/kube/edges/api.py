@@ -44,6 +44,7 @@ from atoll_operator.kube.names import (
 CALL_SECONDS_MAX = 20.0  # of any call but a watch
 APPLY = "application/apply-patch+yaml"
 JSON, MERGE = "application/json", "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
@@ -328,6 +329,12 @@ class Api:
         else:
             self.cache.deleted(uid)
         return True
+
+    async def mark(self, namespace: str, name: str, uid: str, condition: Object) -> None:
+        """Write one condition into a pod's status, if the pod has this UID (else ConflictError)."""
+        where = f"{path('Pod', namespace, name)}/status"
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+        self.cache.written(await self.call("patch", where, body=body, content_type=STRATEGIC))
 
     async def apply_event(self, event: Mapping[str, Any]) -> None:
         """Server-side apply of a core/v1 Event."""

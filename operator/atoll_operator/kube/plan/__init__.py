@@ -18,6 +18,7 @@ Modules here import values and names of `atoll_operator.kube`, `atoll_operator.a
     brought      the Secret that a person brings into a cluster without the syncer
     exposure     how other clusters reach the shards
     starts       learners that start, for which nothing is degraded
+    readiness    which pods of learners are Ready: those in training
     sessions     whose session is dead, and who owns a slot (SetOwner)
     children     the objects that a job owns
     certificates which certificates a job has, and what is to be made of them now

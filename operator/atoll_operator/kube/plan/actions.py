@@ -11,6 +11,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observation import Object, Pod
 from atoll_operator.kube.plan.certificates import Work
 from atoll_operator.kube.plan.events import Event
+from atoll_operator.kube.plan.readiness import Mark
 from atoll_operator.kube.plan.status import StatusWrite
 
 
@@ -85,6 +86,7 @@ class Plan:
     restart: tuple[Deletion, ...] = ()  # pods of an old template, with their grace
     expire: Deletion | None = None  # the job itself
 
+    marks: tuple[Mark, ...] = ()  # of learners' pods that begin or cease to train
     training: frozenset[str] = frozenset()  # UIDs of pods whose learner trains
     pods: tuple[Pod, ...] = ()
     status: StatusWrite | None = None  # None: nothing to write

@@ -1,9 +1,13 @@
-"""The budgets of a job: how many of its pods a drain may evict at a time.
+"""The budgets of a job: how many of its pods a drain may evict, and an edit restart, at a time.
+
+The learners that the quorum can spare are divided among the regions, one after the other in the
+manifest's order, and each cluster has the shares of those that it serves. So clusters that drain or
+roll at the same time, without a word of each other, stay above the quorum together.
 
 `unmarked` are the names of workloads some of whose pods have no label with the job's UID.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import (
@@ -18,8 +22,21 @@ from atoll_operator.kube.observation import Object
 from atoll_operator.kube.plan.owner import Owner
 
 
-def of_learners(owner: Owner, job: Job, unmarked: Set[str]) -> Object:
-    """Lets a drain take as many learners at a time as the quorum can spare, and at least one.
+def share(job: Job, serves: Callable[[str], bool]) -> int:
+    """How many of the learners that the quorum can spare are those of the regions served here."""
+    spec = job.spec
+    turns = sorted(
+        (ordinal, place, region.name)
+        for place, region in enumerate(spec.regions)
+        for ordinal in range(region.learners)
+    )
+    return sum(serves(region) for _, _, region in turns[: spec.learners - spec.quorum])
+
+
+def of_learners(
+    owner: Owner, job: Job, unmarked: Set[str], serves: Callable[[str], bool]
+) -> Object:
+    """Lets a drain take this cluster's share of what the quorum can spare, and at least one.
 
     At least one, because a budget that forbids every eviction blocks drains for ever. What an
     evicted learner costs is little: it leaves in order, its work of one round is missed, and
@@ -31,7 +48,7 @@ def of_learners(owner: Owner, job: Job, unmarked: Set[str]) -> Object:
     no budget can tell apart, one host of so many learners.
     """
     spec = job.spec
-    spare = max(1, spec.learners - spec.quorum) * spec.learner.hosts
+    spare = max(1, share(job, serves)) * spec.learner.hosts
     names = learner_sets(job)
     match = owner.selector(LEARNER_ROLE, not unmarked.isdisjoint(names))
     return _budget(owner, learners_budget_name(job.name), match, unavailable=spare)

@@ -97,7 +97,7 @@ class JobChildren:
         found += [configs.account(owner, LEARNER_ROLE)] if regions else []
         if regions:
             found.append(configs.run_config_map(owner, self._learners_file()))
-            found.append(budgets.of_learners(owner, job, self.unmarked))
+            found.append(budgets.of_learners(owner, job, self.unmarked, serves))
         if home:
             found.append(configs.account(owner, SHARD_ROLE))
             found.append(configs.run_config_map(owner, self._shards_file()))

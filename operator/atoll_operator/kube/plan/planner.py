@@ -36,6 +36,7 @@ from atoll_operator.kube.plan import (
     elsewhere,
     events,
     pauses,
+    readiness,
     restarts,
     sessions,
     status,
@@ -82,11 +83,12 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     refused = (*case.certificates.refused, *children.refused)
     said = status.of_job(case, refused)
     delete, owners, restart = restarts.deletions(case), _owners(case), restarts.of_templates(case)
+    marks = readiness.marks(seen.pods, seen.replies, seen.remembered.idle_seconds)
     doings = pauses.Doings(
         children=children,
         refused=bool(refused),
         waits=waits,
-        acts=bool(replace or delete or owners or restart),
+        acts=bool(replace or delete or owners or restart or marks),
         writes=said is not None,
     )
     pause = pauses.pause(case, doings)
@@ -116,6 +118,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         owners=owners,
         restart=restart,
         expire=expire,
+        marks=marks,
         training=with_hosts(
             frozenset(slot.uid for slot in statuses.training(seen.replies) or ()), seen.pods
         ),

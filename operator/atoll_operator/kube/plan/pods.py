@@ -58,6 +58,7 @@ from atoll_operator.kube.names import (
     SLOTS_FOLDER,
     TLS_FOLDER,
     TLS_VOLUME,
+    TRAINING_GATE,
     Annotation,
     account_name,
     slots_name,
@@ -201,6 +202,9 @@ def _pod(
         security.setdefault(name, user)
     security.setdefault("seccompProfile", {"type": "RuntimeDefault"})
     spec.setdefault("terminationGracePeriodSeconds", 30)
+    if context.role == LEARNER_ROLE:
+        gates = spec.get("readinessGates", [])
+        spec["readinessGates"] = [*gates, {"conditionType": TRAINING_GATE}]
     _container(context, spec, env)
     _volumes(context, spec)
     spec["tolerations"] = [*spec.get("tolerations", []), *_tolerations()]

@@ -18,6 +18,7 @@ from atoll_operator.api.syncer import StorageType
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.objects import rfc3339
 from atoll_operator.kube.observation import (
+    BUSY_STATES,
     DAY_SECONDS,
     Object,
     Observation,
@@ -25,7 +26,7 @@ from atoll_operator.kube.observation import (
     place_of,
     workload_name,
 )
-from atoll_operator.kube.plan import events, rollout, sessions
+from atoll_operator.kube.plan import budgets, events, rollout, sessions
 from atoll_operator.kube.plan.actions import Deletion
 from atoll_operator.kube.plan.exclusions import keeps_off, stranded
 from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
@@ -106,6 +107,8 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
             idle=sessions.idle(own, seen.replies, seen.remembered.absent_seconds),
             serving=sessions.all_serve(seen.replies),
             quorum=job.spec.quorum,
+            share=budgets.share(job, case.settings.serves),
+            desired=job.spec.learners,
             hosts_min=job.spec.learner.hosts_needed,
             restarted_seconds={
                 place: seconds
@@ -189,7 +192,7 @@ def _is_restorable(case: Situation) -> bool:
         return True
     if seen.registrar is None:
         return any(pod.is_head and pod.ready for pod in seen.pods)
-    return any(slot.state in sessions.BUSY_STATES for slot in seen.registrar.slots)
+    return any(slot.state in BUSY_STATES for slot in seen.registrar.slots)
 
 
 def _stalled(seen: Observation) -> list[pb.SlotStatus]:

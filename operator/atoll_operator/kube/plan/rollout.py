@@ -12,7 +12,8 @@ first:
        order that has some, as many as the quorum can spare. If it can spare none, because it asks
        for every learner or because the others have no capacity, one goes at a time: what is lost is
        a round's work and the time of a restart, and otherwise such a job would keep its old
-       template for ever.
+       template for ever. Of a job in several clusters each takes at most its own share
+       (`budgets.share`); one that has none takes one while all learners of the job train.
 
 Learners go, not pods. All old pods of a learner of several hosts go at once: hosts of two templates
 may not agree and train nothing, and each pod that went alone would restart the whole learner. It
@@ -87,6 +88,8 @@ class Roll:
     idle: frozenset[str] = frozenset()  # slots that are known not to train
     serving: bool = True  # every shard answers and serves
     quorum: int
+    share: int  # of the learners that the quorum can spare: how many are this cluster's
+    desired: int  # learners of all regions
     hosts_min: int = 1  # without so many hosts a learner does not train
     restarted_seconds: Mapping[str, float] = field(default_factory=dict)  # since, by pod's name
     now: float = 0.0  # UNIX seconds
@@ -99,7 +102,9 @@ def next_to_restart(roll: Roll) -> tuple[Pod, ...]:
     free = [slot for slot in old if _costs_nothing(slot, learners[slot], roll)]
     if free or not roll.serving or _on_trial(roll, learners):
         return tuple(pod for slot in free for pod in old[slot])
-    spare = max(1, len(roll.training) - roll.quorum)
+    if not roll.share and len(roll.training) < roll.desired and roll.desired > roll.quorum:
+        return ()  # what can be spared is other clusters', and may be taken
+    spare = max(1, min(roll.share, len(roll.training) - roll.quorum))
     for region in roll.regions:
         own = [slot for slot, pods in old.items() if pods[0].region == region]
         paused = [slot for slot in own if slot in roll.stalled]

@@ -47,11 +47,10 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
-from atoll_operator.kube.observation import Pod, with_hosts
+from atoll_operator.kube.observation import BUSY_STATES, Pod, with_hosts
 from atoll_protos import addresses
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
-BUSY_STATES = frozenset({pb.SLOT_TRAINING, pb.SLOT_STALLED})  # of a slot that has trained
 ADMITTING_STATES = frozenset({pb.SHARD_SERVING, pb.SHARD_FINAL})  # of a registrar
 REPORT_SECONDS_MAX = 10.0  # reports come at least every 2 s
 ABSENT_SECONDS = 10.0  # after a registrar's restart learners join within seconds
