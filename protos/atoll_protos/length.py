@@ -1,9 +1,9 @@
 """How long a job is, which may grow while it runs (docs/protocol.md, rule 27).
 
 The run file has the length that the job began with. A longer one comes to the shards in a file of
-its own, which the operator writes in place, and goes on from each process to the next: shards tell
-it in their Welcomes and Ticks, learners in their reports. Lengths only grow, so the largest that a
-process has heard of is the newest, in whatever order it hears of them.
+its own, which the operator writes in place. Shards tell it each other in Hello, and learners in
+their Welcomes and Ticks; nobody takes a length from a learner. Lengths only grow, so the largest
+that a process has heard of is the newest, in whatever order it hears of them.
 
 Lengths in ticks are kept all, because one that was the end may have been acted upon: where learners
 work in lock-step, each hands every slice over at the end of the job. A learner that has heard of a
@@ -12,10 +12,13 @@ longer job in time does so at the former end as well, and meets those that have 
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.reading import parse
 from atoll_protos.run import RunFile
+
+LENGTHS_MAX: Final = 64  # that a job has had; of more, the smallest are forgotten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Length:
     def also(self, other: "Length") -> "Length":
         """With what another process has heard; what is of the other kind says nothing."""
         if self.steps:
-            return Length(steps=tuple(sorted({*self.steps, *other.steps})))
+            return Length(steps=tuple(sorted({*self.steps, *other.steps})[-LENGTHS_MAX:]))
         return Length(tokens=max(self.tokens, other.tokens))
 
     def message(self) -> pb.Length:
@@ -66,8 +69,8 @@ def read(text: str) -> Length:
 
 
 def heard(message: pb.Length) -> Length:
-    """From another process; an earlier version sends an empty one."""
-    return Length(steps=tuple(sorted({*message.steps})), tokens=message.tokens)
+    """From another process; of many, the largest."""
+    return Length(steps=tuple(sorted({*message.steps})[-LENGTHS_MAX:]), tokens=message.tokens)
 
 
 def _length(steps: int | None, tokens: int | None) -> Length:

@@ -215,6 +215,9 @@ class RegistrarService(rpc.RegistrarServicer):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this shard is not the registrar; ask shard 0"
             )
+        if objection := self.driver.shard.objection(request):
+            log.warning("call refused", peer=context.peer(), reason=objection)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, objection)
         with bugs_end(self.driver):
             return await self.driver.call(request)
 

@@ -43,9 +43,8 @@ def running(out: Path) -> Iterator[None]:
     try:
         with contextlib.suppress(UnsupportedError):
             _acquire(lock, out)
-        with contextlib.suppress(OSError):  # only for the words of who is refused
-            os.truncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(lock)

@@ -72,7 +72,6 @@ from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.children import afterwards, ended_after, ends_of, exit_of, refused
 from atoll_operator.local.commands import check_startable
 from atoll_operator.local.ends import Record, alike, words_of
-from atoll_operator.local.files import Files, shown, write_whole
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.recorder import recording
 from atoll_operator.local.shards import Poller, utc_now
@@ -83,7 +82,9 @@ from atoll_operator.local.supervisor import (
     by_slot,
     cannot_train,
     free_ports,
-    has_left,
+    shown,
+    write_json,
+    write_whole,
 )
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
@@ -105,14 +106,14 @@ class JobFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A job on this machine, in the folder of `files`. Training needs at least `needed` learners.
+    """A job on this machine, in the folder `out`. Training needs at least `needed` learners.
 
     `slots` is what the folder's list of learners says.
     """
 
     needed: int
     slots: Expected
-    files: Files
+    out: Path
     supervisor: Supervisor
     poller: Poller
     view: View
@@ -161,15 +162,12 @@ class Training:
     def write(self, status: Status) -> None:
         """Keep a status, and write it to status.json."""
         self.status = status
-        self.files.write_json(folder.STATUS_FILE, status.to_object())
+        write_json(self.out / "status.json", status.to_object())
 
     def stopped(self, how: str) -> None:
-        """Note how those end whose code behind the loop is cut short when the run stops them.
-
-        One that has yet to leave the job, since it has just been started, loses nothing.
-        """
+        """Note how those end that are still there when the run of a complete job stops them."""
         for child in self._leaving():
-            child.after = how if has_left(child) else ""
+            child.after = how
 
     def _leaving(self) -> list[Child]:
         """The processes that have yet to end by themselves."""
@@ -184,9 +182,8 @@ class Training:
         hosts = by_slot(self.supervisor.in_roles("learner"))
         gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
         if gone != self.slots.absent:
-            wanted = replace(self.slots, absent=gone)
-            if self.files.write(plan.SLOTS_FILE, wanted.to_json()):
-                self.slots = wanted
+            self.slots = replace(self.slots, absent=gone)
+            write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
 
     def _check(self, seen: progress.Snapshot, *, final: bool) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good.
@@ -280,7 +277,8 @@ def train(
     check_startable(plan.processes(job, out, ports, assigned, new=True, meetings=meetings))
     view = view or view_for(output, terminal=sys.stdout.isatty())
     with folder.running(out):
-        new = prepare(wanted, expected(job), out, manifest, resume=resume)
+        new = prepare(wanted, expected(job), out, resume=resume)
+        (out / plan.MANIFEST_FILE).write_text(manifest, encoding="utf-8")
         where = f"The run's folder is {shown(out)}."
         for line in (where if new else "", *without_effect_here(job), gpus.advice(job, found)):
             if line:
@@ -302,12 +300,11 @@ def _train(
     allow_refused: bool,
 ) -> Exit:
     """Run the processes of a job whose folder is prepared, to whatever end it has."""
-    files = Files(out, view.say)
-    supervisor = Supervisor(planned, files, view.say, job.spec.steps)
+    supervisor = Supervisor(planned, out, view.say, job.spec.steps)
     training = Training(
         needed=job.spec.learners_needed,
         slots=expected(job),
-        files=files,
+        out=out,
         supervisor=supervisor,
         poller=Poller(job, ports),
         view=view,
@@ -326,8 +323,8 @@ def _train(
     return code
 
 
-def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool) -> bool:
-    """Make the folder, its run file, list of learners and manifest; returns whether it is new.
+def prepare(wanted: RunFile, slots: Expected, out: Path, *, resume: bool) -> bool:
+    """Make the folder, its run file and the list of learners; returns whether the run is new.
 
     Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
     """
@@ -339,9 +336,8 @@ def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resum
     new = not path.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / plan.MANIFEST_FILE, manifest)
-        write_whole(out / plan.SLOTS_FILE, slots.to_json())
-        write_whole(path, wanted.to_json())
+        path.write_text(wanted.to_json(), encoding="utf-8")
+        (out / plan.SLOTS_FILE).write_text(slots.to_json(), encoding="utf-8")
     except OSError as error:
         raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
     return new
@@ -362,16 +358,13 @@ def _outcome(training: Training) -> tuple[Exit, str]:
             training.stopped("stopped by Ctrl-C")
             return Exit.COMPLETE, "complete"
         training.write(progress.suspended(training.status, "atoll run was interrupted"))
-        return (
-            Exit.INTERRUPTED,
-            f"interrupted (atoll run {shown(training.files.out)} --resume goes on)",
-        )
+        return Exit.INTERRUPTED, f"interrupted (atoll run {shown(training.out)} --resume goes on)"
     return Exit.COMPLETE, "complete"
 
 
 def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> None:
     """Write summary.json and the pictures, and show the last line of the run."""
-    out, reached = training.files.out, training.status.progress
+    out, reached = training.out, training.status.progress
     slots = frozenset(by_slot(training.supervisor.in_roles("learner")))
     step = reached.step if reached else None
     result = Exit.COMPLETE if training.complete_at is not None else code
@@ -381,7 +374,7 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
         "ended_after": ended_after(training.supervisor.children),
         "refused": refused(training.supervisor.children),
     }
-    training.files.write_json("summary.json", found)
+    write_json(out / "summary.json", found)
     try:
         learners = training.supervisor.in_roles("learner")
         unit = plan.loss_unit(child.planned.command for child in learners)

@@ -8,6 +8,26 @@ TIMES_KEPT: Final = 32  # changes of the tick from which its rate is taken
 
 
 @dataclass(slots=True, kw_only=True)
+class Credit:
+    """The steps that a learner can have made and that have not counted yet (rule 39)."""
+
+    steps: float
+    at: float  # monotonic seconds
+
+    def spend(self, steps: int, now: float, seconds: float, steps_max: int) -> int:
+        """Take what may count of `steps`; `seconds` is the shortest that one can take, 0: unknown.
+
+        What is left over of an earlier time is at most `steps_max`: a message that was held up on
+        its way may carry so many.
+        """
+        grown = (now - self.at) / seconds if seconds else 0.0
+        self.steps, self.at = min(self.steps, steps_max) + grown, now
+        counted = min(steps, int(self.steps))
+        self.steps -= counted
+        return counted
+
+
+@dataclass(slots=True, kw_only=True)
 class Clock:
     """Tick t: the K-th largest position of the Training learners, never less than before.
 
@@ -21,6 +41,10 @@ class Clock:
     drawn_at: int = 0
     announced: int = 0
     times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+    credits: dict[str, Credit] = field(default_factory=dict)  # by slot
+    step_seconds: float = 0.0  # the median of those that train; 0 while unknown
+    steps_noted_at: float = 0.0  # monotonic seconds
+    commits: int = 0  # of this process's rounds: its tick is that of its own learners
 
     @property
     def ticks_per_second(self) -> float:

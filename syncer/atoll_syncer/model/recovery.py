@@ -1,6 +1,6 @@
 """What a shard has lost, which learners hold it, and which one gives it back (rule 22)."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,7 +8,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 
 WAIT_SECONDS: Final = 30.0  # for every slot that is alive at the registrar to join
 ANSWER_SECONDS: Final = 30.0  # for the first byte of what a learner was asked for
-FAILURES_MAX: Final = 3  # damaged or unanswered; the end of a session does not count
+FAILURES_MAX: Final = 3  # damaged or unanswered
+ENDS_MAX: Final = 10  # of sessions before the version came: a link may be bad, but not for ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class Holder:
     """An admitted instance that says it holds a version of a slice."""
 
     session: int
+    slot: str
     instance: str
     number: int
     epoch: int  # 0 when it is not known: the learner adopted the version after its Join
@@ -47,8 +49,27 @@ class Recovery:
     asked: dict[int, Asked] = field(default_factory=dict)  # by slice
     empty_learner_came: bool = False  # a learner joined that holds nothing
     first_learner_at: float | None = None  # since when a learner could have named a version
-    failures: dict[tuple[str, int], int] = field(default_factory=dict)  # instance, slice
     failed: str = ""  # why no learner can give back what is lost
+
+
+@dataclass(slots=True, kw_only=True)
+class Failures:
+    """How often in a row a slot's learner did not give what it had said it holds (rule 22).
+
+    It outlives a recovery: else whoever claims what nobody holds would begin one after the other.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)  # by slot
+    ends: dict[str, int] = field(default_factory=dict)  # by slot: sessions that ended meanwhile
+
+    def are_too_many(self, slot: str) -> bool:
+        """Whether what the slot says that it holds is not believed any more."""
+        return self.counts.get(slot, 0) >= FAILURES_MAX or self.ends.get(slot, 0) >= ENDS_MAX
+
+    def forget(self, slot: str) -> None:
+        """It has given a version."""
+        self.counts.pop(slot, None)
+        self.ends.pop(slot, None)
 
 
 def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
@@ -67,9 +88,7 @@ def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
     return "" if joined else "waits for a learner"
 
 
-def choose(
-    holders: Iterable[Holder], failures: Mapping[tuple[str, int], int], fragment: int
-) -> Holder | None:
+def choose(holders: Iterable[Holder], failures: Failures) -> Holder | None:
     """The holder of the highest (number, epoch), without those that failed too often, or None."""
-    able = [h for h in holders if failures.get((h.instance, fragment), 0) < FAILURES_MAX]
+    able = [h for h in holders if not failures.are_too_many(h.slot)]
     return max(able, key=lambda h: (h.number, h.epoch, -h.session), default=None)

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import COUNTER_MAX
 
 STALL_STEPS = 3.0
 STALL_SECONDS_MIN = 2.0
@@ -116,7 +117,7 @@ class Slot:
     @property
     def tokens(self) -> int:
         """Tokens trained by all instances, each counted once (rule 35)."""
-        return self.tokens_before + self.tokens_now
+        return min(self.tokens_before + self.tokens_now, COUNTER_MAX)
 
     def open(self, session: int, now: float, instance: str = "", lanes: int = 1) -> None:
         """A session was welcomed; its reports count from nothing, the slot keeps its tokens.

@@ -11,6 +11,7 @@
     rounds       rules/rounds       open rounds, starts of slices, moving means, finished slices
     data_states  rules/data_states  what scripts keep with the cursors of the history
     recovery     rules/recovery     what is lost and on its way back; None while nothing is lost
+    failures     rules/recovery     whose claims to hold a version are not believed any more
     companion    rules/companions   what an export needs beside the values, on its way
     ending       rules/ending       the last rounds, this shard's part of the export, the job's end
 
@@ -42,7 +43,7 @@ from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Taken
-from atoll_syncer.model.recovery import Recovery
+from atoll_syncer.model.recovery import Failures, Recovery
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.round import Round
 
@@ -72,6 +73,8 @@ class Run:
     )  # slot: its last SetOwner, maybe not durable
     heard: set[str] = field(default_factory=set)
     heard_at: float | None = None
+    ticks: dict[int, int] = field(default_factory=dict)  # that other shards have said in Hello
+    registrar_incomplete: bool = False  # it has lost entries, as it says itself
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +87,7 @@ class Term:
 
     epoch: int
     durable: bool = False
+    raised_by: set[str] = field(default_factory=set)  # slots whose Join has begun a higher one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -233,6 +237,7 @@ class State:
     rounds: Rounds
     data_states: DataStates
     recovery: Recovery | None
+    failures: Failures
     companion: Companion
     ending: Ending
 
@@ -267,6 +272,15 @@ class State:
     def serving(self) -> bool:
         """Rounds may open and close: the mark is durable, and nothing is lost (rules 1, 22)."""
         return self.seed.marked and self.recovery is None
+
+    @property
+    def has_never_begun(self) -> bool:
+        """It has no version, and the registrar has all of its log and no mark of this shard."""
+        if self.history.heads or self.seed.marked:
+            return False
+        if self.registrar:
+            return not self.history.incomplete and not self.history.may_have_begun
+        return self.seed.registrar_says_unmarked and not self.run.registrar_incomplete
 
     @property
     def failed(self) -> str:
@@ -378,6 +392,7 @@ def new_state(
         rounds=Rounds(starts=dict(history.due)),
         data_states=DataStates(),
         recovery=None,
+        failures=Failures(),
         companion=Companion(),
         ending=Ending(
             length=of_run_file(run_file).also(beginning.length or Length()),

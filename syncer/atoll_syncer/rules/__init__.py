@@ -5,6 +5,7 @@ clock. Imports: `atoll_syncer.model` and `atoll_protos`, never torch, grpc, numb
 Each module writes one part of the State (see model/state). A module may call those that stand
 above it in this list:
 
+    validation  whether what others say can be, field by field
     publishing  which versions a session holds, and what it lacks
     clock       the job's clock as this shard counts it
     companions  what an export needs beside the values that travel

@@ -6,33 +6,106 @@ set of Training learners changes, and every H ticks, positions are drawn into [t
 the loss of a leader does not stop the clock and a slow learner counts again later.
 
 Three more things raise the tick, and none of them tells how fast learners step: a durable commit
-(`reach`), a tick that a joining learner has seen on another shard (`jump`, which also forgets
-the rate of the clock), and, in lock-step, the end of the job (see `all_wait_at_the_end`).
+(`reach`), a tick that a joining learner has seen (`catch_up`, which also forgets the rate of the
+clock), and, in lock-step, the end of the job (see `all_wait_at_the_end`).
+
+One learner alone cannot drive the clock beyond what its steps can have been (rule 39): `advance`
+bounds what a report counts, and `catch_up` wants a tick confirmed that only a Join names.
 Whatever moved it, `move` announces it once, at the end of the input.
 """
 
+from statistics import median_high
+from typing import Final
+
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.schedule import next_due, start_distance
+from atoll_syncer.model.clock import Credit
 from atoll_syncer.model.effects import Effect, Send
+from atoll_syncer.model.recovery import WAIT_SECONDS
 from atoll_syncer.model.state import Standing, State
 
+NOTE_SECONDS: Final = 1.0
+FASTER_THAN_OWN_MAX: Final = 4.0  # than its mean step: a script may slow down and speed up
+USUAL_SECONDS_MAX: Final = 64.0  # else one that claims long steps would slow all others down
+FASTER_THAN_OTHERS_MAX: Final = 64.0  # than the median: one job may have all kinds of machines
 
-def advance(state: State, slot: str, steps: int) -> None:
-    """A slot reports new steps; they count while it is Training.
+
+def advance(state: State, slot: str, steps: int, now: float) -> None:
+    """A slot reports new steps; they count while it is Training, as far as they can have been done.
 
     In lock-step a learner that was away for more than a round takes its position from the tick.
     That jump is no work: counted as steps, it would drive the tick, and so other learners' jumps.
     """
-    positions = state.clock.positions
-    if slot not in positions:
+    clock, period = state.clock, state.sync.period
+    if slot not in clock.positions:
         return
-    if state.sync.lockstep and steps > state.sync.period:
-        reached = state.sessions.slots[slot].report.t_m
-        steps = min(steps, max(0, reached - positions[slot]))
-    state.clock.advance(slot, steps)
+    report, position = state.sessions.slots[slot].report, clock.positions[slot]
+    if not state.sync.lockstep:
+        credit = clock.credits.setdefault(slot, Credit(steps=period, at=now))
+        steps = credit.spend(steps, now, _shortest_step(state, report), period)
+    else:
+        if steps > period:
+            steps = min(steps, max(0, report.t_m - position))
+        steps = min(steps, max(0, _farthest(state) - position))
+    clock.advance(slot, steps)
+
+
+def _shortest_step(state: State, report: pb.Report) -> float:
+    """In which time nobody makes a step (rule 39); 0 while no step time is known."""
+    usual = state.clock.step_seconds
+    if not usual:
+        return 0.0
+    return max(
+        report.step_seconds / FASTER_THAN_OWN_MAX,
+        min(usual, USUAL_SECONDS_MAX) / FASTER_THAN_OTHERS_MAX,
+    )
+
+
+def _farthest(state: State) -> int:
+    """The last position in lock-step at which nobody waits for a version that is not there yet."""
+    newest = max(state.rounds.starts.values(), default=0)
+    first = max(newest, start_distance(state.sync) - 1)
+    return state.sync.overlap + min(next_due(state.sync, p, first) for p in state.fragments)
+
+
+def _note_steps(state: State, standing: Standing, now: float) -> None:
+    """How long steps usually take; looked at once a second."""
+    clock, slots = state.clock, state.sessions.slots
+    if clock.step_seconds and now < clock.steps_noted_at + NOTE_SECONDS:
+        return
+    known = [slots[each].report.step_seconds for each in standing.training]
+    clock.step_seconds = median_high(each for each in known if each) if any(known) else 0.0
+    clock.steps_noted_at = now
+
+
+def catch_up(state: State, now: float) -> None:
+    """To a tick that joining learners have seen, as far as it is confirmed (rule 39).
+
+    It may be confirmed later than the learner joins, so this is asked again and again.
+
+    Another shard has said it in Hello, or, before the first commit of this process, more than half
+    of the learners say it: an earlier process may have gone on after its last entry.
+    """
+    sessions, recovery = state.sessions.open.values(), state.recovery
+    if recovery is None and not state.history.heads:
+        return
+    seen = sorted(each.join.tick_seen for each in sessions if each.welcomed and each.slot)
+    if not seen or seen[-1] <= state.clock.tick:
+        return
+    jump(state, min(seen[-1], max(state.run.ticks.values(), default=0)))
+    if state.clock.commits:
+        return
+    learners = len(seen)
+    if now - state.run.started_at < WAIT_SECONDS:
+        asked = recovery.alive if recovery is not None else None
+        learners = max(learners, len(state.history.taken if asked is None else asked))
+    if len(seen) > learners // 2:
+        jump(state, seen[-(learners // 2 + 1)])
 
 
 def move(state: State, standing: Standing, now: float) -> list[Effect]:
     """The tick follows the positions of the Training learners; sessions get a new one."""
+    _note_steps(state, standing, now)
     state.clock.set_training(standing.training)
     if all_wait_at_the_end(state, standing):
         state.clock.raise_to(state.ending.length.end or 0)
@@ -50,13 +123,14 @@ def all_wait_at_the_end(state: State, standing: Standing) -> bool:
     return all(report.waiting and report.t_m >= end for report in reports)
 
 
-def reach(state: State, tick: int) -> None:
-    """To the tick of a durable commit."""
+def reach(state: State, tick: int, *, own: bool = True) -> None:
+    """To the tick of a durable commit; `own`: of a round of this process."""
     state.clock.raise_to(tick)
+    state.clock.commits += own
 
 
 def jump(state: State, tick: int) -> None:
-    """To a tick that was seen on another shard; it says nothing about this clock's rate."""
+    """To a tick that was missed; it says nothing about this clock's rate."""
     if tick > state.clock.tick:
         state.clock.raise_to(tick)
         state.clock.times.clear()

@@ -14,7 +14,7 @@ others were quick. The round may close with nothing; then the slice's head is fi
 starts again at t >= T does the same for the slices whose head is not final yet.
 
 A job may become longer while it runs. A shard hears of it from a file that the operator writes, or
-from a learner that heard it from another shard, and tells its learners. Before Ended is on its way
+from another shard in Hello, and tells its learners. Before Ended is on its way
 to the log that puts the end off, whatever had begun of it: the last rounds become rounds like
 others. From then on it comes too late: the shard keeps to the length at which it ended.
 

@@ -13,7 +13,7 @@ from atoll_syncer.rules import clock, companions, ending, recovery, rounds, sess
 
 def move(state: State, now: float) -> list[Effect]:
     """What is lost, the clock, the end, rounds that are due, rounds that may close."""
-    back = recovery.move(state, now)
+    back = without_ended(state, recovery.move(state, now))
     if not state.serving or state.history.ended:
         return back
     standing = state.standing(now)

@@ -133,8 +133,9 @@ def _hand_over_objection(state: State, sender: Session, offer: pb.Offer) -> str:
     at_the_end = offer.t_m in state.ending.length.steps  # former ends, too
     if not at_the_end and not schedule.hands_over(state.sync, offer.slice, offer.t_m):
         return f"slice {offer.slice}: it is not handed over at step {offer.t_m}"
-    reported = state.sessions.slots[sender.slot].report.t_m
-    known = max(reported, sender.join.t_m, state.clock.tick)
+    tick, reported = state.clock.tick, state.sessions.slots[sender.slot].report.t_m
+    said = max(reported, sender.join.t_m)
+    known = max(tick, min(said, tick + state.sync.period))  # nobody gets farther (rule 39)
     if offer.t_m > known + state.sync.period:
         return f"slice {offer.slice}: an offer of step {offer.t_m}, the last known is {known}"
     return ""

@@ -59,7 +59,8 @@ def note_held(state: State, joined: Session) -> None:
         head, version = state.history.heads.get(each.slice), each.version
         if version.run != state.history.run:
             continue
-        joined.claims[each.slice] = version.number, version.epoch
+        if len(version.digest) >= DIGEST_DIGITS:
+            joined.claims[each.slice] = version.number, version.epoch
         if head is not None and (version.number, version.digest) == (head.number, head.digest):
             joined.held[each.slice] = head.number
 
@@ -71,7 +72,8 @@ def note_progress(state: State, sender: Session, progress: pb.SliceProgress) -> 
     for version in (state.history.heads.get(fragment), state.history.previous.get(fragment)):
         if version is not None and is_version(progress, version):
             sender.held[fragment] = number
-    if number > sender.claims.get(fragment, (-1, 0))[0]:
+    named = len(progress.digest) >= DIGEST_DIGITS  # a number alone proves nothing
+    if named and number > sender.claims.get(fragment, (-1, 0))[0]:
         sender.claims[fragment] = number, 0
 
 

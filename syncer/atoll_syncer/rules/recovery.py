@@ -7,7 +7,7 @@ How a loss is found. A slice is lost when its newest version is not here:
 - the shard is marked begun and its log names no version of a slice (`found_empty`): the whole
   store is gone, since the mark precedes every commit;
 - an admitted learner holds a version above the head (`versions_claimed`): the store went back to
-  an older state.
+  an older state. At a shard that has never begun nobody can hold one, so it is not listened to.
 
 While anything is lost no round opens or closes, no seed is taken, and the Status says Recovering.
 Slices in `gone` have no value here at all; the others have an older head, which serves again if
@@ -24,8 +24,9 @@ no learner turns out to hold a newer version.
    found, has joined, at most 30 s. `alive` comes
    with the answer to a Hello; the registrar itself takes the slots of its own log.
 2. Ask. For each lost slice the holder of the highest (number, epoch) gets SendHeld, one slice at a
-   time from each learner. The value's digest is verified before it counts. A holder that fails
-   three times (a damaged value, or no answer within 30 s) is not asked again; the next best is.
+   time from each learner. The value's digest is verified before it counts. A slot whose
+   learner fails three times (a damaged value, or no answer within 30 s) is not asked again, its
+   session ends, and what it claims begins no recovery any more; the next best is asked.
 3. Store. The value becomes the master, with zero momentum, as version max(held, head) + 1. So the
    number is above everything that any learner holds, and versions never go back. It keeps the
    lineage of merged captures that came with the value: each learner then still knows which of
@@ -46,7 +47,15 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
 from atoll_protos.exits import REFUSALS
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, Send, StoreHeld, Tape, refuse
+from atoll_syncer.model.effects import (
+    Append,
+    Effect,
+    Send,
+    StoreHeld,
+    Tape,
+    end_session,
+    refuse,
+)
 from atoll_syncer.model.recovery import (
     ANSWER_SECONDS,
     WAIT_SECONDS,
@@ -59,7 +68,7 @@ from atoll_syncer.model.recovery import (
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import ending, publishing, records, rounds, seeding
-from atoll_syncer.rules.clock import jump, reach
+from atoll_syncer.rules.clock import catch_up, reach
 
 REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
 
@@ -89,7 +98,9 @@ def versions_claimed(state: State, session: Session, now: float) -> list[Effect]
         for fragment, (number, _) in session.claims.items()
         if fragment not in heads or number > heads[fragment].number
     }
-    if not above or not session.slot:
+    if not above or not session.slot or state.has_never_begun:
+        return []
+    if state.failures.are_too_many(session.slot):
         return []
     return _begin(state, above, above - heads.keys(), now)
 
@@ -102,8 +113,7 @@ def _begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Eff
         recovery = state.recovery = Recovery(began_at=now)
         if state.registrar:
             recovery.alive = frozenset(state.history.taken)
-        for session in filter(lambda each: each.slot, state.sessions.open.values()):
-            jump(state, session.join.tick_seen)
+        catch_up(state, now)
         record = {"event": "loss", "reason": "StoreLost", "slices": sorted(lost)}
         effects.append(Tape(record))
         if state.term.durable and not state.seed.marked:
@@ -166,7 +176,7 @@ def move(state: State, now: float) -> list[Effect]:
     recovery = state.recovery
     if recovery is None or not state.term.durable:
         return []
-    _give_up_on_silent(state, recovery, now)
+    ends = _give_up_on_silent(state, recovery, now)
     if recovery.first_learner_at is None and (recovery.empty_learner_came or joined(state)):
         recovery.first_learner_at = now
     if (
@@ -174,8 +184,8 @@ def move(state: State, now: float) -> list[Effect]:
         or state.seed.session is not None
         or why_wait(recovery, joined(state), now)
     ):
-        return []
-    effects: list[Effect] = []
+        return ends
+    effects = ends
     for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
         effects += _ask(state, recovery, fragment, now)
     _count_all(state, recovery)
@@ -194,7 +204,13 @@ def holders(state: State, fragment: int) -> list[Holder]:
     if head is not None and fragment not in recovery.gone:  # of a torn one the lineage is lost
         lowest = head.number + (fragment not in state.history.torn)
     return [
-        Holder(session=number, instance=each.join.instance, number=claim[0], epoch=claim[1])
+        Holder(
+            session=number,
+            slot=each.slot,
+            instance=each.join.instance,
+            number=claim[0],
+            epoch=claim[1],
+        )
         for number, each in sorted(state.sessions.open.items())
         if each.welcomed and each.slot
         if (claim := each.claims.get(fragment)) is not None and claim[0] >= lowest
@@ -203,7 +219,7 @@ def holders(state: State, fragment: int) -> list[Holder]:
 
 def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Effect]:
     """The best holder, one slice at a time from each learner; without one, the head serves."""
-    holder = choose(holders(state, fragment), recovery.failures, fragment)
+    holder = choose(holders(state, fragment), state.failures)
     if holder is None:
         if fragment in recovery.gone:
             return []
@@ -233,25 +249,33 @@ def _lay_out(state: State, recovery: Recovery, holder: Holder) -> list[Effect] |
 
 
 def _count_all(state: State, recovery: Recovery) -> None:
-    """A model that was just laid out may have more slices than were known to be lost."""
+    """A model that was just laid out may have more slices than were known to be lost, or fewer."""
+    if state.layout is not None:
+        recovery.lost &= set(state.fragments)
+        recovery.gone &= set(state.fragments)
     unknown = set(state.fragments) - state.history.heads.keys() - recovery.lost
     recovery.lost |= unknown
     recovery.gone |= unknown
 
 
-def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> None:
+def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> list[Effect]:
     """A holder that has not begun to answer for ANSWER_SECONDS counts as a failure."""
+    ends: list[Effect] = []
     for fragment, asked in list(recovery.asked.items()):
         session = state.sessions.open.get(asked.holder.session)
         coming = session is not None and bool(session.receiving)
         if not asked.storing and not coming and now - asked.at >= ANSWER_SECONDS:
-            _count_failure(recovery, fragment)
+            _count_failure(state, recovery, fragment)
+            if state.failures.are_too_many(asked.holder.slot):
+                reason = f"slice {fragment}: version {asked.holder.number} never came"
+                ends.append(end_session(asked.holder.session, pb.BAD_MESSAGE, reason))
+    return ends
 
 
-def _count_failure(recovery: Recovery, fragment: int) -> None:
+def _count_failure(state: State, recovery: Recovery, fragment: int) -> None:
     """What was asked for did not come; a holder that fails three times is not asked again."""
-    key = recovery.asked.pop(fragment).holder.instance, fragment
-    recovery.failures[key] = recovery.failures.get(key, 0) + 1
+    slot = recovery.asked.pop(fragment).holder.slot
+    state.failures.counts[slot] = state.failures.counts.get(slot, 0) + 1
 
 
 def _fail_when_no_learner_holds(state: State, recovery: Recovery, now: float) -> None:
@@ -259,7 +283,7 @@ def _fail_when_no_learner_holds(state: State, recovery: Recovery, now: float) ->
     orphans = [
         fragment
         for fragment in sorted(recovery.gone & recovery.lost - recovery.asked.keys())
-        if choose(holders(state, fragment), recovery.failures, fragment) is None
+        if choose(holders(state, fragment), state.failures) is None
     ]
     if not orphans:
         recovery.failed = ""
@@ -296,6 +320,8 @@ def session_closed(state: State, session: int) -> None:
         for fragment, asked in list(recovery.asked.items()):
             if asked.holder.session == session and not asked.storing:
                 del recovery.asked[fragment]
+                ends, slot = state.failures.ends, asked.holder.slot
+                ends[slot] = ends.get(slot, 0) + 1
 
 
 def rejected(state: State, session: int, transfer: pb.Transfer) -> None:
@@ -305,7 +331,7 @@ def rejected(state: State, session: int, transfer: pb.Transfer) -> None:
         return
     fragment = transfer.held.version.slice
     if fragment in recovery.asked and recovery.asked[fragment].holder.session == session:
-        _count_failure(recovery, fragment)
+        _count_failure(state, recovery, fragment)
 
 
 def objection(state: State, session: int, held: pb.Held) -> str:
@@ -368,9 +394,10 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
     recovery = state.recovery
     assert recovery is not None, "nothing is lost"
     asked = recovery.asked.pop(entry.slice)
+    state.failures.forget(asked.holder.slot)
     recovery.lost.discard(entry.slice)
     recovery.gone.discard(entry.slice)
-    reach(state, entry.tick)
+    reach(state, entry.tick, own=False)
     rounds.recovered(state, entry)
     ends = seeding.end_others(state) if entry.tensors else []
     record = records.line(

@@ -38,8 +38,10 @@ follows the entry that it depends on, and the driver sends it once that entry is
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import length
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_protos.run import RunFile
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
@@ -54,7 +56,7 @@ from atoll_syncer.model.effects import (
 )
 from atoll_syncer.model.history import History
 from atoll_syncer.model.state import State, layout_of
-from atoll_syncer.rules import ending, recovery, seeding
+from atoll_syncer.rules import ending, recovery, seeding, validation
 
 HELLO_SECONDS: Final = 2.0
 OTHER_BUFFERS: Final = (
@@ -67,8 +69,13 @@ MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
 # ------------------------------------------------------------ the term
 
 
-def begin_term(state: State, epoch: int) -> Effect:
-    """Append the record; what an older term of this process has under way stops counting."""
+def begin_term(state: State, epoch: int, slot: str | None = None) -> Effect:
+    """Append the record; what an older term of this process has under way stops counting.
+
+    `slot`: whose Join has named a later term.
+    """
+    if slot is not None:
+        state.term.raised_by.add(slot)
     state.term.epoch, state.term.durable = epoch, False
     return Append(log.TermBegun(epoch=epoch, pod=state.pod, instance=state.instance))
 
@@ -96,6 +103,8 @@ def higher_epoch(state: State, join: pb.Join) -> int:
     seen = join.epochs_seen[state.number] if len(join.epochs_seen) > state.number else 0
     if join.run != state.history.run or seen < max(1, state.history.epoch):
         return 0
+    if join.slot in state.term.raised_by:
+        return 0  # nobody meets two later terms: their process would have ended this one
     welcomed = state.sessions.welcomed_in.get(join.instance) == state.term.epoch
     return 0 if seen == state.history.epoch and welcomed else seen
 
@@ -173,8 +182,10 @@ def _carry_on(state: State, run: str) -> list[Effect]:
 
 def note_join(state: State, join: pb.Join, now: float) -> None:
     """A learner's Join names the run that it holds, whether or not it will be admitted."""
-    if not state.run_file.accepts(join.run_hash):
-        return  # it is of another job
+    if join.protocol != PROTOCOL or not state.run_file.accepts(join.run_hash):
+        return  # it is of another job, or may mean another thing
+    if not join.observer and validation.of_slot(state, join.slot):
+        return  # a name that is no slot is not kept
     if not join.observer:
         state.run.heard.add(join.slot)
         state.run.heard_at = now if state.run.heard_at is None else state.run.heard_at
@@ -198,6 +209,7 @@ def note_absence(state: State) -> None:
 def _note_hello(state: State, request: pb.HelloRequest) -> None:
     """Another shard's Hello names the run that it holds."""
     state.run.shards_seen.add(request.shard)
+    state.run.ticks[request.shard] = request.tick
     if request.run:
         state.run.named.add(request.run)
     if request.tick and not request.empty:
@@ -231,6 +243,7 @@ def hello(state: State) -> pb.HelloRequest:
         run=state.history.run or min(state.run.named, default=""),
         empty=not state.history.heads,
         tick=state.clock.tick,
+        length=state.ending.length.message(),
         taken=[
             pb.SlotTaken(
                 slot=each.slot,
@@ -246,11 +259,13 @@ def hello(state: State) -> pb.HelloRequest:
 def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
     """The registrar's answer: its run, this shard's mark, the slots that are alive."""
     ending.registrar_says(state, complete=reply.complete)
+    state.run.ticks[REGISTRAR_SHARD] = reply.tick
+    effects = ending.heard(state, length.heard(reply.length))
     if not reply.run:
-        return []
+        return effects
     if other := _other_run(state, reply.run):
         return other
-    effects: list[Effect] = []
+    state.run.registrar_incomplete = reply.incomplete
     if seeding.registrar_says(state, begun=reply.begun):
         effects += recovery.found_empty(state, now)
     recovery.registrar_says(state, frozenset(reply.alive))
@@ -301,7 +316,7 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
     _note_hello(state, request)
     slots, known = state.sessions.slots, request.shard in state.history.begun
     trained = not request.empty and request.run == state.history.run
-    effects: list[Effect] = []
+    effects = ending.heard(state, length.heard(request.length))
     if state.history.incomplete and trained and not known:
         effects.append(Append(log.Begun(shard=request.shard)))  # its mark is among lost entries
     reply = pb.HelloReply(
@@ -310,6 +325,9 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
         alive=[name for name, slot in slots.items() if slot.session is not None],
         complete=state.ending.complete,
         final=request.shard in state.history.finals,
+        tick=max(state.clock.tick, *state.run.ticks.values()),
+        length=state.ending.length.message(),
+        incomplete=state.history.incomplete,
     )
     return [*effects, Reply(token, reply)]
 

@@ -30,6 +30,7 @@ An observer joins to receive versions. It has no slot, moves no clock and never 
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
@@ -55,6 +56,8 @@ from atoll_syncer.rules import (
     shut_out,
 )
 
+REASON_LETTERS_MAX: Final = 500  # of a Leave, as Status shows it
+
 # ------------------------------------------------------------ a Join
 
 
@@ -71,7 +74,7 @@ def opened(
     if end is None and state.term.durable and (epoch := runs.higher_epoch(state, join)):
         recovery.turned_away(state, join)
         again = refuse(pb.NOT_READY, "this shard begins a higher epoch")
-        return [runs.begin_term(state, epoch + 1), EndSession(session, again)]
+        return [runs.begin_term(state, epoch + 1, join.slot), EndSession(session, again)]
     if end is None and not state.term.durable:
         recovery.turned_away(state, join)
         end = refuse(pb.NOT_READY, "this shard's epoch is not durable yet")
@@ -148,7 +151,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     publishing.note_held(state, joined)
     lost = recovery.versions_claimed(state, joined, now)
     if joined.slot and (history.heads or state.recovery is not None):
-        clock.jump(state, joined.join.tick_seen)
+        clock.catch_up(state, now)
     cursor, data_state = data_states.cursor(state, joined.slot)
     message = pb.Welcome(
         run=history.run,
@@ -213,13 +216,14 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
     steps = slot.take(report, now)
     for each in report.slices:
         publishing.note_progress(state, sender, each)
-    clock.advance(state, slot.name, steps)
+    clock.advance(state, slot.name, steps, now)
     return True
 
 
 def leaves(state: State, sender: Session, leave: pb.Leave) -> None:
     """A learner says that it ends on purpose."""
-    state.sessions.slots[sender.slot].left = leave.reason or "left"
+    reason = " ".join(leave.reason[:REASON_LETTERS_MAX].split())
+    state.sessions.slots[sender.slot].left = reason or "left"
 
 
 def evaluated(state: State, evaluation: pb.Evaluation) -> list[Effect]:
@@ -241,7 +245,8 @@ def ended(state: State, effect: EndSession) -> list[Effect]:
 
 def _note_refusal(state: State, join: pb.Join, end: pb.End) -> None:
     """Who was refused for good holds nobody up, until a learner dials in the slot again."""
-    if not join.observer and not end.retry and is_permanent(exit_code_of(end.code)):
+    for_good = not end.retry and end.code != pb.UNKNOWN_SLOT  # a name that nobody waits for
+    if not join.observer and for_good and is_permanent(exit_code_of(end.code)):
         state.sessions.refused.add(join.slot)
 
 

@@ -56,7 +56,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.expected import Expected
 from atoll_protos.layout import Layout
-from atoll_protos.length import Length, heard
+from atoll_protos.length import Length
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Effect, Exit, end_session
@@ -65,6 +65,7 @@ from atoll_syncer.model.roster import PLAIN_TEXT, Certificate, Session
 from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
     answers,
+    clock,
     companions,
     data_states,
     ending,
@@ -78,6 +79,7 @@ from atoll_syncer.rules import (
     sessions,
     shut_out,
     transfers,
+    validation,
 )
 
 PERIODIC_SECONDS: Final = 0.25
@@ -235,6 +237,7 @@ class Shard:
     def tick_time(self, now: float) -> list[Effect]:
         """Time has passed."""
         self._periodic_at = now
+        clock.catch_up(self.state, now)
         overlong = self._without_ended(transfers.overlong(self.state, now))
         ends = [*shut_out.time_passed(self.state, now), *answers.unanswered(self.state, now)]
         unanswered = [*overlong, *self._without_ended(ends)]
@@ -256,6 +259,8 @@ class Shard:
         self, session: int, join: pb.Join, now: float, certificate: Certificate = PLAIN_TEXT
     ) -> list[Effect]:
         """A Join; answered by Welcome or by the session's end."""
+        if objection := validation.of_join(self.state, join):
+            return [end_session(session, pb.BAD_MESSAGE, objection)]
         effects = sessions.opened(self.state, session, join, certificate, now)
         return self._without_ended([*effects, *seeding.release(self.state, now)])
 
@@ -276,13 +281,14 @@ class Shard:
         state, sender = self.state, self.state.sessions.open.get(session)
         if sender is None:
             return []
+        if objection := validation.of_message(state, sender, message):
+            return [end_session(session, pb.BAD_MESSAGE, objection)]
         kind = message.WhichOneof("kind")
         match kind:
             case "report" if sender.welcomed and sender.slot:
                 if not sessions.reported(state, sender, message.report, now):
                     return []
-                longer = ending.heard(state, heard(message.report.length))
-                return [*longer, *recovery.versions_claimed(state, sender, now), *self._move(now)]
+                return [*recovery.versions_claimed(state, sender, now), *self._move(now)]
             case "leave" if sender.welcomed and sender.slot:
                 sessions.leaves(state, sender, message.leave)
                 return []
@@ -390,6 +396,10 @@ class Shard:
                 return []
             case _:
                 return []
+
+    def objection(self, request: Any) -> str:
+        """Why a call to the registrar is refused, before it is an input; empty when it is not."""
+        return validation.of_call(self.state, request)
 
     def registrar_request(self, token: int, request: Any, now: float) -> list[Effect]:
         """A call of another shard or of the operator; Reply follows once it is durable."""

@@ -24,7 +24,7 @@ from atoll_protos.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect, end_session
 from atoll_syncer.model.roster import Coming, Session
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import companions, offers, recovery, rounds, seeding
+from atoll_syncer.rules import companions, offers, recovery, rounds, seeding, validation
 
 SECONDS_MAX_LEAST: Final = 300.0  # of a whole transfer
 TIMES_USUAL_MAX: Final = 10.0  # as long as the moving transfer time
@@ -38,6 +38,9 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     sender = _sender(state, session)
     if sender is None or state.layout is None:
         return _end(session, "a transfer came before the Welcome")
+    if objection := validation.of_transfer(state, transfer):
+        recovery.rejected(state, session, transfer)
+        return _end(session, objection)
     kind = transfer.WhichOneof("kind")
     if kind == "companion":
         return _part_started(state, sender, transfer, now)

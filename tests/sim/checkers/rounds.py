@@ -51,6 +51,9 @@ class TickChecker(Watcher):
             if kind == "welcome":
                 welcome = effect.message.welcome
                 seen = self.seen[shard.name, effect.session] if welcome.heads else 0
+                assert shard.shard is not None
+                confirmed = max(shard.shard.state.run.ticks.values(), default=0)
+                seen = min(seen, confirmed)  # rule 39
                 self.require(welcome.tick >= seen, f"{shard.name} says {welcome.tick} < {seen}")
                 self._says(shard, welcome.tick)
             elif kind == "tick":

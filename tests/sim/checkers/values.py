@@ -306,10 +306,10 @@ class LossChecker(Watcher):
             state = process.shard.state if process.alive and process.shard is not None else None
             if state is None or not state.failed or state.recovery is None:
                 continue
-            failures = {instance for instance, _ in state.recovery.failures}
+            failures = state.failures
             for learner in self.world.learners.values():
                 keys = {(process.number, fragment) for fragment in state.recovery.gone}
-                holds = keys <= learner.bases.keys() and learner.instance not in failures
+                holds = keys <= learner.bases.keys() and not failures.are_too_many(learner.slot)
                 self.require(not (holds and learner.alive), f"{learner.name} holds what is lost")
 
     def _is_known(self, shard: int) -> bool:

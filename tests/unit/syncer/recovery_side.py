@@ -26,7 +26,7 @@ def held_by(one: Side, slot: str, *numbers: int, epoch: int = 1, incarnation: in
         "incarnation": incarnation,
         "run": RUN,
         "held": held,
-        "epochs_seen": [1, epoch],
+        "epochs_seen": [1, epoch][: one.job.shards],
     }
     session = one.join(slot, tick_seen=40, **fields)
     if session not in one.state.sessions.open:  # the shard began a higher epoch (rule 20)

@@ -168,6 +168,11 @@ class Side:
         self.feed(self.shard.session_opened(self.count, join, self.now, certificate))
         return self.count
 
+    def hear_tick(self, tick: int, **fields: Any) -> None:
+        """Another shard's Hello to the registrar, at this tick."""
+        request = pb.HelloRequest(shard=1, run_hash=self.job.hash, tick=tick, **fields)
+        self.feed(self.shard.registrar_request(0, request, self.now))
+
     def leave(self, session: int) -> None:
         """Both streams are gone."""
         self.instances.pop(session, None)

@@ -90,6 +90,7 @@ def test_in_lock_step_a_jump_of_a_learners_position_is_no_work_rule_8() -> None:
     one.report(here, 1)
     tick = 3 * one.state.sync.period
     one.state.clock.raise_to(tick)  # while `away` was cut off
+    one.state.rounds.starts = dict.fromkeys(one.state.fragments, tick)
     one.report(here, 2)  # draws all positions to the tick before
     one.report(away, tick)  # took its position from the tick
     assert one.state.clock.tick == tick

@@ -23,7 +23,8 @@ def at_the_end(*slots: str, **sync: Any) -> tuple[Side, list[int]]:
 
 
 def reach(one: Side, sessions: list[int]) -> None:
-    """Ticks to T, by what a joiner has seen."""
+    """Ticks to T, by what a joiner has seen and another shard confirms."""
+    one.hear_tick(STEPS)
     one.join("b-1", tick_seen=STEPS)
     for session in sessions:
         one.report(session, STEPS + 1)
@@ -275,6 +276,7 @@ def test_a_version_that_was_the_last_gets_a_last_round_at_the_new_end_rule_27() 
     for session in sessions:
         one.report(session, STEPS + 5)
     one.sent("call")
+    one.hear_tick(STEPS + 9)
     one.join("b-2", tick_seen=STEPS + 9)
     for session in sessions:
         one.report(session, STEPS + 10)
@@ -293,9 +295,15 @@ def test_what_was_written_as_a_last_version_meanwhile_finishes_no_slice_rule_27(
     assert 0 not in one.state.rounds.finished
 
 
-def test_a_learner_brings_the_length_that_it_heard_from_another_shard_rule_27() -> None:
+def test_shards_tell_each_other_the_length_in_hello_rule_27() -> None:
     one, sessions = begun("a-0", "a-1", steps=STEPS)
-    one.report(sessions[0], 1, length=LONGER.message())
+    one.hear_tick(0, length=LONGER.message())
+    reply = one.take(Reply)[-1].message
+    assert list(reply.length.steps) == [STEPS, STEPS + 9]
+    assert {session for session, tick in one.sent("tick") if tick.length.steps} == set(sessions)
+    other = side(shard=1, job=run_file(shards=2, steps=STEPS)).start()
+    other.feed(other.shard.answered(pb.HelloReply(run=RUN, length=reply.length), other.now))
+    assert other.state.ending.length.end == LONGER.end
     assert one.state.ending.length.steps == (STEPS, STEPS + 9)
     late = one.join("a-2")
     (welcome,) = [message for number, message in one.sent("welcome") if number == late]

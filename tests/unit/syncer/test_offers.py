@@ -360,8 +360,8 @@ def test_an_offer_may_come_before_the_report_of_its_step_rule_15() -> None:
 def test_one_that_was_away_hands_over_by_what_its_join_says_rule_15() -> None:
     one, sessions = lockstep("a-0", "a-1")
     one.leave(sessions[0])
-    again = one.join("a-0", incarnation=1, t_m=20)
-    one.offer(again, 1, 20, t_m=20)
+    again = one.join("a-0", incarnation=1, t_m=12)
+    one.offer(again, 1, 12, t_m=12)
     assert one.ends() == []
 
 

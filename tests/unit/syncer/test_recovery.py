@@ -10,7 +10,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Accept, Merge, PublishHead, Tape
 from atoll_syncer.rules.status import status
 from unit.syncer.recovery_side import asked, empty_shard, held_by, hello
-from unit.syncer.shard_side import RUN, begun, digest, run_file, side, version
+from unit.syncer.shard_side import RUN, begun, digest, run_file, side, step_all, version
 
 
 @pytest.mark.parametrize("fragments", [2, Fragments.AUTO])
@@ -215,9 +215,7 @@ def test_a_holder_that_never_comes_back_leaves_the_head_in_service() -> None:
 
 def test_open_rounds_of_what_is_lost_go_and_others_wait() -> None:
     one, sessions = begun("a-0", "a-1", quorum=2)
-    for t_m in range(1, 10):
-        for session in sessions:
-            one.report(session, t_m)
+    step_all(one, sessions, range(1, 10))
     assert sorted(one.state.rounds.open) == [0, 1]
     one.offer(sessions[0], 0, 8)
     one.offer(sessions[0], 1, 8)
@@ -315,6 +313,7 @@ def test_another_value_of_the_same_number_is_not_called() -> None:
     one, (first, second) = begun("a-0", "a-1")
     other = pb.SliceProgress(slice=0, held=0, since=pb.Counters(steps=8, tokens=8), digest="f" * 16)
     for t_m in range(1, 10):
+        one.now += 1.0
         one.report(first, t_m, slices=[other])
         one.report(second, t_m)
     called = {session for session, call in one.sent("call") if call.slice == 0}

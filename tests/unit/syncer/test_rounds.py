@@ -230,9 +230,7 @@ def test_in_lock_step_one_that_stands_still_in_step_holds_no_round_rule_40() -> 
 
 def test_a_round_that_meets_its_next_due_tick_stays_one_round() -> None:
     one, sessions = begun("a-0", "a-1", quorum=2)
-    for t_m in range(1, 14):
-        for session in sessions:
-            one.report(session, t_m)
+    step_all(one, sessions, range(1, 14))
     assert one.state.rounds.open[1].due == 12
 
 

@@ -208,6 +208,8 @@ def test_a_report_of_a_session_that_is_not_its_slots_newest_counts_nothing_rule_
 def test_what_a_joiner_has_seen_elsewhere_raises_the_tick_and_all_are_told_rule_8() -> None:
     one, (session,) = begun("a-0")
     one.join("b-0", tick_seen=50)
+    assert one.state.clock.tick == 0
+    one.hear_tick(50)
     one.wait(0.5)
     assert one.state.clock.tick >= 50
     assert (session, pb.Tick(tick=50)) in one.sent("tick")

@@ -11,7 +11,7 @@ from atoll_syncer import rules
 from atoll_syncer.model import state
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.history import History
-from atoll_syncer.model.recovery import Asked, Recovery
+from atoll_syncer.model.recovery import Asked, Failures, Recovery
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.round import Round
 
@@ -29,6 +29,7 @@ WRITERS: dict[type, str] = {
     state.DataStates: "data_states",
     Recovery: "recovery",
     Asked: "recovery",
+    Failures: "recovery",
     state.Companion: "companions",
     state.Ending: "ending",
 }
@@ -43,6 +44,7 @@ PARTS = {  # the State's own fields; to write one is to replace the part
     "rounds": state.Rounds,
     "data_states": state.DataStates,
     "recovery": Recovery,
+    "failures": Failures,
     "companion": state.Companion,
     "ending": state.Ending,
 }

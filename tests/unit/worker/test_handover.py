@@ -274,11 +274,10 @@ def test_a_former_end_is_a_hand_over_for_those_that_know_better_as_well_rule_15(
     assert side.take(Proceed) == [Proceed()]
 
 
-def test_the_length_comes_with_a_welcome_and_goes_on_in_reports_rule_27() -> None:
+def test_the_length_comes_with_a_welcome_rule_27() -> None:
     side = diloco(steps=8)
     side.welcome(0, heads=side.heads(0, 0), length=pb.Length(steps=[8, 20]))
-    (_, report), *_ = side.messages("report")
-    assert list(report.length.steps) == [8, 20]
+    assert side.take(Prolonged) == [Prolonged(steps=20, tokens=None)]
 
 
 @pytest.mark.parametrize("tick", [8, 11])  # the step after 11 would be a due one

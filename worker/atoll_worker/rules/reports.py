@@ -53,7 +53,6 @@ def report_to(state: State, shard: int) -> pb.Report:
         finished=state.finished,
         busy_share=progress.busy_share,
         blocked_seconds=progress.blocked_seconds,
-        length=state.length.message(),
         trouble=state.trouble,
     )
 

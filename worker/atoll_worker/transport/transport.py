@@ -85,6 +85,9 @@ log = structlog.get_logger()
 class Lines(Protocol):
     """See telemetry.Telemetry."""
 
+    def open(self) -> None:
+        """Before the first line."""
+
     def write(self, fields: dict[str, Any]) -> None:
         """Add one line."""
 
@@ -157,6 +160,7 @@ class Transport:
 
     async def run(self) -> None:
         """Until the training process leaves or dies."""
+        self.telemetry.open()
         configure = self.end.configure
         if not configure.observer:
             self.values.begin(self.exchange.slices)
