@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import structlog.testing
 
 from atoll_worker.link.messages import Boundary
@@ -87,3 +88,16 @@ def test_a_session_whose_offer_cannot_be_formed_ends_and_is_not_waited_for() -> 
     assert [line["event"] for line in lines] == ["an offer is not formed"]
     hand._from_head(side.Closed(shard=0))
     assert not hand.prepared
+
+
+def test_a_bug_ends_a_lane_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, hand, _ = lane_process()
+
+    def bug(message: Any) -> None:
+        raise AssertionError("an invariant does not hold")
+
+    monkeypatch.setattr(hand, "_from_training", bug)
+    with pytest.raises(AssertionError):
+        hand._hear_training(CAPTURED)
+    assert hand.gone.is_set()
+    assert isinstance(hand.bug, AssertionError)

@@ -16,20 +16,32 @@ from atoll_protos import arrays
 from atoll_protos.codecs import Form, Wire
 from atoll_protos.companion import part_bytes
 from atoll_protos.exits import ExitCode
-from atoll_protos.frames import Whole
+from atoll_protos.frames import FrameError, Whole
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
 from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.socket import memory_plan
-from atoll_worker.rules.effects import Place, SendOffer, SendSeed
+from atoll_worker.rules.effects import Effect, Place, SendOffer, SendSeed
+from atoll_worker.transport.__main__ import until_a_bug
 from atoll_worker.transport.lanes import Outgoing, Payload
 from atoll_worker.transport.numbers import ArrayNumbers
 from atoll_worker.transport.transport import Outside, Transport
+from atoll_worker.transport.values import Values
 
 COUNT = 256
 KEY = (0, 0)
 OFFER = pb.Offer(slice=0, base=3, capture=2)
+BOUNDARY = Boundary(
+    own_steps=1,
+    tokens=1,
+    loss=0.0,
+    step_seconds=0.0,
+    blocked_seconds=0.0,
+    cursor=0,
+    adopted=(),
+    captured=(KEY,),
+)
 
 
 def full(value: float) -> arrays.Base:
@@ -317,16 +329,64 @@ def test_final_values_are_placed_once_more_from_the_bases() -> None:
 def test_each_capture_that_a_boundary_names_counts_its_region_on_by_two() -> None:
     rig = Rig()
     rig.transport.exchange.boundary = lambda *_: []  # type: ignore[method-assign]
-    boundary = Boundary(
-        own_steps=1,
-        tokens=1,
-        loss=0.0,
-        step_seconds=0.0,
-        blocked_seconds=0.0,
-        cursor=0,
-        adopted=(),
-        captured=(KEY,),
-    )
     before = rig.transport.values.captures[KEY]
-    rig.transport._from_training(boundary)
+    rig.transport._from_training(BOUNDARY)
     assert rig.transport.values.captures[KEY] == before + 2
+
+
+# ------------------------------------------------------------ bugs
+
+
+@pytest.mark.parametrize("source", ["a message", "a boundary", "a disconnection", "an effect"])
+def test_a_bug_in_the_rules_ends_the_transport_with_its_exit_code(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that is changed by half goes on with nobody."""
+    rig = Rig()
+    transport, exchange = rig.transport, rig.transport.exchange
+
+    def bug(*_: Any) -> list[Effect]:
+        raise AssertionError("an invariant does not hold")
+
+    monkeypatch.setattr(exchange, "start", lambda now: [])
+    for name in ("message", "boundary", "disconnected"):
+        monkeypatch.setattr(exchange, name, bug)
+
+    def happens() -> None:
+        match source:
+            case "a message":
+                transport.message(0, pb.ToLearner())
+            case "a boundary":
+                transport._hear_training(BOUNDARY)
+            case "a disconnection":
+                transport.disconnected(0, "lost")
+            case _:
+                monkeypatch.setattr(transport, "_perform", bug)
+                transport.feed([SendOffer(0, OFFER)])
+
+    async def scenario() -> int:
+        async def code() -> int:
+            await transport.run()
+            return 0
+
+        running = asyncio.create_task(until_a_bug(code()))
+        await asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="an invariant"):
+            happens()
+        return await running
+
+    with structlog.testing.capture_logs() as lines:
+        assert asyncio.run(scenario()) == ExitCode.BUG
+    assert "a bug ends this process" in [line["event"] for line in lines]
+
+
+def test_a_bad_transfer_is_no_bug_of_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+
+    def bad(*_: Any) -> None:
+        raise FrameError("two heads differ")
+
+    monkeypatch.setattr(Values, "arrived", bad)
+    with pytest.raises(FrameError):
+        rig.transport.arrived(0, Whole(pb.Transfer(), bytearray()))
+    assert not rig.transport.over.is_set()

@@ -214,11 +214,7 @@ class TransportEnd:
         def readable() -> None:
             self.link.fill()
             while (message := self.link.next()) is not None:
-                try:
-                    on_message(message)
-                except Exception as error:  # a bug; the messages behind it still arrive
-                    said = {"message": f"{type(message).__name__} failed", "exception": error}
-                    loop.call_exception_handler(said)
+                on_message(message)
             if self.link.closed:
                 self._ended()
 

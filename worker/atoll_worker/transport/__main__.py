@@ -13,8 +13,13 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
 
 from atoll_protos import allocator, logs
+from atoll_protos.exits import ExitCode
 from atoll_worker.link.socket import open_transport_end, outlive_signals
 
 
@@ -69,9 +74,18 @@ def main() -> None:
         await Transport(outside).run()
         return 0
 
-    code = asyncio.run(serve())
+    code = asyncio.run(until_a_bug(serve()))
     sys.stderr.flush()
     os._exit(code)
+
+
+async def until_a_bug(work: Coroutine[Any, Any, int]) -> int:
+    """Its exit code. What it raises is a bug: another process begins without its state."""
+    try:
+        return await work
+    except Exception as error:
+        structlog.get_logger().error("a bug ends this process", exc_info=error)
+        return int(ExitCode.BUG)
 
 
 def yield_to_training() -> None:

@@ -89,6 +89,7 @@ class LaneProcess:
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # the training process
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     works: set["asyncio.Task[Any]"] = field(default_factory=set)
+    bug: Exception | None = None  # of this process
 
     def __post_init__(self) -> None:
         self.values = Values(self.numbers)
@@ -96,7 +97,7 @@ class LaneProcess:
         self.regions = Regions(self.values.captures)
 
     async def run(self) -> int:
-        """Until the training process or the head has gone; returns the exit code."""
+        """Until the training process or the head has gone; returns the exit code, raises bugs."""
         configure = self.end.configure
         host, port = split(configure.head)
         try:
@@ -110,10 +111,12 @@ class LaneProcess:
         self.stream.send(
             Hello(secret=configure.secret, first=share.first, stop=share.stop, lanes=share.parts)
         )
-        self.end.attach(asyncio.get_running_loop(), self._from_training, self.gone.set)
+        self.end.attach(asyncio.get_running_loop(), self._hear_training, self.gone.set)
         head = asyncio.create_task(self.stream.run(self._from_head))
         ending = asyncio.create_task(self._ended())
         await asyncio.wait({head, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if self.bug is not None:
+            raise self.bug
         if not head.done():
             return int(ending.result())
         if lost := head.result():
@@ -133,6 +136,14 @@ class LaneProcess:
         return ExitCode.FINAL
 
     # ------------------------------------------------------------ the training process
+
+    def _hear_training(self, message: Any) -> None:
+        try:
+            self._from_training(message)
+        except Exception as error:
+            self.bug = error
+            self.gone.set()
+            raise
 
     def _from_training(self, message: Any) -> None:
         match message:

@@ -24,13 +24,14 @@ any more: the training process gets Fail, and all sessions end (rule 30).
 
 The transport ends when the training process leaves or is gone: control messages that wait (the
 Leaves) get LEAVE_SECONDS_MAX in all until the shards have read them, then all connections are
-closed, and only after them those of the hands. Everything outside is given to the constructor in
-`Outside`; tests/sim runs this same class in virtual time.
+closed, and only after them those of the hands. It ends at once, with ExitCode.BUG, when the rules
+or this driver raise what they must not: a half-changed state goes on with nobody. Everything
+outside is given to the constructor in `Outside`; tests/sim runs this same class in virtual time.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ from atoll_protos.addresses import split
 from atoll_protos.codecs import Form
 from atoll_protos.deadline import Deadline
 from atoll_protos.exits import ExitCode
-from atoll_protos.frames import Whole
+from atoll_protos.frames import FrameError, Whole
 from atoll_protos.gathering import key_of
 from atoll_worker.link import messages
 from atoll_worker.link.messages import (
@@ -140,6 +141,7 @@ class Transport:
             for shard, endpoint in enumerate(configure.endpoints)
         ]
         self.over = asyncio.Event()
+        self._bug: Exception | None = None
         self._owes_nothing = asyncio.Event()  # to the export
         self._away: dict[int, str] = {}  # why shards could not be reached last time
         self._said = ""  # of the credentials
@@ -159,7 +161,7 @@ class Transport:
         return self.values.bases
 
     async def run(self) -> None:
-        """Until the training process leaves or dies."""
+        """Until the training process leaves or dies; raises what is a bug of the rules or here."""
         self.telemetry.open()
         configure = self.end.configure
         if not configure.observer:
@@ -167,7 +169,7 @@ class Transport:
         if configure.hands:
             host, _ = split(configure.head)
             self.end.send(Listening(port=await self.hands.listen(host)))
-        self.end.attach(asyncio.get_running_loop(), self._from_training, self.over.set)
+        self.end.attach(asyncio.get_running_loop(), self._hear_training, self.over.set)
         over = asyncio.create_task(self.over.wait())
         if configure.hands:
             gathered = asyncio.create_task(self.hands.gathered())
@@ -183,6 +185,8 @@ class Transport:
             if keeper.done():
                 keeper.result()  # a bug
             keeper.cancel()
+        if self._bug is not None:
+            raise self._bug  # what it has changed by half is of no use to anybody
         await self._companion_taken()
         await asyncio.gather(*(client.leave(LEAVE_SECONDS_MAX) for client in self.clients))
         await self.hands.leave()
@@ -198,12 +202,25 @@ class Transport:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._owes_nothing.wait(), LEAVE_SECONDS_MAX)
 
+    @contextmanager
+    def _bugs_end(self) -> Iterator[None]:
+        """What the rules or this driver raise ends the process; a bad transfer is its sender's."""
+        try:
+            yield
+        except FrameError:
+            raise
+        except Exception as error:
+            self._bug = self._bug or error
+            self.over.set()
+            raise
+
     def feed(self, effects: list[Effect]) -> None:
         """Perform effects in order; none any more when a hand is lost."""
         if self.hands.lost:
             return
-        for effect in effects:
-            self._perform(effect)
+        with self._bugs_end():
+            for effect in effects:
+                self._perform(effect)
         if self.exchange.owes_companion:
             self._owes_nothing.clear()
         else:
@@ -215,7 +232,8 @@ class Transport:
     def connected(self, shard: int) -> None:
         """See client.Listener."""
         self._away.pop(shard, None)
-        self.feed(self.exchange.connected(shard, self.now()))
+        with self._bugs_end():
+            self.feed(self.exchange.connected(shard, self.now()))
 
     def opened(self, shard: int, welcome: pb.Welcome) -> None:
         """See client.Listener."""
@@ -228,18 +246,21 @@ class Transport:
             if self._away.get(shard) != reason:
                 log.info("disconnected", shard=shard, reason=reason)
             self._away[shard] = reason
-            self.feed(self.exchange.disconnected(shard, reason, self.now()))
+            with self._bugs_end():
+                self.feed(self.exchange.disconnected(shard, reason, self.now()))
 
     def message(self, shard: int, message: pb.ToLearner) -> None:
         """See client.Listener."""
-        self.feed(self.exchange.message(shard, message, self.now()))
+        with self._bugs_end():
+            self.feed(self.exchange.message(shard, message, self.now()))
 
     def publish_started(self, shard: int, head: pb.Transfer) -> int | None:
         """See client.Listener."""
         if not head.HasField("publish"):
             return None
-        if not self.exchange.publish_started(shard, head.publish, self.now()):
-            return None
+        with self._bugs_end():
+            if not self.exchange.publish_started(shard, head.publish, self.now()):
+                return None
         return publish_bytes(self.layout, self.end.run_file.sync, shard, head)
 
     def form(self, shard: int, head: pb.Transfer) -> Form | None:
@@ -255,8 +276,9 @@ class Transport:
 
     def arrived(self, shard: int, whole: Whole) -> None:
         """See hands.HandsListener."""
-        self.values.arrived(shard, whole.head, whole.payload)
-        self.feed(self.exchange.published(shard, whole.head.publish, self.now()))
+        with self._bugs_end():
+            self.values.arrived(shard, whole.head, whole.payload)
+            self.feed(self.exchange.published(shard, whole.head.publish, self.now()))
 
     def command(self, command: messages.Command) -> None:
         """See hands.HandsListener."""
@@ -269,6 +291,10 @@ class Transport:
         self.clients[shard].hang_up(reason)
 
     # ------------------------------------------------------------ performing
+
+    def _hear_training(self, message: Any) -> None:
+        with self._bugs_end():
+            self._from_training(message)
 
     def _from_training(self, message: Any) -> None:
         match message:
