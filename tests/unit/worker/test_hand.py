@@ -93,10 +93,10 @@ def test_a_session_whose_offer_cannot_be_formed_ends_and_is_not_waited_for() -> 
 def test_a_bug_ends_a_lane_process(monkeypatch: pytest.MonkeyPatch) -> None:
     _, hand, _ = lane_process()
 
-    def bug(message: Any) -> None:
+    def bug(self: LaneProcess, message: Any) -> None:
         raise AssertionError("an invariant does not hold")
 
-    monkeypatch.setattr(hand, "_from_training", bug)
+    monkeypatch.setattr(LaneProcess, "_from_training", bug)
     with pytest.raises(AssertionError):
         hand._hear_training(CAPTURED)
     assert hand.gone.is_set()
