@@ -1,0 +1,60 @@
+"""The locks of the images and of CI fit what pyproject.toml asks for, and kopf is as it is used."""
+
+import inspect
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import kopf
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PIN = re.compile(r"^([\w.-]+)==([^ ;\\]+)", re.MULTILINE)
+RENEW = "renew the locks: requirements/lock --upgrade-package NAME (or without words: all)"
+
+
+def asked(extra: str) -> list[Requirement]:
+    """What an extra asks for, with those that it includes."""
+    found = [Requirement(each) for each in PROJECT["dependencies"]]
+    for each in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        found += [r for e in each.extras for r in asked(e)] if each.name == "atoll" else [each]
+    return found
+
+
+@pytest.mark.parametrize("extra", ["dev", "operator", "worker", "syncer"])
+def test_a_lock_has_what_the_project_asks_for_with_hashes(extra: str) -> None:
+    text = (ROOT / f"requirements/{extra}.txt").read_text()
+    pins = {name.lower().replace("_", "-"): found for name, found in PIN.findall(text)}
+    for each in asked(extra):
+        found = pins.get(each.name.lower().replace("_", "-"))
+        assert found is not None, f"{each} is in no lock; {RENEW}"
+        assert each.specifier.contains(found), f"the lock has {found}, asked is {each}; {RENEW}"
+    entries = re.split(r"\n(?! )", text.strip())
+    assert all("--hash=sha256:" in each for each in entries)
+    assert "://" not in text  # whoever installs says from where
+
+
+@pytest.mark.parametrize("role", ["operator", "worker", "syncer", "build"])
+def test_an_image_has_the_versions_that_ci_tests(role: str) -> None:
+    tested = set(PIN.findall((ROOT / "requirements/dev.txt").read_text()))
+    assert set(PIN.findall((ROOT / f"requirements/{role}.txt").read_text())) <= tested
+
+
+def test_kopf_has_an_upper_bound_and_the_private_parts_that_are_used() -> None:
+    """`tests/unit/kube/test_jobs.py` runs it; this says at once what a new version lacks."""
+    (bound,) = (each for each in asked("operator") if each.name == "kopf")
+    assert any(each.operator == "<" for each in bound.specifier)
+    assert bound.specifier.contains(version("kopf"))
+    from kopf._cogs.structs.references import Insights  # noqa: PLC0415
+
+    assert {"ready_resources", "watched_resources"} <= set(vars(Insights()))
+    used = {"registry", "insights", "standalone", "clusterwide", "namespaces", "stop_flag"}
+    assert used <= inspect.signature(kopf.operator).parameters.keys()
+    settings = kopf.OperatorSettings()
+    assert hasattr(settings.watching, "inactivity_timeout")
+    assert hasattr(settings.watching, "chunk_size")
+    assert hasattr(settings.networking, "enforce_retry_after")
+    assert hasattr(settings.scanning, "disabled")
