@@ -5,6 +5,7 @@ from functools import partial
 
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
+from sim.clock import Action
 from sim.learner_process import LearnerProcess
 from sim.rank_processes import FollowerProcess, HeadProcess
 from sim.scenario import FAULTS_END, Fault
@@ -17,12 +18,23 @@ DAMAGED_SHARE = 0.3  # of the chunks of values, while some arrive damaged
 def schedule(world: World) -> None:
     """Put the scenario's faults on the clock."""
     for fault in world.scenario.faults:
-        world.sim.at(fault.at, partial(apply, world, fault))
+        happen = partial(apply, world, fault)
+        if fault.effect:
+            happen = partial(wait_for, world, fault, happen)
+        world.sim.at(fault.at, happen)
+
+
+def wait_for(world: World, fault: Fault, happen: Action) -> None:
+    """A fault that comes with the next effect of its kind."""
+    world.at_effects.setdefault(fault.effect, []).append(happen)
 
 
 def apply(world: World, fault: Fault) -> None:
     """One fault happens."""
-    world.sim.note("FAULT", f"{fault.kind} {fault.seconds:.1f} s")
+    if world.sim.now >= FAULTS_END:
+        return  # what an effect of the last moment brought
+    with_it = f" at {fault.effect}" if fault.effect else ""
+    world.sim.note("FAULT", f"{fault.kind} {fault.seconds:.1f} s{with_it}")
     slots = world.run_file.slots
     learner = world.learners[slots[fault.which % len(slots)]]
     shard = world.shards[fault.which % world.run_file.shards]
@@ -34,6 +46,13 @@ def drop(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProces
     living = [each for each in world.connections if each.stands]
     if living:
         living[fault.which % len(living)].drop()
+
+
+def cut(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """All connections between a learner and a shard break."""
+    for each in world.connections:
+        if each.stands and (each.ends[0].process, each.ends[1].process) == (learner, shard):
+            each.drop()
 
 
 def kill_learner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -267,6 +286,7 @@ def some_rank(world: World, fault: Fault) -> FollowerProcess | None:
 
 FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] = {
     "drop": drop,
+    "cut": cut,
     "kill learner": kill_learner,
     "kill shard": kill_shard,
     "pause learner": pause_learner,
@@ -298,6 +318,7 @@ def stop(world: World) -> None:
     A lane that is late stays so: within a minute its shard ends the session.
     """
     world.sim.note("FAULT", "no more")
+    world.at_effects.clear()
     world.weather.blocked_until.clear()
     world.weather.damaged_share = 0.0
     for connection in world.connections:

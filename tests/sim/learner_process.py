@@ -75,6 +75,7 @@ class LearnerProcess(TrainingProcess):
             if isinstance(effect, SendOffer):
                 tell("handed_over", self, (effect.shard, effect.offer.slice), effect.offer)
             perform(effect)
+            self.world.performed(effect)
 
         def lost_one(shard: int, offer: pb.Offer) -> list[Effect]:
             tell("capture_lost", self, (shard, offer.slice), offer)

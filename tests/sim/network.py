@@ -15,6 +15,7 @@ class Weather:
 
     delay_seconds: float = 0.02
     slice_seconds: float = 0.05  # to send one slice
+    slow: dict[str, tuple[float, float]] = field(default_factory=dict)  # the same, by machine
     blocked_until: dict[str, float] = field(default_factory=dict)  # by machine
     lanes_open_at: dict[str, float] = field(default_factory=dict)  # by machine: all but the first
     damaged_share: float = 0.0  # of the chunks of values
@@ -45,16 +46,26 @@ class Connection:
         self.is_lane = False  # one of several Bulk streams of a session
         self.silent_until = [0.0, 0.0]  # it stands, and nothing comes that this side sends
         self._last: dict[tuple[int, str], float] = {}
+        self._slice = [(0.0, 1), (0.0, 1)]  # on a slow link: seconds and bytes of the present one
 
-    def send(self, sender: int, stream: str, action: Action, *, begins: bool = False) -> float:
+    def send(
+        self,
+        sender: int,
+        stream: str,
+        action: Action,
+        *,
+        begins: bool = False,
+        seconds: float = 0.0,
+    ) -> float:
         """Deliver to the other end, after all that went before on this stream and direction.
 
-        Returns when it arrives; `begins`: the values of a transfer, which take their time.
+        Returns when it arrives; `begins`: the values of a transfer, which take their time, or
+        `seconds` for a part of them.
         """
         if self.lost or self.ends[sender].notified:
             return self.sim.now
         receiver = self.ends[1 - sender]
-        arrival = self._arrival(sender, stream, begins)
+        arrival = self._arrival(sender, stream, begins, seconds)
 
         def deliver() -> None:
             if not self.lost and not receiver.notified:
@@ -62,6 +73,18 @@ class Connection:
 
         self.sim.at(arrival, deliver)
         return arrival
+
+    def slow_head(self, sender: int, byte_count: int) -> None:
+        """A transfer begins; on a slow link its chunks come one by one."""
+        for end in self.ends:
+            if end.machine in self.weather.slow:
+                seconds = self.rng.uniform(*self.weather.slow[end.machine])
+                self._slice[sender] = seconds, max(1, byte_count)
+
+    def slow_seconds(self, sender: int, byte_count: int) -> float:
+        """What these bytes of a transfer take on a slow link; 0 on others."""
+        seconds, whole = self._slice[sender]
+        return seconds * byte_count / whole
 
     @property
     def stands(self) -> bool:
@@ -104,13 +127,15 @@ class Connection:
             end.notified = True
             end.process.do(end.closed)
 
-    def _arrival(self, sender: int, stream: str, begins: bool) -> float:
+    def _arrival(self, sender: int, stream: str, begins: bool, more_seconds: float = 0.0) -> float:
         weather = self.weather
         seconds = weather.delay_seconds * self.rng.uniform(0.3, 2.0)
         opens = weather.opens_at(*(end.machine for end in self.ends))
         start = max(self.sim.now, self.silent_until[sender], opens)
         last = self._last.get((sender, stream), 0.0)
-        if begins:
+        if more_seconds:
+            start, seconds = max(start, last), more_seconds
+        elif begins:
             start = max(start, last)
             seconds += weather.slice_seconds * self.rng.uniform(0.5, 2.0)
         arrival = max(start + seconds, last)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.frames import HEADER, Kind
 from sim.clock import Process
 from sim.network import Connection
@@ -103,8 +104,11 @@ async def write(
     kind, offset = (HEADER.unpack_from(data)[n] if stream == "bulk" else 0 for n in (1, 4))
     if kind == Kind.CHUNK and connection.damages():
         data = data[:-1] + bytes([data[-1] ^ 1])
-    deliver = partial(arrived, data)
-    when = connection.send(side, stream, deliver, begins=kind == Kind.CHUNK and not offset)
+    if kind == Kind.HEAD:
+        connection.slow_head(side, pb.Transfer.FromString(data[HEADER.size :]).byte_count)
+    seconds = connection.slow_seconds(side, len(data) - HEADER.size) if kind == Kind.CHUNK else 0.0
+    deliver, begins = partial(arrived, data), kind == Kind.CHUNK and not offset
+    when = connection.send(side, stream, deliver, begins=begins, seconds=seconds)
     if kind == Kind.TRAILER:
         await asyncio.sleep(when - connection.sim.now)
     elif not kind and connection.rng.random() < SLOW_WRITE_SHARE:

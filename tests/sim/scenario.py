@@ -36,6 +36,40 @@ LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
 LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
 LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
+EFFECT_SEEDS, EFFECT_SHARE = (8, 3), 0.5  # modulus and rest; of them begin with the job
+EFFECTS = (  # of a shard's rules, then of a learner's
+    "StoreSeed",
+    "StoreHeld",
+    "Merge",
+    "PublishHead",
+    "Accept",
+    "Ask",
+    "Reply",
+    "EndSession",
+    "WritePart",
+    "WriteIndex",
+    "Append TermBegun",
+    "Append RunStarted",
+    "Append Taken",
+    "Append Begun",
+    "Append Seeded",
+    "Append Committed",
+    "Append Ended",
+    "Append ShardFinal",
+    "SendSeed",
+    "SendHeld",
+    "SendOffer",
+    "Dial",
+    "Place",
+    "Promote",
+    "Command Start",
+    "Command Capture",
+    "Command Adopt",
+    "Command Proceed",
+    "Command Finished",
+)
+ACTIONS = ("kill shard", "kill learner", "cut", "pause shard", "pause learner", "successor")
+SLOW_SEEDS, SLOW_SECONDS = (32, (19, 21)), (20.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +80,7 @@ class Fault:
     kind: str
     which: int
     seconds: float
+    effect: str = ""  # from `at` on, at the moment of the next one of this kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +102,7 @@ class Scenario:
     observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
     faults: tuple[Fault, ...] = field(default=())
+    slow: frozenset[str] = frozenset()  # slots on whose links a slice takes SLOW_SECONDS
     lanes_share: float = 0.0  # of process starts, whose sessions have several lanes
     ranks: Mapping[str, int] = field(default_factory=dict)  # of the slots that have several
     silence_seconds: float = 8.0  # after which a rank counts as lost
@@ -159,7 +195,9 @@ def draw(seed: int) -> Scenario:
             *draw_rank_faults(ranks, seed),
             *lane_faults,
             *draw_still(seed),
+            *draw_effect_faults(seed),
         ),
+        slow=draw_slow(run_file.slots, seed),
         lanes_share=LANES_SHARES[bool(lane_faults)],
         ranks=ranks,
         silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),
@@ -221,6 +259,33 @@ def draw_still(seed: int) -> tuple[Fault, ...]:
         )
         for _ in range(rng.choice((1, 2)))
     )
+
+
+def draw_effect_faults(seed: int) -> tuple[Fault, ...]:
+    """What goes wrong while an effect is performed: no time that is drawn meets that moment."""
+    modulus, rest = EFFECT_SEEDS
+    if seed % modulus != rest:
+        return ()
+    rng = random.Random(f"{seed}/effect faults")
+    return tuple(
+        Fault(
+            at=0.0 if rng.random() < EFFECT_SHARE else rng.uniform(0.0, FAULTS_END / 2),
+            kind=rng.choice(ACTIONS),
+            which=rng.randrange(1 << 16),
+            seconds=rng.choice((0.1, 0.5, 3.0, 8.0, 25.0)) * rng.uniform(0.5, 1.5),
+            effect=rng.choice(EFFECTS),
+        )
+        for _ in range(rng.choice((1, 2, 4)))
+    )
+
+
+def draw_slow(slots: Sequence[str], seed: int) -> frozenset[str]:
+    """Whose links are slower than the limits of 30 s: of one learner, or of all."""
+    modulus, rests = SLOW_SEEDS
+    if seed % modulus not in rests:
+        return frozenset()
+    rng = random.Random(f"{seed}/slow")
+    return frozenset(slots if rng.random() < 0.3 else (rng.choice(slots),))
 
 
 def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:

@@ -238,6 +238,7 @@ class WatchedShard:
         process = self._process
         self._tell("shard_did", process, effects)
         for effect in effects:
+            process.world.performed(effect)
             match effect:
                 case Send(session, message) if session in process.peers:
                     peer, kind = process.peers[session], message.WhichOneof("kind")

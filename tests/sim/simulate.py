@@ -39,8 +39,10 @@ Of a learner of several ranks, production's are `Control` (which commands at whi
 What a seed may contain beside faults: up to 4 shards and 8 learners, learners of 2 or 3 ranks or
 lanes, all wires, lengths in ticks or in tokens, an evaluator, learners and observers of a former
 run that dial again, words of the operator that come late, examinations of offers that take a
-second, and Ends that cannot be written for seconds, so that an ended session's messages go on to
-arrive.
+second, Ends that cannot be written for seconds, so that an ended session's messages go on to
+arrive, and links on which a slice takes 20 to 60 s, longer than the limits of 30 s. A fault comes
+at a time, or at the moment at which a program performs an effect of a kind: a learner dies as the
+shard begins to write its seed.
 
 Checkers (`checkers`, called by `watch`) look at what crosses an edge: entries in a store, messages,
 effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at
@@ -61,12 +63,15 @@ from typing import Any
 
 import structlog
 
+from atoll_protos import frames
 from sim import faults
 from sim.checkers.every import ALL
-from sim.scenario import FAULTS_END, draw
+from sim.scenario import FAULTS_END, SLOW_SECONDS, draw
 from sim.shard_process import ShardProcess
 from sim.watch import Watcher
 from sim.world import World
+
+SLOW_CHUNK_BYTES = 48
 
 
 class LivenessError(AssertionError):
@@ -88,8 +93,9 @@ def simulate(
     seed: int, checkers: tuple[type[Watcher], ...] = ALL, *, trace: list[str] | None = None
 ) -> Outcome:
     """Run one seed with faults, then without; raises AssertionErrors of all kinds."""
-    with logs_into(trace):
-        world = World(draw(seed), checkers, keep_trace=trace is not None)
+    scenario = draw(seed)
+    with logs_into(trace), chunks_of(SLOW_CHUNK_BYTES if scenario.slow else frames.CHUNK_BYTES):
+        world = World(scenario, checkers, keep_trace=trace is not None)
         if trace is not None:
             world.sim.lines = trace
         try:
@@ -99,6 +105,16 @@ def simulate(
             raise
         finally:
             world.close()
+
+
+@contextmanager
+def chunks_of(byte_count: int) -> Iterator[None]:
+    """A slice of the simulation is smaller than one chunk; on a slow link many have to come."""
+    before, frames.CHUNK_BYTES = frames.CHUNK_BYTES, byte_count  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        frames.CHUNK_BYTES = before  # type: ignore[misc]
 
 
 @contextmanager
@@ -152,8 +168,9 @@ def quiet_seconds_max(world: World) -> float:
     paces = (
         world.scenario.step_seconds[p.slot] * p.slowness for p in world.all_learners if p.alive
     )
-    slowest = max(paces, default=0.0)
-    return 120.0 + 2.0 * slowest * world.scenario.steps
+    slowest, scenario = max(paces, default=0.0), world.scenario
+    transfers = 12 * len(scenario.layout.slices) * max(SLOW_SECONDS) if scenario.slow else 0.0
+    return 120.0 + 2.0 * slowest * scenario.steps + transfers
 
 
 def state(world: World) -> str:

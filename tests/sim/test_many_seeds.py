@@ -9,7 +9,7 @@ import pytest
 from sim.scenario import draw
 from sim.simulate import simulate
 
-SEEDS, CHUNK = 352, 16
+SEEDS, CHUNK = 320, 16
 ALWAYS = 96  # seeds of the default run
 
 
@@ -35,7 +35,10 @@ def test_every_rule_holds_in_more_seeds(first: int) -> None:
 def test_most_of_the_drawn_world_is_used(count: int) -> None:
     scenarios = [draw(seed) for seed in range(count)]
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
-    assert len(kinds) == 23
+    assert len(kinds) == 24
+    effects = {fault.effect for scenario in scenarios for fault in scenario.faults}
+    assert len(effects) > count // 16
+    assert sum(bool(scenario.slow) for scenario in scenarios) >= count // 16
     assert sum(bool(scenario.ranks) for scenario in scenarios) > count // 10
     assert {1, 2, 4} <= {scenario.run_file.shards for scenario in scenarios}
     assert max(len(scenario.run_file.slots) for scenario in scenarios) >= 7

@@ -10,12 +10,12 @@ from atoll_syncer.model.log import from_document
 from atoll_syncer.storage.snapshots import newest_position
 from atoll_syncer.storage.store import LOG, OBJECTS
 from sim import payloads
-from sim.clock import Process, Simulation
+from sim.clock import Action, Process, Simulation
 from sim.learner_process import LearnerProcess
 from sim.memory_store import MemoryStore
 from sim.network import KEEPALIVE_SECONDS, Connection, Weather
 from sim.rank_processes import FollowerProcess, HeadProcess
-from sim.scenario import Scenario
+from sim.scenario import SLOW_SECONDS, Scenario
 from sim.shard_process import MemoryTape, ShardProcess
 from sim.symbols import Symbol, Value
 from sim.watch import Watcher, Watchers
@@ -34,8 +34,11 @@ class World:
         self.sim = Simulation(scenario.seed, keep_trace=keep_trace)
         self.rng = self.sim.random("world")
         self.weather = Weather(
-            delay_seconds=scenario.delay_seconds, slice_seconds=scenario.slice_seconds
+            delay_seconds=scenario.delay_seconds,
+            slice_seconds=scenario.slice_seconds,
+            slow=dict.fromkeys(scenario.slow, SLOW_SECONDS),
         )
+        self.at_effects: dict[str, list[Action]] = {}  # what goes wrong at the next one of a kind
         self.values: dict[str, Value] = {}  # by digest
         self.symbols: list[Symbol] = []  # all that were ever sent
         self.instances: dict[str, LearnerProcess] = {}
@@ -188,6 +191,16 @@ class World:
                 if connection.ends[side].process is process and not connection.lost:
                     self.sim.after(self.rng.uniform(10.0, KEEPALIVE_SECONDS), connection.drop)
 
+    def performed(self, effect: object) -> None:
+        """A program performs an effect: what was to go wrong at that moment does so after it."""
+        if not self.at_effects:
+            return
+        name = type(effect).__name__
+        part = {"Append": "entry", "Command": "command"}.get(name)
+        name = f"{name} {type(getattr(effect, part)).__name__}" if part else name
+        for happen in self.at_effects.pop(name, ()):
+            self.sim.after(0.0, happen)
+
     # ------------------------------------------------------------ the end
 
     @property
@@ -211,7 +224,8 @@ class World:
     @property
     def failed(self) -> bool:
         """A shard has said that the job has failed (rule 22)."""
-        return any(p.shard is not None and p.shard.state.failed for p in self.shards if p.alive)
+        serving = [p for p in self.all_shards if p.alive and p.shard is not None]
+        return any(p.shard.state.failed for p in serving if p.shard is not None)
 
     def close(self) -> None:
         """Let go of all processes, without another event."""

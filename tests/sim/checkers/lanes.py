@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.frames import Kind, decode_frame
 from atoll_syncer.model.effects import Effect, Send
+from sim.rpc import LINGER_SECONDS
 from sim.symbols import Key, Value
 from sim.watch import Watcher
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from sim.world import World
 
 MISSING_SECONDS_MAX = 60.0  # of a lane, from the Welcome
-NOTICED_SECONDS = 1.0  # in which a shard that can move does what it must
+NOTICED_SECONDS = 1.0 + LINGER_SECONDS  # in which a shard that can move does what it must
 LACKS = "lacks a lane"
 
 Session = tuple[str, int]  # shard process, number

@@ -12,6 +12,7 @@ from atoll_syncer.model.effects import Merge
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from atoll_syncer.rules.ending import LAST_ROUND_SECONDS
 from sim.checkers.facts import Facts, RoundWatcher, Told
+from sim.scenario import SLOW_SECONDS
 
 if TYPE_CHECKING:
     from sim.shard_process import ShardProcess
@@ -174,6 +175,8 @@ class SteadyWatcher(RoundWatcher):
         network = (
             12 * scenario.delay_seconds + 8 * scenario.slice_seconds * self.sync.fragment_count
         )
+        if scenario.slow:  # each slice goes up and down, behind those of the other fragments
+            network += 4 * max(SLOW_SECONDS) * self.sync.fragment_count
         disk = 4 * scenario.disk_seconds + scenario.merge_seconds * self.sync.fragment_count
         examine = 2 * scenario.examine_seconds * len(self.world.run_file.slots)
         steps = max((each.report.step_seconds for each in facts.sessions.values()), default=0.0)
