@@ -43,6 +43,9 @@ class Metrics:
         self.staged_bytes = self._gauge(
             "staged_bytes", "Memory used by offers that are not merged yet"
         )
+        self.late_share = self._gauge(
+            "late_share", "Share of the learners' tokens that came too late for a merge, 0 to 1"
+        )
         self.certificate_expiry = self._gauge(
             "certificate_expiry_timestamp_seconds",
             "When this shard's certificate expires, in UNIX seconds; 0 in plain text",
@@ -126,6 +129,7 @@ class Metrics:
         self.sessions.set(len(state.sessions.open))
         self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.open.values()))
         self.grace_seconds.set(seen.grace_seconds)
+        self.late_share.set(seen.late_share)
         self.staged_bytes.set(staged_bytes)
         self.tape_dropped_lines.set(dropped_lines)
         for name in SLOT_TEXTS.values():

@@ -225,7 +225,7 @@ def _progressing(facts: Facts) -> Condition:
     if facts.stalled_seconds > STALLED_SECONDS:
         message = f"the step has not moved for {STALLED_SECONDS:.0f} s or longer"
         return _of(kind, "Stalled", f"{message}; see the learners' logs")
-    return _of(kind, "Training")
+    return _of(kind, "Training", facts.late)
 
 
 def _degraded(facts: Facts) -> Condition:
@@ -331,7 +331,8 @@ def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
     if trains:
         lacks = degraded.status == TRUE and degraded.reason != "LearnersMissing"
         lacks &= progressing.reason == "Training"
-        return _of(kind, "Degraded" if lacks else progressing.reason, degraded.message)
+        message = degraded.message or progressing.message
+        return _of(kind, "Degraded" if lacks else progressing.reason, message)
     if progressing.reason == "Stalled":
         return _of(kind, "Stalled", progressing.message)
     missing = [

@@ -10,11 +10,14 @@ from enum import StrEnum
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.sync import SyncSpec
 
 # Shards that ask nothing more of learners, and shards that do their work.
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 NAMES_MAX: Final = 8  # that a message lists
+LATE_SHARE_MAX: Final = 0.1  # of trained tokens, without a warning
+LATE_PERIODS_MIN: Final = 5  # before anything is said of late work
 STARTING_SECONDS_MAX: Final = 600.0  # of a learner; as progressDeadlineSeconds of a Deployment
 
 
@@ -92,6 +95,7 @@ class Facts:
     template_refused: bool = False  # one of them is made from a pod template
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
+    late: str = ""  # that much work comes too late for a merge, and what to do
     refused_offers: tuple[str, ...] = ()  # of learners that train, why nothing of them is merged
     unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
     begun: bool = False  # the job has trained since it was started or resumed
@@ -133,6 +137,34 @@ def refused_offers(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
         if slot.reason and slot.state == pb.SLOT_TRAINING
     }
     return tuple(found[slot] for slot in sorted(found))
+
+
+def late(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
+    """That too much of what the learners have trained came too late; empty: it did not.
+
+    Nothing is said before some periods are over, since the first merges say little.
+    """
+    registrar = replies[0] if replies else None
+    if registrar is None or registrar.tick < LATE_PERIODS_MIN * sync.period:
+        return ""
+    worst = sorted(registrar.slots, key=lambda slot: (-slot.late_share, slot.slot))
+    named = some_of(
+        [f"{s.slot} {s.late_share:.0%}" for s in worst if s.late_share > LATE_SHARE_MAX]
+    )
+    said = late_work(registrar.late_share, sync)
+    return f"{said} ({named})" if said and named else said
+
+
+def late_work(share: float, sync: SyncSpec) -> str:
+    """A warning above 10% of late work; empty below."""
+    if share <= LATE_SHARE_MAX:
+        return ""
+    quorum = "all" if sync.quorum is None else sync.quorum
+    return (
+        f"{share:.0%} of the trained tokens came too late for a merge: raise spec.sync.overlap"
+        f" (now {sync.overlap}) so that values are there in time, or spec.sync.quorum (now"
+        f" {quorum}) so that merges wait for more learners"
+    )
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -193,7 +193,13 @@ REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "Progressing",
         TRUE,
-        ("Training", "the job's step moves", ""),
+        (
+            "Training",
+            "the job's step moves; with a message: more than 10% of what is trained comes too late"
+            " for a merge, and is lost",
+            "where there is a message: raise spec.sync.overlap, so that values are there in time,"
+            " or spec.sync.quorum, so that merges wait for more learners; both in a new job",
+        ),
         *_LAST,
     ),
     *_reasons(

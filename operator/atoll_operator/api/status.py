@@ -139,6 +139,13 @@ class Progress(Shown):
         default=None,
         description="Seconds to the end at the present rate; only for a length in steps.",
     )
+    late_percentage: int | None = Field(
+        default=None,
+        description=(
+            "How much of what the learners' present processes have trained came too late for a"
+            " merge, in percent. Above 10, the condition Progressing says what to do."
+        ),
+    )
     metrics: list[Metric] | None = Field(
         default=None, description="What the evaluator measured last."
     )
@@ -361,6 +368,7 @@ def _progress(view: View, live: Sequence[pb.SlotStatus] | None) -> Progress | No
         estimated_remaining_seconds=(
             max(0, round(((spec.steps or 0) - step) / rate)) if timed else None
         ),
+        late_percentage=round(100 * registrar.late_share),
         metrics=_metrics(registrar),
     )
 

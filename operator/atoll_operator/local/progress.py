@@ -6,7 +6,15 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.conditions import decide
-from atoll_operator.api.facts import Facts, Kind, Phase, refused_offers, some_of, troubles
+from atoll_operator.api.facts import (
+    Facts,
+    Kind,
+    Phase,
+    late,
+    refused_offers,
+    some_of,
+    troubles,
+)
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.spec import Job
 from atoll_operator.api.status import Status, View, missing, of, training, without_step
@@ -79,6 +87,7 @@ def facts(
         losses=tuple(text for slot, text in ends.started_again.items() if slot in away),
         troubles=troubles(replies),
         refused_offers=refused_offers(replies),
+        late=late(replies, job.spec.sync),
         stalled_seconds=still_seconds,
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )

@@ -62,7 +62,7 @@ from pathlib import Path
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.facts import ENDED
+from atoll_operator.api.facts import ENDED, late_work
 from atoll_operator.api.reasons import STORE_LOST
 from atoll_operator.api.runfile import expected, run_file
 from atoll_operator.api.spec import Job
@@ -381,7 +381,8 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
         plots.draw(out, found["tokens"], unit)
     except Exception as error:  # no trouble with a picture changes how a run has ended
         training.view.say(f"the pictures are not drawn: {type(error).__name__}: {error}")
-    for line in summary.refusals(found):
+    late = late_work(found["late_share"], training.poller.job.spec.sync)
+    for line in [*summary.refusals(found), *([late] if late else [])]:
         training.view.say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"
     more = afterwards(training.supervisor.children, code) if result is Exit.COMPLETE else ""

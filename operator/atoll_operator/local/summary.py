@@ -158,6 +158,7 @@ def summarise(
         "steps": steps,
         "tokens": totals,
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
+        "late_share": totals["late"] / totals["trained"] if totals["trained"] else 0.0,
         "participation": sum(merges) / (len(merges) * max(1, len(learners))) if merges else 0.0,
         "commits": len(commits),
         "bytes": moved(tapes),
@@ -194,6 +195,8 @@ def sentence(found: dict[str, Any]) -> str:
     without = ", ".join(found["without_work"])
     missed = f"; no work of {without} was merged" if without else ""
     tokens = f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged"
+    if round(100 * found["late_share"]):
+        tokens += f", {found['late_share']:.0%} too late"
     told = "".join(f"; {reason} ({', '.join(slots)})" for reason, slots in warned(found).items())
     return f"{tokens}{change}{missed}{told}"
 

@@ -207,7 +207,7 @@ class Join(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ..., companion_digest: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds", "trouble")
+    __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds", "trouble", "late")
     T_M_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class Report(_message.Message):
     BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
     t_m: int
     step_seconds: float
     loss: float
@@ -238,7 +239,8 @@ class Report(_message.Message):
     busy_share: float
     blocked_seconds: float
     trouble: str
-    def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., trouble: _Optional[str] = ...) -> None: ...
+    late: int
+    def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., late: _Optional[int] = ...) -> None: ...
 
 class SliceProgress(_message.Message):
     __slots__ = ("slice", "held", "since", "digest")
@@ -511,7 +513,7 @@ class StatusRequest(_message.Message):
     def __init__(self, intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "late", "refused_zombies", "recovered", "intent", "why", "must_equal", "refused_peer", "seconds_since_refused_peer", "learners")
+    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "late", "refused_zombies", "recovered", "intent", "why", "must_equal", "refused_peer", "seconds_since_refused_peer", "late_share", "learners")
     class LearnersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +546,7 @@ class StatusReply(_message.Message):
     MUST_EQUAL_FIELD_NUMBER: _ClassVar[int]
     REFUSED_PEER_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_REFUSED_PEER_FIELD_NUMBER: _ClassVar[int]
+    LATE_SHARE_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     run: str
     shard: int
@@ -570,11 +573,12 @@ class StatusReply(_message.Message):
     must_equal: str
     refused_peer: str
     seconds_since_refused_peer: float
+    late_share: float
     learners: _containers.ScalarMap[str, int]
-    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ..., intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ..., must_equal: _Optional[str] = ..., refused_peer: _Optional[str] = ..., seconds_since_refused_peer: _Optional[float] = ..., learners: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ..., intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ..., must_equal: _Optional[str] = ..., refused_peer: _Optional[str] = ..., seconds_since_refused_peer: _Optional[float] = ..., late_share: _Optional[float] = ..., learners: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "seconds_since_report", "seconds_since_adoption", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished", "trouble")
+    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "seconds_since_report", "seconds_since_adoption", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "reason", "finished", "trouble", "late_share")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -594,6 +598,7 @@ class SlotStatus(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LATE_SHARE_FIELD_NUMBER: _ClassVar[int]
     slot: str
     state: SlotState
     incarnation: int
@@ -613,7 +618,8 @@ class SlotStatus(_message.Message):
     reason: str
     finished: bool
     trouble: str
-    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ...) -> None: ...
+    late_share: float
+    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ..., late_share: _Optional[float] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length")

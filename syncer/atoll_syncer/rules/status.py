@@ -8,6 +8,8 @@ grace of the open rounds. `late` and `refused_zombies` count since the start of 
 `commits` and `recovered` since the beginning of the log.
 """
 
+from collections.abc import Iterable
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
@@ -41,6 +43,7 @@ def status(state: State, now: float) -> pb.StatusReply:
         ticks_per_second=state.clock.ticks_per_second,
         evaluation=state.sessions.evaluation,
         late=state.rounds.late,
+        late_share=_late_share(slot.report for slot in state.sessions.slots.values()),
         refused_zombies=state.sessions.zombies_refused,
         recovered=state.history.recovered,
         learners={each.name: each.learners for each in state.expected.regions},
@@ -93,8 +96,15 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         owner_word=owned.word if owned else 0,
         reason=("" if alive else slot.left) or _refused(state, slot),
         finished=report.finished,
+        late_share=_late_share([report]),
         trouble=" ".join(report.trouble[:TROUBLE_LETTERS_MAX].split()),
     )
+
+
+def _late_share(reports: Iterable[pb.Report]) -> float:
+    """The share of the tokens of these processes that came too late for a merge."""
+    counts = [(each.late, each.tokens) for each in reports]
+    return sum(late for late, _ in counts) / max(1, sum(tokens for _, tokens in counts))
 
 
 def _refused(state: State, slot: Slot) -> str:

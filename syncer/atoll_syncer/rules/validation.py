@@ -78,6 +78,7 @@ def of_report(state: State, report: pb.Report) -> str:
     """The loss is for people and may be anything: a learner that diverges says so."""
     return (
         _of_counters(report, "t_m", "tokens", "cursor", "tick_seen")
+        or _most("late", report.late, report.tokens)
         or _of_seconds(report, "step_seconds", "publish_seconds", "busy_share", "blocked_seconds")
         or _of_text([report.trouble], TEXT_LETTERS_MAX)
         or _most("epochs_seen", len(report.epochs_seen), state.run_file.shards)

@@ -126,6 +126,7 @@ def test_progress_is_the_lowest_step_and_the_mean_loss() -> None:
     assert found["progress"] == {
         "step": 58, "tokens": 300, "loss": "2.5000", "progressPercentage": 9,
         "estimatedRemainingSeconds": 271, "lastUpdatedTime": NOW,
+        "latePercentage": 0,
         "metrics": [
             {"name": "outer_loss", "value": "2.2500"}, {"name": "outer_loss_step", "value": "0"},
         ],

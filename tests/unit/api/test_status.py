@@ -29,7 +29,7 @@ WRITTEN = (
     ' "syncer": {"shards": 2, "ready": 2, "epochs": [3, 0]}, "run": "r", "learnersLive": 1,'
     ' "progress": {"step": 50, "tokens": 400, "lastUpdatedTime": "2026-01-01T00:00:00Z",'
     ' "loss": "2.0000", "progressPercentage": 25, "estimatedRemainingSeconds": 15,'
-    ' "metrics": [{"name": "outer_loss", "value": "1.2500"},'
+    ' "latePercentage": 0, "metrics": [{"name": "outer_loss", "value": "1.2500"},'
     ' {"name": "outer_loss_step", "value": "40"}]}}'
 )
 

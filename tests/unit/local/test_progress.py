@@ -255,3 +255,35 @@ def test_no_line_above_the_table_is_cut_on_a_terminal_of_80_columns() -> None:
     assert lines[0].endswith("held out 2.3456")
     assert lines[1].startswith("learners 3/3")
     assert lines[2].startswith("┏")
+
+
+def late(job_share: float, tick: int = 50, **shares: float) -> Any:
+    """The status of a job in which so much of the learners' work comes too late."""
+    registrar = reply(tick=tick)
+    registrar.late_share = job_share
+    for slot in registrar.slots:
+        slot.late_share = shares.get(slot.slot.replace("-", "_"), 0.0)
+    return shown([registrar, reply()])
+
+
+def test_late_work_above_a_tenth_is_told_with_who_and_what_to_do_and_the_job_stays_ready() -> None:
+    status = late(0.44, a_1=0.75, b_0=0.5, a_0=0.1)
+    assert status["progress"]["latePercentage"] == 44
+    message = (
+        "44% of the trained tokens came too late for a merge: raise spec.sync.overlap (now 2) so"
+        " that values are there in time, or spec.sync.quorum (now 2) so that merges wait for more"
+        " learners (a-1 75%, b-0 50%)"
+    )
+    told = {each["type"]: each.get("message", "") for each in status["conditions"]}
+    assert told["Progressing"] == told["Ready"] == message
+    assert said(status)["Progressing"] == said(status)["Ready"] == "True/Training"
+    assert said(status)["Degraded"] == "False/AllWell"
+
+
+@pytest.mark.parametrize(("share", "tick"), [(0.1, 50), (0.44, 39)])
+def test_little_late_work_and_that_of_the_first_five_periods_is_only_a_number(
+    share: float, tick: int
+) -> None:
+    status = late(share, tick, a_1=share)
+    assert all("too late" not in each.get("message", "") for each in status["conditions"])
+    assert status["progress"]["latePercentage"] == round(100 * share)

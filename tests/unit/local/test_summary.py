@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from atoll_operator.api.facts import late_work
+from atoll_operator.api.sync import SyncSpec
 from atoll_operator.local.summary import (
     conserve,
     merged_by_tape,
@@ -159,3 +161,19 @@ def test_of_many_learners_whose_offers_were_left_out_the_first_are_told() -> Non
     told = refusals({"left_out": {f"a-{number}": each for number in range(9)}})
     assert told[0] == "a-0: 1 of its offers was left out, the last because of x"
     assert told[-2] == "5 more learners: see left_out in summary.json"
+
+
+def test_late_work_is_a_share_of_the_trained_tokens_and_above_a_tenth_a_line_of_its_own(
+    tmp_path: Path,
+) -> None:
+    for folder in ("learners", "syncer"):
+        (tmp_path / folder).mkdir()
+    lines = [start(), step(100, [settled(1, late=20)]), step(100), END]
+    write(tmp_path / "learners" / "a-0.jsonl", lines)
+    found = summarise(tmp_path, "Complete", 12.0, 2)
+    assert (found["tokens"]["late"], found["late_share"]) == (20, 0.1)
+    assert sentence(found) == "200 tokens, 0% merged, 10% too late; no work of a-0 was merged"
+    assert late_work(0.1, SyncSpec()) == ""
+    assert "11% of the trained tokens" in late_work(0.11, SyncSpec())
+    for field in ("spec.sync.overlap (now 2)", "spec.sync.quorum (now all)"):
+        assert field in late_work(0.11, SyncSpec(quorum=None))

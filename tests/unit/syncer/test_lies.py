@@ -67,6 +67,7 @@ REPORTS: list[dict[str, Any]] = [
     {"slices": [pb.SliceProgress(), pb.SliceProgress()]},
     {"t_m": BIG},
     {"tokens": BIG},
+    {"tokens": 10, "late": 11},
     {"cursor": COUNTER_MAX + 1},
     {"tick_seen": BIG},
     {"epochs_seen": [1, 1]},

@@ -97,3 +97,14 @@ def test_a_slot_says_why_its_learner_could_not_join_anew_also_after_its_session(
     assert (slot.state, slot.trouble[:8]) == (pb.SLOT_LOST, "tls.crt:")
     one.join("a-0", instance="again")
     assert status(one.state, one.now).slots[0].trouble == ""
+
+
+def test_late_work_is_a_share_of_what_the_present_processes_have_trained() -> None:
+    """Both counts are those of one report, so a shard that starts again divides like by like."""
+    one, sessions = begun("a-0", "a-1")
+    assert status(one.state, one.now).late_share == 0.0
+    one.report(sessions[0], 3, tokens=300, late=30)
+    one.report(sessions[1], 3, tokens=100, late=90)
+    said = status(one.state, one.now)
+    assert [slot.late_share for slot in said.slots] == [0.1, 0.9]
+    assert said.late_share == 0.3

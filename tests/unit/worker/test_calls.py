@@ -2,7 +2,7 @@
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Capture
-from atoll_worker.rules.effects import Discard, Promote, Record, SendOffer
+from atoll_worker.rules.effects import Discard, Promote, Record, SendMessage, SendOffer
 from unit.worker.learner_side import LearnerSide, learner_side
 
 
@@ -274,3 +274,14 @@ def test_offers_on_an_earlier_base_say_nothing_of_the_next_rule_13() -> None:
     side.step(tokens=30)
     (line,) = [record.fields for record in side.take(Record)]
     assert [(a["merged"], a["overlap"], a["late"]) for a in line["adopted"]] == [(0, 0, 60)]
+
+
+def test_a_report_has_the_work_that_came_too_late_as_a_mean_over_all_slices_rule_13() -> None:
+    side = learner_side().begin()
+    side.step(tokens=10)
+    side.step(tokens=50)
+    side.value(0, 0, 1)  # nothing of this learner is in it
+    side.step(tokens=20)
+    assert len(side.exchange.slices) > 1
+    report = side.take(SendMessage)[-1].message.report
+    assert (report.tokens, report.late) == (80, 80 // len(side.exchange.slices))

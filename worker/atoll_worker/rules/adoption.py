@@ -92,6 +92,7 @@ def adopted(
         base=each.number,
     )
     each.adopt(publish)
+    state.progress.late += became.late
     record = {
         "shard": shard,
         "slice": fragment,

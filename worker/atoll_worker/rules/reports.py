@@ -34,6 +34,7 @@ def report_to(state: State, shard: int) -> pb.Report:
         step_seconds=progress.step_seconds.or_else(0.0),
         loss=progress.loss,
         tokens=progress.tokens,
+        late=progress.late // len(state.slices),
         cursor=progress.cursor,
         slices=[
             pb.SliceProgress(

@@ -89,6 +89,7 @@ class Progress:
     position: int = 0  # on the schedule: the tick at the start, then one more per step
     boundaries: int = 0
     tokens: int = 0
+    late: int = 0  # of them, summed over slices: in no commit when the slice was adopted
     cursor: int = 0  # where the slot's data goes on
     data_state: bytes | None = None  # that belongs to `cursor`, if it is known here
     loss: float = math.nan

@@ -28,7 +28,7 @@ from typing import Any
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
-from atoll_operator.api.facts import ENDED, Facts, Kind, refused_offers, troubles
+from atoll_operator.api.facts import ENDED, Facts, Kind, late, refused_offers, troubles
 from atoll_operator.api.learners import RegionNodes
 from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
@@ -229,6 +229,7 @@ def _facts(case: Situation) -> Facts:
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=troubles(seen.replies),
         refused_offers=refused_offers(seen.replies),
+        late=late(seen.replies, job.spec.sync),
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
         hold=case.hold,
