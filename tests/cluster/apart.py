@@ -89,16 +89,20 @@ class Apart:
         message = self.accepted(region)
         found = re.search(r"run atoll (credentials .*?) > ", message)
         assert found, message
+        printed: dict[str, Any] = yaml.safe_load(self.typed(*shlex.split(found[1])))
+        return printed
+
+    def typed(self, *words: str) -> str:
+        """What `atoll` prints where the syncer runs."""
         done = subprocess.run(
-            [Path(sys.executable).with_name("atoll"), *shlex.split(found[1])],
+            [Path(sys.executable).with_name("atoll"), *words],
             env={**os.environ, "KUBECONFIG": self.home.kube.kubeconfig},
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        printed: dict[str, Any] = yaml.safe_load(done.stdout)
-        return printed
+        return done.stdout
 
     def accepted(self, region: str) -> str:
         """What the cluster of a region says of the manifest."""

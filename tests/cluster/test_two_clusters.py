@@ -6,10 +6,13 @@ The walk is run as it is printed, in two parts: the chart's commands make what a
 """
 
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cluster.apart import SAID_SECONDS_MAX, Apart
 from cluster.conftest import LabCommand
@@ -158,6 +161,36 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     home.kubectl("delete", "dtj", "apart")
     both.says(other, "Ready", "SyncerLost")
     until("its learners are gone", lambda: not other.pods())
+
+
+@pytest.mark.long
+def test_a_region_is_shut_out_by_the_manifest_and_by_a_revocation(both: Apart) -> None:
+    """Its pods go on, with the certificate that they have: nobody changes anything in eu-west."""
+    home, other = both.home, both.others["eu-west"]
+    whole = both.begins()
+    home.trains(2)
+    both.all_merge_again()
+    alone = {"regions": [{"name": "us-east", "learners": 1}]}
+    began = time.monotonic()
+    home.kube.apply(home.namespace, whole | {"spec": whole["spec"] | alone})
+    until("its session ends", lambda: set(home.training()) == {"us-east-0"}, SAID_SECONDS_MAX)
+    sys.stderr.write(f"\n{time.monotonic() - began:.0f} s until the session had ended\n")
+    merged = both.merges("eu-west")
+    other.kubectl("delete", "pod", "apart-eu-west-0")  # the next one has the former's certificate
+    refused = lambda: "is shut out" in other.kubectl("logs", "apart-eu-west-0")  # noqa: E731
+    until("its pod is there again", lambda: list(other.pods("learner")) == ["apart-eu-west-0"])
+    until("it is refused", refused, SAID_SECONDS_MAX)
+    assert both.merges("eu-west") == merged
+    assert home.get()["status"]["learnersLive"] == 1
+    both.apply(whole)
+    home.trains(2)
+    began = time.monotonic()
+    both.typed("credentials", "apart", "-n", home.namespace, "--revoke", "eu-west")
+    until("it is away", lambda: set(home.training()) == {"us-east-0"}, SAID_SECONDS_MAX)
+    sys.stderr.write(f"\n{time.monotonic() - began:.0f} s until it was shut out\n")
+    again = both.typed("credentials", "apart", "-n", home.namespace, "--region", "eu-west")
+    both.bring(yaml.safe_load(again), "eu-west")
+    home.trains(2)
 
 
 @pytest.mark.long

@@ -237,9 +237,6 @@ class Telemetry:
     def __init__(self, learner: LearnerProcess) -> None:
         self._learner = learner
 
-    def open(self) -> None:
-        """See Telemetry."""
-
     def write(self, fields: dict[str, Any]) -> None:
         """See Telemetry."""
         self._learner.world.watchers.tell("recorded", self._learner, fields)

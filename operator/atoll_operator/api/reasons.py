@@ -330,8 +330,9 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "OtherCounts",
-            "spec.steps, or the learners of a region, are others in the cluster where the syncer"
-            " runs; the job goes on, with that cluster's length and what each cluster starts",
+            "spec.steps, or the learners of a region, are others in another cluster; the job goes"
+            " on, with the length and the learners of the cluster where the syncer runs: others"
+            " are shut out after 90 s",
             "apply the same manifest in every cluster; after an edit there wait about a minute",
         ),
         (

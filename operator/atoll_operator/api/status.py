@@ -48,7 +48,7 @@ from atoll_operator.api.facts import SERVING
 from atoll_operator.api.reasons import TRUE
 from atoll_operator.api.shown import Condition, Shown
 from atoll_operator.api.spec import Job
-from atoll_protos.names import split_slot
+from atoll_protos.names import slot_name
 
 
 class Columns(Shown):
@@ -277,6 +277,23 @@ def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | 
     return [slot for slot in registrar.slots if slot.state == pb.SLOT_TRAINING]
 
 
+def listed(job: Job, replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | None:
+    """Those in training that the manifest here has; None when the registrar cannot be asked."""
+    live, slots = training(replies), job.spec.slots
+    return None if live is None else [each for each in live if each.slot in slots]
+
+
+def unlisted(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """Those in training that the manifest of the syncer's cluster, this one, does not have."""
+    slots = job.spec.slots
+    return tuple(
+        f"{each.slot} trains, and is not in this manifest: it is shut out 90 s after it came, or"
+        " after it was taken out"
+        for each in training(replies) or ()
+        if each.slot not in slots
+    )
+
+
 def missing(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
     """The job's slots that are not in training; none when the registrar cannot be asked."""
     live = training(replies)
@@ -301,7 +318,7 @@ def without_step(job: Job, registrar: pb.StatusReply) -> tuple[str, ...]:
 def of(view: View) -> Status:
     """All but conditions, times and generation."""
     spec = view.job.spec
-    live = training(view.replies)
+    live = listed(view.job, view.replies)
     if live is None and view.idle:
         live = []
     shards = spec.syncer.shards
@@ -336,7 +353,8 @@ def _region(
     registrar = view.replies[0] if view.replies else None
     seen = live is not None and registrar is not None
     slots = registrar.slots if registrar is not None else []
-    here = [slot for slot in slots if split_slot(slot.slot)[0] == name]
+    own = {slot_name(name, ordinal) for ordinal in range(learners)}
+    here = [slot for slot in slots if slot.slot in own]
     return RegionStatus(
         name=name,
         learners=learners,

@@ -7,6 +7,8 @@ and rich are imported only where a run needs them.
 
     run.py          one run, from a checked job to its summary
     supervisor.py   starts processes, and starts them again when they end
+    keeper.py       the program that writes the log of a process
+    files.py        writes the files of a run folder, when the disk takes them
     commands.py     whether a command can start at all, before anything is started
     ends.py         what the end of a process means, and what people are told
     plan.py         the processes of a job, in place of pods

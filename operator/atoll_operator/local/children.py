@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from atoll_operator.api.facts import STARTING_SECONDS_MAX
+from atoll_operator.local.files import shown
 from atoll_operator.local.progress import Ends
 from atoll_operator.local.summary import Exit
-from atoll_operator.local.supervisor import Child, by_slot, shown
+from atoll_operator.local.supervisor import Child, by_slot
 from atoll_protos.exits import is_permanent
 
 LEARNER: Final = "learner"

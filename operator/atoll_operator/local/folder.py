@@ -43,8 +43,9 @@ def running(out: Path) -> Iterator[None]:
     try:
         with contextlib.suppress(UnsupportedError):
             _acquire(lock, out)
-        os.truncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # only for the words of who is refused
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(lock)

@@ -1,5 +1,6 @@
 """What `atoll run` shows while it goes on: a live table, lines of text, or lines of JSON."""
 
+import errno
 import json
 import time
 from collections.abc import Callable
@@ -63,11 +64,11 @@ class Lines:
         """Print a line when the last one is LINE_SECONDS old."""
         if now - self.shown_at >= LINE_SECONDS:
             self.shown_at = now
-            typer.echo(self.text_of(seen))
+            _echo(self.text_of(seen))
 
     def say(self, text: str) -> None:
         """Print to stderr, so that all lines on stdout have one format."""
-        typer.echo(text, err=True)
+        _echo(text, err=True)
 
     def __enter__(self) -> Self:
         """Nothing to begin."""
@@ -80,6 +81,15 @@ class Lines:
         trace: TracebackType | None,
     ) -> None:
         """Nothing to end."""
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """Print a line, unless it goes to a file for which the disk has no room."""
+    try:
+        typer.echo(text, err=err)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 class Table:

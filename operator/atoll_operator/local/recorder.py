@@ -19,7 +19,6 @@ from atoll_operator.local.curves import Curves, Point, Writer
 from atoll_operator.local.logs import Growing
 from atoll_operator.local.trackers import (
     TensorBoard,
-    Tracker,
     WeightsAndBiases,
     wandb_asked_for,
     wandb_module,
@@ -44,9 +43,10 @@ class Recorder:
         self.out, self.say, self.environment, self.began = out, say, environment, began
         self.curves = Curves()
         self.tensorboard = TensorBoard(out)
-        self.wandb: Tracker | None = None
+        self.wandb: WeightsAndBiases | None = None
         self._files: dict[Path, Growing] = {}
         self._run = ""
+        self._waits = False  # for room on the disk
 
     def look(self) -> None:
         """Draw what is new."""
@@ -62,7 +62,6 @@ class Recorder:
         self.look()
         self._draw(self.curves.rest())
         self._flush()
-        self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.close()
 
@@ -79,11 +78,14 @@ class Recorder:
                 self.wandb.add(point)
 
     def _flush(self) -> None:
-        self.tensorboard.flush()
+        trouble = self.tensorboard.flush()
+        if trouble is not None and not self._waits:
+            self.say(f"the curves wait: {trouble}; they are tried again")
+        self._waits = trouble is not None
         if self.wandb is not None:
             self.wandb.flush()
 
-    def _wandb(self) -> Tracker | None:
+    def _wandb(self) -> WeightsAndBiases | None:
         if not wandb_asked_for(self.environment):
             return None
         wandb = wandb_module()

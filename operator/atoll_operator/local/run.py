@@ -72,6 +72,7 @@ from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.children import afterwards, ended_after, ends_of, exit_of, refused
 from atoll_operator.local.commands import check_startable
 from atoll_operator.local.ends import Record, alike, words_of
+from atoll_operator.local.files import Files, shown, write_whole
 from atoll_operator.local.live import Output, View, view_for
 from atoll_operator.local.recorder import recording
 from atoll_operator.local.shards import Poller, utc_now
@@ -82,9 +83,7 @@ from atoll_operator.local.supervisor import (
     by_slot,
     cannot_train,
     free_ports,
-    shown,
-    write_json,
-    write_whole,
+    has_left,
 )
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
@@ -106,14 +105,14 @@ class JobFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A job on this machine, in the folder `out`. Training needs at least `needed` learners.
+    """A job on this machine, in the folder of `files`. Training needs at least `needed` learners.
 
     `slots` is what the folder's list of learners says.
     """
 
     needed: int
     slots: Expected
-    out: Path
+    files: Files
     supervisor: Supervisor
     poller: Poller
     view: View
@@ -162,12 +161,15 @@ class Training:
     def write(self, status: Status) -> None:
         """Keep a status, and write it to status.json."""
         self.status = status
-        write_json(self.out / "status.json", status.to_object())
+        self.files.write_json(folder.STATUS_FILE, status.to_object())
 
     def stopped(self, how: str) -> None:
-        """Note how those end that are still there when the run of a complete job stops them."""
+        """Note how those end whose code behind the loop is cut short when the run stops them.
+
+        One that has yet to leave the job, since it has just been started, loses nothing.
+        """
         for child in self._leaving():
-            child.after = how
+            child.after = how if has_left(child) else ""
 
     def _leaving(self) -> list[Child]:
         """The processes that have yet to end by themselves."""
@@ -182,8 +184,9 @@ class Training:
         hosts = by_slot(self.supervisor.in_roles("learner"))
         gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
         if gone != self.slots.absent:
-            self.slots = replace(self.slots, absent=gone)
-            write_whole(self.out / plan.SLOTS_FILE, self.slots.to_json())
+            wanted = replace(self.slots, absent=gone)
+            if self.files.write(plan.SLOTS_FILE, wanted.to_json()):
+                self.slots = wanted
 
     def _check(self, seen: progress.Snapshot, *, final: bool) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good.
@@ -277,8 +280,7 @@ def train(
     check_startable(plan.processes(job, out, ports, assigned, new=True, meetings=meetings))
     view = view or view_for(output, terminal=sys.stdout.isatty())
     with folder.running(out):
-        new = prepare(wanted, expected(job), out, resume=resume)
-        (out / plan.MANIFEST_FILE).write_text(manifest, encoding="utf-8")
+        new = prepare(wanted, expected(job), out, manifest, resume=resume)
         where = f"The run's folder is {shown(out)}."
         for line in (where if new else "", *without_effect_here(job), gpus.advice(job, found)):
             if line:
@@ -300,11 +302,12 @@ def _train(
     allow_refused: bool,
 ) -> Exit:
     """Run the processes of a job whose folder is prepared, to whatever end it has."""
-    supervisor = Supervisor(planned, out, view.say, job.spec.steps)
+    files = Files(out, view.say)
+    supervisor = Supervisor(planned, files, view.say, job.spec.steps)
     training = Training(
         needed=job.spec.learners_needed,
         slots=expected(job),
-        out=out,
+        files=files,
         supervisor=supervisor,
         poller=Poller(job, ports),
         view=view,
@@ -323,8 +326,8 @@ def _train(
     return code
 
 
-def prepare(wanted: RunFile, slots: Expected, out: Path, *, resume: bool) -> bool:
-    """Make the folder, its run file and the list of learners; returns whether the run is new.
+def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool) -> bool:
+    """Make the folder, its run file, list of learners and manifest; returns whether it is new.
 
     Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
     """
@@ -336,8 +339,9 @@ def prepare(wanted: RunFile, slots: Expected, out: Path, *, resume: bool) -> boo
     new = not path.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted.to_json(), encoding="utf-8")
-        (out / plan.SLOTS_FILE).write_text(slots.to_json(), encoding="utf-8")
+        write_whole(out / plan.MANIFEST_FILE, manifest)
+        write_whole(out / plan.SLOTS_FILE, slots.to_json())
+        write_whole(path, wanted.to_json())
     except OSError as error:
         raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
     return new
@@ -358,13 +362,16 @@ def _outcome(training: Training) -> tuple[Exit, str]:
             training.stopped("stopped by Ctrl-C")
             return Exit.COMPLETE, "complete"
         training.write(progress.suspended(training.status, "atoll run was interrupted"))
-        return Exit.INTERRUPTED, f"interrupted (atoll run {shown(training.out)} --resume goes on)"
+        return (
+            Exit.INTERRUPTED,
+            f"interrupted (atoll run {shown(training.files.out)} --resume goes on)",
+        )
     return Exit.COMPLETE, "complete"
 
 
 def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> None:
     """Write summary.json and the pictures, and show the last line of the run."""
-    out, reached = training.out, training.status.progress
+    out, reached = training.files.out, training.status.progress
     slots = frozenset(by_slot(training.supervisor.in_roles("learner")))
     step = reached.step if reached else None
     result = Exit.COMPLETE if training.complete_at is not None else code
@@ -374,7 +381,7 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
         "ended_after": ended_after(training.supervisor.children),
         "refused": refused(training.supervisor.children),
     }
-    write_json(out / "summary.json", found)
+    training.files.write_json("summary.json", found)
     try:
         learners = training.supervisor.in_roles("learner")
         unit = plan.loss_unit(child.planned.command for child in learners)

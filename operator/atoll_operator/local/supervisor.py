@@ -45,11 +45,11 @@ listen; then to the evaluator and the shards. What has not ended after 8 s is ki
 in sessions of their own, so Ctrl-C reaches `atoll run` alone and it keeps this order. Where the
 system has `setpriv`, children also end when `atoll run` itself is killed.
 
-The files that it writes: processes.json, as a whole after every change, and logs/NAME.log.
+The files that it writes: processes.json, as a whole after every change. logs/NAME.log is written by
+a small program that each start of a process writes to (`keeper`), so that no full disk ends it.
 """
 
 import contextlib
-import json
 import os
 import random
 import select
@@ -57,13 +57,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from atoll_operator.api.words import last_words
+from atoll_operator.local import keeper
 from atoll_operator.local.commands import environment
 from atoll_operator.local.ends import (
     End,
@@ -74,6 +75,7 @@ from atoll_operator.local.ends import (
     why_given_up,
     words_of,
 )
+from atoll_operator.local.files import Files, shown, size_of
 from atoll_operator.local.plan import Planned
 from atoll_operator.local.summary import read_lines
 from atoll_protos.environment import Env
@@ -83,6 +85,7 @@ BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STOP_SECONDS = 8.0
 PORTS = range(20_000, 29_000)  # below those of outgoing connections and of Kubernetes' services
 FINISHED_SECONDS = 2.0  # for the job to be final too, after a learner that says that it is
+LOG_SECONDS_MAX = 2.0  # for the rest of a log, which others who write to it may hold open
 LOG_BYTES = 64 * 1024  # of the end of a log that are read for the last words
 TELEMETRY_BYTES = 1 << 20  # of the end of the telemetry of a start, which may have lasted for days
 
@@ -95,6 +98,7 @@ class Child:
     log: Path
     telemetry: Path | None = None  # what it writes of its steps or evaluations
     process: subprocess.Popen[bytes] | None = None
+    keeper: subprocess.Popen[bytes] | None = None  # of its log
     instance: str = ""
     restarts: int = -1
     started_at: float = 0.0
@@ -113,6 +117,13 @@ class Child:
         """It ended with exit code 0, or is not started again."""
         ended = bool(self.given_up or self.after) or self.exit_code == ExitCode.FINAL
         return self.process is None and ended
+
+    def close_log(self) -> None:
+        """Wait until its last words are in its log; not for long for what it has left behind."""
+        if self.keeper is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.keeper.wait(LOG_SECONDS_MAX)
+            self.keeper = None
 
 
 def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
@@ -136,11 +147,13 @@ class Supervisor:
     def __init__(
         self,
         planned: Iterable[Planned],
-        out: Path,
+        files: Files,
         report: Callable[[str], None],
         steps: int | None = None,
     ) -> None:
-        self.out, self.report, self.steps = out, report, steps
+        self.files, self.report, self.steps = files, report, steps
+        self._written = False
+        out = files.out
         self.children = [
             Child(
                 planned=each,
@@ -169,7 +182,7 @@ class Supervisor:
             if child.process is None and wanted and now >= child.start_at:
                 self._start(child, now)
                 changed = True
-        if changed:
+        if changed or not self._written:
             self._write()
         return changed
 
@@ -211,6 +224,7 @@ class Supervisor:
                     process.wait()
         for child in self.children:
             child.process = None
+            child.close_log()
         self._write()
 
     def _start(self, child: Child, now: float) -> None:
@@ -220,10 +234,14 @@ class Supervisor:
         pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
         child.instance = f"{pod}-{os.urandom(4).hex()}"
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
-        child.log.parent.mkdir(parents=True, exist_ok=True)
-        child.telemetry_bytes = size_of(child.telemetry)
-        with child.log.open("ab") as log:
-            child.log_bytes = log.tell()
+        child.telemetry_bytes, child.log_bytes = size_of(child.telemetry), size_of(child.log)
+        child.keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, child.log],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert child.keeper.stdin is not None
+        with child.keeper.stdin as log:
             child.process = subprocess.Popen(
                 [*_ends_with_parent(), *command],
                 stdin=subprocess.DEVNULL,
@@ -239,6 +257,7 @@ class Supervisor:
         self, child: Child, code: int, now: float, *, tick: int, final: bool, complete: bool
     ) -> None:
         child.process = None
+        child.close_log()
         if final and any(each.exit_code == ExitCode.FINAL for each in self._other_hosts(child)):
             code = ExitCode.FINAL  # the learner has done its part, however its last host ends
         child.exit_code = code
@@ -300,7 +319,7 @@ class Supervisor:
             }
             for child in self.children
         ]
-        write_json(self.out / "processes.json", rows)
+        self._written = self.files.write_json("processes.json", rows)
 
 
 def _endpoint(planned: Planned) -> dict[str, str]:
@@ -370,19 +389,16 @@ def _end_of(child: Child, code: int, seconds: float) -> End:
     )
 
 
+def has_left(child: Child) -> bool:
+    """Whether the present start has left the job, so that what runs is code behind its loop."""
+    return bool(_end_of(child, ExitCode.FINAL, 0.0).left)
+
+
 def telemetry_of(planned: Planned, out: Path) -> Path | None:
     """The file that grows with a process's work; None for a shard."""
     if planned.role == "learner":
         return out / "learners" / f"{planned.whole}.jsonl"
     return out / "evaluations.jsonl" if planned.role == "evaluator" else None
-
-
-def size_of(path: Path | None) -> int:
-    """Bytes of a file, 0 if there is none."""
-    try:
-        return path.stat().st_size if path else 0
-    except OSError:
-        return 0
 
 
 def tail(path: Path, start: int) -> str:
@@ -393,21 +409,3 @@ def tail(path: Path, start: int) -> str:
             return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def shown(path: Path) -> str:
-    """A path as a person in this folder would type it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file as `write_whole` does."""
-    write_whole(path, json.dumps(value, indent=2) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file at once: a reader sees the old one or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

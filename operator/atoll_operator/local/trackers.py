@@ -13,30 +13,19 @@ WANDB_API_KEY or WANDB_MODE, and is no dependency of Atoll.
 
 import importlib
 import importlib.util
-import sys
+import io
+import os
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from atoll_operator.local.curves import Point
+from atoll_operator.local.files import Appended
 
 FOLDER = "tensorboard"
-
-
-class Tracker(Protocol):
-    """One place where curves are drawn."""
-
-    def add(self, point: Point) -> None:
-        """Draw a point."""
-
-    def flush(self) -> None:
-        """Let people see what was drawn."""
-
-    def close(self) -> None:
-        """Nothing follows."""
 
 
 class TensorBoard:
@@ -44,7 +33,7 @@ class TensorBoard:
 
     def __init__(self, out: Path) -> None:
         self.folder = out / FOLDER
-        self._writers: dict[str, Any] = {}
+        self._files: dict[str, Appended] = {}
         self._ticks: dict[str, int] = {}
 
     def add(self, point: Point) -> None:
@@ -52,45 +41,49 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
-        writer = self._writers.get(point.series) or self._writer(point.series)
+        file = self._files.get(point.series) or self._begun(point.series)
         if point.tick < self._ticks.get(point.series, 0):
-            self._mark(writer, point.tick, point.time)
+            _mark(file, point.tick, point.time)
         self._ticks[point.series] = point.tick
         value = Summary.Value(tag=point.tag, simple_value=point.value)
         summary = Summary(value=[value])
-        writer.add_event(Event(wall_time=point.time, step=point.tick, summary=summary))
+        _add(file, Event(wall_time=point.time, step=point.tick, summary=summary))
 
-    def flush(self) -> None:
-        """Write what waits."""
-        for writer in self._writers.values():
-            writer.flush()
+    def flush(self) -> OSError | None:
+        """Write what waits; returns why the disk does not take all of it."""
+        troubles = [each.flush() for each in self._files.values()]
+        return next((each for each in troubles if each is not None), None)
 
-    def close(self) -> None:
-        """Close the files."""
-        for writer in self._writers.values():
-            writer.close()
+    def _begun(self, series: str) -> Appended:
+        from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
 
-    def _writer(self, series: str) -> Any:
-        # Where TensorFlow is installed TensorBoard would load it for its files, unless this
-        # module, which it has for that purpose, is there.
-        sys.modules.setdefault("tensorboard.compat.notf", ModuleType("notf"))
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
-
-        folder = self.folder / series
+        folder, now = self.folder / series, time.time()
         before = list(folder.glob("events.out.tfevents.*"))
-        self._writers[series] = writer = EventFileWriter(str(folder))
         for path in before:
-            path.unlink()
+            path.unlink(missing_ok=True)
+        name = f"events.out.tfevents.{now:010.0f}.{socket.gethostname()}.{os.getpid()}.0"
+        self._files[series] = file = Appended(folder / name)
+        _add(file, Event(wall_time=now, file_version="brain.Event:2"))
         if before:  # a TensorBoard that is open has read them
-            self._mark(writer, 0, time.time())
-        return writer
+            _mark(file, 0, now)
+        return file
 
-    def _mark(self, writer: Any, tick: int, at: float) -> None:
-        """Let TensorBoard drop what it has of this series from a tick on."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
 
-        start = SessionLog(status=SessionLog.START)
-        writer.add_event(Event(wall_time=at, step=tick, session_log=start))
+def _add(file: Appended, event: Any) -> None:
+    """One event, in the form of TensorFlow's records."""
+    from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
+
+    record = io.BytesIO()
+    RecordWriter(record).write(event.SerializeToString())
+    file.add(record.getvalue())
+
+
+def _mark(file: Appended, tick: int, at: float) -> None:
+    """Let TensorBoard drop what it has of this series from a tick on."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
+
+    start = SessionLog(status=SessionLog.START)
+    _add(file, Event(wall_time=at, step=tick, session_log=start))
 
 
 class WeightsAndBiases:

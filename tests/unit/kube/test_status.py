@@ -66,6 +66,21 @@ def first() -> StatusWrite:
     return found
 
 
+def test_a_learner_that_the_manifest_does_not_have_is_told_and_not_counted() -> None:
+    registrar = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+    registrar.slots.add(slot="eu-west-1", state=pb.SLOT_TRAINING)
+    found = said(seen(replies=(registrar, reply())))
+    assert found.status["columns"]["learners"] == "3/3"
+    assert {each["name"]: each["live"] for each in found.status["regions"]} == {
+        "us-east": 2,
+        "eu-west": 1,
+    }
+    by_type = {each["type"]: each for each in found.status["conditions"]}
+    assert by_type["LearnersAvailable"]["message"].startswith("3 of 3 in training")
+    assert by_type["SpecDrift"]["reason"] == "OtherCounts"
+    assert "eu-west-1 trains, and is not in this manifest" in by_type["SpecDrift"]["message"]
+
+
 def test_the_first_status_is_written_with_an_event_for_what_became_true() -> None:
     assert [each.type for each in first().changed] == [
         "Accepted", "SyncerReady", "LearnersAvailable", "Progressing",

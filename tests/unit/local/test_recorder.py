@@ -201,4 +201,18 @@ def test_a_trouble_with_the_curves_is_told_and_ends_nothing_else(
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert len(said) == 1
-    assert said[0].startswith("the curves are not drawn any more: ")
+    assert said[0].startswith("the curves wait: ")
+
+
+def test_points_for_which_the_disk_has_no_room_are_written_when_it_has(tmp_path: Path) -> None:
+    begin(tmp_path)
+    said: list[str] = []
+    running = record(tmp_path, said=said)
+    (tmp_path / "tensorboard").write_text("no room")
+    running.look()
+    write(tmp_path, "learners/a-0.jsonl", step(6, 1.0))
+    running.look()
+    (tmp_path / "tensorboard").unlink()
+    running.close()
+    assert [tick for tick, _ in drawn(tmp_path, "a-0")["loss"]] == [1, 2, 3, 4, 5, 6]
+    assert len(said) == 1

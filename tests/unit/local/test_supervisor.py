@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atoll_operator.local import supervisor
+from atoll_operator.local.files import Files
 from atoll_operator.local.plan import Planned
 from atoll_operator.local.summary import read_lines
 from atoll_operator.local.supervisor import (
@@ -38,7 +39,7 @@ class Run:
 
     def __init__(self, planned: Planned, out: Path) -> None:
         self.said: list[str] = []
-        self.supervisor = Supervisor([planned], out, self.said.append)
+        self.supervisor = Supervisor([planned], Files(out, self.said.append), self.said.append)
         self.now = 0.0
 
     @property
@@ -352,7 +353,9 @@ SLEEP = "import time; time.sleep(600)"
 
 def test_a_host_that_is_given_up_takes_the_others_along_and_is_told_once(tmp_path: Path) -> None:
     said: list[str] = []
-    run = Supervisor(hosts(SLEEP, "import sys; sys.exit(64)"), tmp_path, said.append)
+    run = Supervisor(
+        hosts(SLEEP, "import sys; sys.exit(64)"), Files(tmp_path, said.append), said.append
+    )
     run.supervise(0.0, final=False)
     first, second = run.children
     rows = json.loads((tmp_path / "processes.json").read_text())
@@ -381,7 +384,7 @@ def test_a_learner_that_needs_fewer_hosts_goes_on_without_one_that_is_given_up_b
 ) -> None:
     scripts = [SLEEP, SLEEP]
     scripts[given_up] = "import sys; sys.exit(64)"
-    run = Supervisor(hosts(*scripts, needed=1), tmp_path, lambda text: None)
+    run = Supervisor(hosts(*scripts, needed=1), Files(tmp_path, print), lambda text: None)
     run.supervise(0.0, final=False)
     ended, other = run.children[given_up], run.children[1 - given_up]
     try:
@@ -395,7 +398,9 @@ def test_a_learner_that_needs_fewer_hosts_goes_on_without_one_that_is_given_up_b
 
 
 def test_a_host_that_ends_alone_is_started_again_alone_and_chaos_kills_all(tmp_path: Path) -> None:
-    run = Supervisor(hosts(SLEEP, "import sys; sys.exit(75)"), tmp_path, lambda text: None)
+    run = Supervisor(
+        hosts(SLEEP, "import sys; sys.exit(75)"), Files(tmp_path, print), lambda text: None
+    )
     run.supervise(0.0, final=False)
     first, second = run.children
     try:
@@ -413,7 +418,9 @@ def test_a_host_that_ends_alone_is_started_again_alone_and_chaos_kills_all(tmp_p
 
 def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(tmp_path: Path) -> None:
     run = Supervisor(
-        hosts("import sys; sys.exit(0)", "import sys; sys.exit(75)"), tmp_path, lambda text: None
+        hosts("import sys; sys.exit(0)", "import sys; sys.exit(75)"),
+        Files(tmp_path, print),
+        lambda text: None,
     )
     run.supervise(0.0, final=True)
     try:

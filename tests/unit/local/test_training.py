@@ -15,6 +15,7 @@ from atoll_operator.api.words import LastWords
 from atoll_operator.local import plots, progress, run
 from atoll_operator.local.children import ends_of, exit_of
 from atoll_operator.local.ends import End, Record
+from atoll_operator.local.files import Files
 from atoll_operator.local.plan import SLOTS_FILE, Planned
 from atoll_operator.local.run import JobFailedError, Training, first_failure, record_of
 from atoll_operator.local.summary import Exit
@@ -64,7 +65,7 @@ def training_of(
     return Training(
         needed=needed,
         slots=expected(job()),
-        out=out,
+        files=Files(out, say),
         supervisor=processes,
         poller=shards,
         view=SimpleNamespace(show=ignored, say=say),
@@ -210,19 +211,28 @@ def seen_of(state: str) -> progress.Snapshot:
     return progress.Snapshot(job=job(), replies=replies, status=found, bytes_per_second=None)
 
 
+def left(out: Path, name: str) -> Child:
+    """A learner that has left the job and still runs."""
+    child = learner(name)
+    child.telemetry = out / f"{name}.jsonl"
+    child.telemetry.write_text('{"event": "end", "reason": "finished"}\n')
+    return child
+
+
 def test_a_learner_has_a_minute_to_end_after_the_job_and_is_named_when_it_needs_more(
     tmp_path: Path,
 ) -> None:
-    slow = learner("a-0")
-    training = training_of(tmp_path, slow)
+    slow, starting = left(tmp_path, "a-0"), learner("a-1")
+    training = training_of(tmp_path, slow, starting)
     assert not training.advance(1.0)
     assert not training.advance(60.0)
     assert training.advance(61.0)
     assert slow.after == "stopped, since it still ran after 60 s"
+    assert not starting.after
 
 
 def test_an_interrupt_of_a_job_that_is_complete_leaves_it_complete(tmp_path: Path) -> None:
-    training = training_of(tmp_path, learner("a-0"))
+    training = training_of(tmp_path, left(tmp_path, "a-0"))
     training.advance(1.0)
 
     class Interrupted:
@@ -295,7 +305,7 @@ def test_chaos_kills_only_when_all_have_trained_for_a_while_whatever_the_machine
     training = Training(
         needed=0,
         slots=expected(job()),
-        out=tmp_path,
+        files=Files(tmp_path, ignored),
         supervisor=processes,
         poller=SimpleNamespace(poll=poll),  # type: ignore[arg-type]
         view=SimpleNamespace(show=lambda seen, now: None, say=lambda text: None),

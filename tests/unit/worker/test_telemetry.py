@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from atoll_worker.transport import telemetry as module
 from atoll_worker.transport.telemetry import Telemetry
 
 
@@ -12,7 +13,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_a_learner_appends_to_the_file_of_its_slot(tmp_path: Path) -> None:
     for t_m in (1, 2):  # a second process start goes on in the same file
         telemetry = Telemetry(str(tmp_path), "us-east-0")
-        telemetry.open()
         telemetry.write({"run": "r", "t_m": t_m})
         telemetry.close()
     found = lines(tmp_path / "learners" / "us-east-0.jsonl")
@@ -22,7 +22,6 @@ def test_a_learner_appends_to_the_file_of_its_slot(tmp_path: Path) -> None:
 
 def test_an_observer_writes_evaluations_that_can_be_read_at_once(tmp_path: Path) -> None:
     telemetry = Telemetry(str(tmp_path), "")
-    telemetry.open()
     telemetry.write({"run": "r", "tick": 0, "loss": 5.5})
     telemetry.write({"run": "r", "tick": 50, "loss": 2.5})
     assert [each["loss"] for each in lines(tmp_path / "evaluations.jsonl")] == [5.5, 2.5]
@@ -32,7 +31,22 @@ def test_an_observer_writes_evaluations_that_can_be_read_at_once(tmp_path: Path)
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     telemetry = Telemetry("", "us-east-0")
-    telemetry.open()
     telemetry.write({"t_m": 1})
     telemetry.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_for_which_the_disk_has_no_room_are_written_whole_when_it_has(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The transport process ended, and with it the learner."""
+    monkeypatch.setattr(module, "WAITING_BYTES_MAX", 400)
+    (tmp_path / "learners").write_text("no folder")
+    telemetry = Telemetry(str(tmp_path), "a-0")
+    for number in range(100):
+        telemetry.write({"event": "warning", "number": number})
+    (tmp_path / "learners").unlink()
+    telemetry.close()
+    kept = [line["number"] for line in lines(tmp_path / "learners" / "a-0.jsonl")]
+    assert kept == [*range(len(kept))]
+    assert 1 < len(kept) < 10

@@ -3,40 +3,57 @@
 import json
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final
 
-FLUSH_SECONDS = 0.5
+import structlog
+
+FLUSH_SECONDS: Final = 0.5
+WAITING_BYTES_MAX: Final = 1 << 20  # of lines that a disk without room takes later
+
+log = structlog.get_logger()
 
 
 class Telemetry:
     """Appends JSON lines with their `time`, written out twice a second; without a folder none.
 
-    Without a slot it is an observer's.
+    Without a slot it is an observer's. No training waits for these lines: what the disk does not
+    take is tried again, up to WAITING_BYTES_MAX, and what comes after that is left out.
     """
 
     def __init__(self, folder: str, slot: str) -> None:
         name = f"learners/{slot}.jsonl" if slot else "evaluations.jsonl"
         self._path = Path(folder) / name if folder else None
-        self._file: TextIO | None = None
+        self._waiting = bytearray()
         self._flushed_at = 0.0
-
-    def open(self) -> None:
-        """Make the folder and open the file at its end."""
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8")
+        self._trouble = ""
 
     def write(self, fields: dict[str, Any]) -> None:
         """Add one line."""
-        if self._file is None:
+        if self._path is None:
             return
         now = time.time()
-        self._file.write(json.dumps({"time": now, **fields}) + "\n")
+        line = (json.dumps({"time": now, **fields}) + "\n").encode()
+        if len(self._waiting) + len(line) <= WAITING_BYTES_MAX:
+            self._waiting += line
         if now - self._flushed_at >= FLUSH_SECONDS or "t_m" not in fields:
-            self._file.flush()
+            self._flush(self._path)
             self._flushed_at = now
 
     def close(self) -> None:
         """Write out what is left."""
-        if self._file is not None:
-            self._file.close()
+        if self._path is not None:
+            self._flush(self._path)
+
+    def _flush(self, path: Path) -> None:
+        """Write what waits, as far as the disk takes it."""
+        trouble = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab", buffering=0) as file:
+                while self._waiting:
+                    del self._waiting[: file.write(self._waiting)]
+        except OSError as error:
+            trouble = str(error)
+        if trouble and not self._trouble:
+            log.warning("telemetry waits", reason=trouble)
+        self._trouble = trouble

@@ -86,9 +86,6 @@ log = structlog.get_logger()
 class Lines(Protocol):
     """See telemetry.Telemetry."""
 
-    def open(self) -> None:
-        """Before the first line."""
-
     def write(self, fields: dict[str, Any]) -> None:
         """Add one line."""
 
@@ -162,7 +159,6 @@ class Transport:
 
     async def run(self) -> None:
         """Until the training process leaves or dies; raises what is a bug of the rules or here."""
-        self.telemetry.open()
         configure = self.end.configure
         if not configure.observer:
             self.values.begin(self.exchange.slices)

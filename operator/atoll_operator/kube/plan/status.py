@@ -184,7 +184,7 @@ def _run(case: Situation) -> str | None:
 def _facts(case: Situation) -> Facts:
     """What the conditions are decided from."""
     seen, job, placement = case.seen, case.job, case.placement
-    live = statuses.training(seen.replies)
+    live = statuses.listed(job, seen.replies)
     gone = {pod.uid for pod in case.exited}
     left = [pod for pod in seen.pods if pod.uid not in gone]
     ended = all(reply is not None and reply.state in ENDED for reply in seen.replies)
@@ -216,7 +216,7 @@ def _facts(case: Situation) -> Facts:
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
         held=tuple(each.message for each in placement.held),
         drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
-        other_counts=()
+        other_counts=statuses.unlisted(job, seen.replies)
         if case.home
         else elsewhere.differences(job, next(iter(seen.replies), None)),
         stale_endpoints=exposure.stale(job, seen.nodes, _endpoints(case) or ())
