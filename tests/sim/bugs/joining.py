@@ -52,8 +52,8 @@ def welcome_before_it_is_durable(patch: Patch) -> None:
     """Rules 4 and 5."""
     opened = sessions.opened
 
-    def early(state: State, session: int, join: Any, now: float) -> list[Effect]:
-        effects = opened(state, session, join, now)
+    def early(state: State, session: int, join: Any, *rest: Any) -> list[Effect]:
+        effects, now = opened(state, session, join, *rest), rest[-1]
         for effect in effects:
             if isinstance(effect, Append) and isinstance(effect.entry, Taken):
                 welcome = sessions.welcome(state, session, effect.entry.incarnation, now)

@@ -136,9 +136,9 @@ def a_recovery_of_who_comes_first(patch: Patch) -> None:
     patch.setattr(recovery_rules, "why_wait", lambda *arguments: "")
     choose = recovery.choose
 
-    def lowest(holders: Any, failures: Any, fragment: int) -> Any:
+    def lowest(holders: Any, *rest: Any) -> Any:
         few = sorted(holders, key=lambda each: each.number)[:1]
-        return choose(few, failures, fragment)
+        return choose(few, *rest)
 
     patch.setattr(recovery_rules, "choose", lowest)
 

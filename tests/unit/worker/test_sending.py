@@ -90,7 +90,7 @@ def test_seeds_and_held_versions_are_sent_when_all_have_them(effect: Any) -> Non
 
 def test_a_seed_that_is_not_finite_on_another_host_is_not_sent() -> None:
     rig, hands = rig_with(Outcome(lost=False, not_finite=("t",)))
-    assert sent(rig, SendSeed(0)) == []
+    assert sent(rig, SendSeed(0)) == [None]
     (fail,) = hands.told
     assert fail.exit_code == ExitCode.BAD_INPUT
     assert fail.reason.startswith("model.t: has values that are not finite")

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -155,32 +154,6 @@ def test_the_transport_end_notices_its_parents_death_though_the_socket_is_still_
         parent.stdin.write(b"\n")
         parent.stdin.flush()
         assert asyncio.run(received_by(end, "nothing"))[-1] == "end"
-    link.close()
-    end.link.close()
-
-
-def test_a_message_that_fails_does_not_take_those_behind_it_along() -> None:
-    link, end = transport_end(os.getpid())
-    link.send(Leaving(reason="second"))
-    received: list[object] = []
-    said: list[dict[str, Any]] = []
-
-    async def receive() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda _, context: said.append(context))
-
-        def on_message(message: object) -> None:
-            received.append(message)
-            if len(received) > 1:
-                over.set()
-            raise ValueError("a bug")
-
-        end.attach(loop, on_message, lambda: None)
-        await asyncio.wait_for(over.wait(), 60)
-
-    asyncio.run(receive())
-    assert received == [Leaving(reason="at once"), Leaving(reason="second")]
-    assert [str(each["exception"]) for each in said] == ["a bug", "a bug"]
     link.close()
     end.link.close()
 

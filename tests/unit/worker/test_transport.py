@@ -235,15 +235,22 @@ def test_a_seed_that_is_not_finite_is_not_sent_and_ends_the_process_with_its_ten
     rig = Rig()
     sent: list[Any] = []
     rig.transport.end.send = sent.append  # type: ignore[method-assign, assignment]
+
+    async def seed() -> list[Outgoing | None]:
+        rig.client.payloads.clear()
+        rig.transport.feed([SendSeed(0)])
+        return [await payload() for payload in rig.client.payloads]
+
     rig.captured(np.inf)
-    rig.transport.feed([SendSeed(0)])
-    assert rig.client.payloads == []
+    assert asyncio.run(seed()) == [None]
     (fail,) = sent
     assert fail.exit_code == ExitCode.BAD_INPUT
     assert fail.reason.startswith("model.t: has values that are not finite, and the job would")
     rig.captured(2.0)
-    rig.transport.feed([SendSeed(0)])
-    assert len(rig.client.payloads) == 1
+    (outgoing,) = asyncio.run(seed())
+    assert outgoing is not None
+    region = np.asarray(rig.memory.capture(*KEY))
+    assert np.shares_memory(np.asarray(outgoing.data), region), "a seed is no copy of the model"
 
 
 def test_differences_are_formed_outside_of_the_event_loop() -> None:

@@ -52,7 +52,7 @@ class Numbers(Protocol):
         """In the job's encoding of offers; heavy, for a thread."""
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
-        """The capture region as it is, in f32 (rule 1)."""
+        """The capture region as it is, in f32 (rule 1). A view, not a copy."""
 
     def encode_base(self, base: Base) -> Encoded:
         """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
@@ -139,7 +139,7 @@ class ArrayNumbers:
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
         """See Numbers."""
-        return CAPTURE_ENCODING, arrays.encode(self._captured(shard, fragment), CAPTURE_ENCODING)
+        return CAPTURE_ENCODING, self._memory.capture(shard, fragment)
 
     def encode_base(self, base: Base) -> Encoded:
         """See Numbers."""

@@ -102,24 +102,33 @@ class Sending:
             log.info("all values of this slice are finite again", shard=key[0], slice=key[1])
 
     def seed(self, shard: int) -> None:
-        """The capture regions hold the model as it was made, until training begins."""
+        """The capture regions hold the model as it was made, until training begins.
+
+        So they are sent as they lie, one after the other; only looking at them takes a thread.
+        """
         fragments = tuple(part.fragment for part in self.end.layout.shard_slices(shard))
-        bad = [name for each in fragments for name in self.values.numbers.not_finite(shard, each)]
-        if bad:
-            self.feed(self.exchange.bad_seed(bad))
-            return
-        seeds = [self.values.numbers.encode_seed(shard, each) for each in fragments]
         ticket = self.hands.prepare(Kind.SEED, shard, fragments)
+        looked = self._begin(self._looked_at(shard, fragments, ticket), name=f"seed-{shard}")
+        for fragment in fragments:
+            self.client(shard).send_bulk(partial(self._seed, (shard, fragment), looked, ticket))
 
-        def send(others: Outcome) -> None:
-            if others.not_finite:
-                self.feed(self.exchange.bad_seed(others.not_finite))
-                return
-            for fragment, encoded in zip(fragments, seeds, strict=True):
-                head = pb.Transfer(seed=pb.Seed(slice=fragment))
-                self._send_bulk((shard, fragment), head, encoded, ticket)
+    async def _seed(
+        self, key: Key, looked: "asyncio.Task[bool]", ticket: Ticket
+    ) -> Outgoing | None:
+        if not await looked:
+            return None
+        encoded = self.values.numbers.encode_seed(*key)
+        return self._outgoing(key, pb.Transfer(seed=pb.Seed(slice=key[1])), encoded, ticket)
 
-        self._when_prepared(ticket, send)
+    async def _looked_at(self, shard: int, fragments: tuple[int, ...], ticket: Ticket) -> bool:
+        """Whether all values of a shard's seeds are finite, here and at the hands."""
+        bad = list[str]()
+        for each in fragments:
+            bad += await asyncio.to_thread(self.values.numbers.not_finite, shard, each)
+        bad += (await ticket.prepared()).not_finite
+        if bad:
+            self.feed(self.exchange.bad_seed(tuple(dict.fromkeys(bad))))
+        return not bad
 
     def held(self, shard: int, held: pb.Held) -> None:
         """The base as it is held (rule 22)."""
