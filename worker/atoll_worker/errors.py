@@ -9,7 +9,7 @@ import inspect
 import io
 import sys
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import TERMINATED, ExitCode
@@ -106,11 +106,24 @@ def place_of(trace: TracebackType | None) -> str:
     """Where the user's code was, as ` (FILE:LINE)`; empty if that is no file."""
     found = ""
     for frame, line in traceback.walk_tb(trace):
-        file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-        ours = package.partition(".")[0] in OURS or "site-packages" in file
-        if not ours and not file.startswith("<"):
-            found = f" ({file}:{line})"
+        if _is_users(frame):
+            found = f" ({frame.f_code.co_filename}:{line})"
     return found
+
+
+def place_of_caller() -> str:
+    """The line of the user's code that is being run, as `place_of` says it."""
+    for frame, line in traceback.walk_stack(None):
+        if _is_users(frame):
+            return f" ({frame.f_code.co_filename}:{line})"
+    return ""
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame is of a file that is neither ours nor a library's."""
+    file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+    ours = package.partition(".")[0] in OURS or "site-packages" in file
+    return not ours and not file.startswith("<")
 
 
 def install_excepthook() -> None:

@@ -27,6 +27,7 @@ from atoll_worker.training.alone import Alone
 from atoll_worker.training.counts import Counts
 from atoll_worker.training.data_state import DataState
 from atoll_worker.training.last_words import ALL_DONE, IN_ORDER, LOOP_ENDED
+from atoll_worker.training.misuse import StepWatch
 from atoll_worker.training.obeying import BoundaryWork
 from atoll_worker.training.opening import Side
 from atoll_worker.training.rates import Scheduler, Schedules
@@ -131,6 +132,7 @@ class Learner:
         self._termination = Termination()
         self._schedules = Schedules()
         self._hooks = optimizers.Hooks()
+        self._watch: StepWatch | None = None
         self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
         self._counts = Counts()
         self._state: bytes | None = None  # with which the slot goes on
@@ -262,6 +264,7 @@ class Learner:
                 trained = tokens() if callable(tokens) else tokens
                 self._step(trained, loss=loss() if loss else None, cursor=None, state=state)
 
+        self._look_no_more()
         inner = optimizers.unwrapped(optimizer)
         self._hooks.follow(inner, count)
         self._draw_before(inner)
@@ -328,11 +331,14 @@ class Learner:
     ) -> Step:
         """A step boundary, whoever calls for it."""
         begun = time.monotonic()
+        if self._watch is not None:
+            self._watch.called()
         replica, counts = self._inside, self._counts
         step_seconds = begun - counts.left_at
         self._hear()
         tokens, cursor = counts.given(tokens, cursor, state, is_head=self._is_head)
         if replica.finished:
+            self._look_no_more()
             return self._done(replica, [replica.keep_final()])
         with self._termination.deferred():
             replica.step_made()
@@ -390,6 +396,7 @@ class Learner:
                 for optimizer in steps:
                     self._draw_before(optimizer)
                 works = self._begin(self._replica)
+                self._look_at_steps(models, steps)
             self._done(self._replica, works)
         except BaseException as error:
             self._leave(reason_of(error))
@@ -447,6 +454,18 @@ class Learner:
                 "call step() inside `with Learner(model) as learner:`, or after open()"
             )
         return self._replica
+
+    def _look_at_steps(self, models: Sequence[nn.Module], steps: Sequence[Optimizer]) -> None:
+        """The head notices a script that calls `step()` at the wrong places."""
+        if self._is_head and self._hooks.followed is None:
+            side = self._replica
+            tell = side.warn if isinstance(side, Replica) else log.warning
+            self._watch = StepWatch(models=models, given=steps, tell=tell)
+            self._watch.begin()
+
+    def _look_no_more(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
 
     def _draw_before(self, optimizer: Optimizer) -> None:
         """The ranks hear the head's commands while this optimizer steps, not in step()."""
@@ -533,6 +552,7 @@ class Learner:
                 self._ranks.leave(in_order=reason in IN_ORDER, early=early, told=told)
             self._schedules.close()
             self._hooks.close()
+            self._look_no_more()
             try:
                 # A fork (a worker of a data loader) ends without a word for its parent.
                 if self._replica is not None and self._open and presence.holds(self):

@@ -1,4 +1,4 @@
-"""Draws the curves of a run while it goes on, in a thread of `atoll run`.
+"""Draws the curves of a run while it goes on, and tells warnings, in a thread of `atoll run`.
 
 Every 2 s the thread reads what the processes have appended to their files, in the order of the
 lines' times, and hands the points to the trackers. It has nothing to do with the run itself: the
@@ -39,7 +39,7 @@ class Recorder:
     def __init__(
         self, out: Path, say: Callable[[str], None], environment: Mapping[str, str], began: float
     ) -> None:
-        """`began`: points of before this time (Unix seconds) were sent to W&B already."""
+        """`began`: what is of before this time (Unix seconds) was sent to W&B, or told, already."""
         self.out, self.say, self.environment, self.began = out, say, environment, began
         self.curves = Curves()
         self.tensorboard = TensorBoard(out)
@@ -47,10 +47,12 @@ class Recorder:
         self._files: dict[Path, Growing] = {}
         self._run = ""
         self._waits = False  # for room on the disk
+        self._told: set[tuple[str, str]] = set()  # slots and warnings
 
     def look(self) -> None:
         """Draw what is new."""
         for writer, line in heapq.merge(*self._new(), key=lambda each: float(each[1]["time"])):
+            self._tell(line)
             if not self._run and line.get("run"):
                 self._run = line["run"]
                 self.wandb = self._wandb()
@@ -70,6 +72,14 @@ class Recorder:
         for pattern, writer in FILES.items():
             for path in sorted(self.out.glob(pattern)):
                 yield _lines(writer, self._files.setdefault(path, Growing(path)))
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        """A warning of a learner is on the screen at once, the same one once."""
+        warning = (line.get("slot", ""), line.get("reason", ""))
+        new = line.get("event") == "warning" and warning not in self._told
+        if new and line["time"] >= self.began:
+            self._told.add(warning)
+            self.say(f"{warning[0]}: {warning[1]}")
 
     def _draw(self, points: list[Point]) -> None:
         for point in points:

@@ -204,6 +204,22 @@ def test_a_trouble_with_the_curves_is_told_and_ends_nothing_else(
     assert said[0].startswith("the curves wait: ")
 
 
+def test_a_warning_of_a_learner_is_told_when_it_comes_once_and_not_again_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    warning = {"event": "warning", "reason": "20 optimizer steps", "slot": "a-0", "time": 2.0}
+    write(tmp_path, "learners/a-0.jsonl", warning, warning)
+    write(tmp_path, "learners/b-0.jsonl", {**warning, "slot": "b-0"})
+    said: list[str] = []
+    running = record(tmp_path, said=said)
+    running.look()
+    running.close()
+    assert said == ["a-0: 20 optimizer steps", "b-0: 20 optimizer steps"]
+    said.clear()
+    record(tmp_path, said=said, began=3.0).close()
+    assert not said
+
+
 def test_points_for_which_the_disk_has_no_room_are_written_when_it_has(tmp_path: Path) -> None:
     begin(tmp_path)
     said: list[str] = []

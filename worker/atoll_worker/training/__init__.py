@@ -18,6 +18,7 @@ when is decided by the transport process and arrives as commands. It may import
 - unshared.py     notices tensors that began to train after the opening
 - optimizers.py   looks through wrappers of optimizers, checks and follows them
 - undone.py       notices an optimizer whose steps undo what was adopted
+- misuse.py       notices `step()` at the wrong places of a script
 - counts.py       steps, tokens and the cursor, and the message that says them
 - losses.py       the newest loss, without waiting for the device
 - naming.py       names as the state dict has them, without those of wrappers

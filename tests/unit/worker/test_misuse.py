@@ -1,0 +1,137 @@
+"""A script that calls `step()` at the wrong places is told so, once, with its line."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from torch import nn
+from torch.optim import SGD, Optimizer
+from torch.optim import optimizer as optimizer_module
+
+from atoll_worker.learner import Learner
+from atoll_worker.training import misuse
+from atoll_worker.training.misuse import CALLS_SURE, StepWatch
+from unit.worker.alone import learn, tiny_model
+
+Watched = Callable[..., StepWatch]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def watch_of(said: list[str]) -> Iterator[Watched]:
+    made: list[StepWatch] = []
+
+    def make(model: nn.Module, *given: Optimizer) -> StepWatch:
+        made.append(StepWatch(models=[model], given=given, tell=said.append))
+        made[-1].begin()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def stepper(model: nn.Module) -> SGD:
+    return SGD(model.parameters(), lr=0.1)
+
+
+def test_steps_that_nobody_counts_are_told_once_with_the_line_of_the_optimizers_step(
+    said: list[str], watch_of: Watched
+) -> None:
+    model = tiny_model()
+    optimizer = stepper(model)
+    watch = watch_of(model)
+    for _ in range(19):
+        optimizer.step()
+    assert not said
+    watch.called()
+    for _ in range(60):
+        optimizer.step()
+    assert len(said) == 1
+    assert said[0].startswith("20 optimizer steps were made without learner.step() (")
+    assert f"{__file__}:" in said[0]
+    assert "learner.follow(optimizer" in said[0]
+
+
+def test_a_call_for_each_of_four_micro_batches_is_told(said: list[str], watch_of: Watched) -> None:
+    model = tiny_model()
+    optimizer, watch = stepper(model), watch_of(model)
+    for _ in range(2):
+        optimizer.step()
+        for _ in range(4):
+            watch.called()
+    assert len(said) == 1
+    assert said[0].startswith("learner.step() was called 3 times in a row without an optimizer")
+    assert f"{__file__}:" in said[0]
+    assert "with the tokens of all its micro-batches" in said[0]
+
+
+def test_a_call_for_each_of_two_micro_batches_is_told(said: list[str], watch_of: Watched) -> None:
+    model = tiny_model()
+    optimizer, watch = stepper(model), watch_of(model)
+    for _ in range(20):
+        optimizer.step()
+        watch.called()
+        watch.called()
+    assert len(said) == 1
+    assert said[0].startswith("learner.step() was called 20 times for 10 optimizer steps")
+
+
+def test_a_call_without_any_optimizer_step_is_told_where_one_would_have_been_seen(
+    said: list[str], watch_of: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model()
+    monkeypatch.setattr(misuse, "COMPILER", "no such module")
+    for given in ((), (stepper(model),)):  # what was not given may be none of torch's
+        watch = watch_of(model, *given)
+        for _ in range(3):
+            watch.called()
+        assert len(said) == len(given)
+    said.clear()
+    monkeypatch.setattr(misuse, "COMPILER", "torch")  # a compiled step is not seen
+    watch = watch_of(model, stepper(model))
+    for _ in range(50):
+        watch.called()
+    assert not said
+
+
+def test_a_loop_that_is_right_is_looked_at_for_a_while_only(
+    said: list[str], watch_of: Watched
+) -> None:
+    model, other = tiny_model(), tiny_model()
+    optimizer, watch = stepper(model), watch_of(model)
+    foreign = stepper(other)  # of a discriminator that is no part of what the learner trains
+    for number in range(CALLS_SURE):
+        assert watch.hook is not None
+        for _ in range(30):
+            foreign.step()
+        if number % 10:  # GradScaler has skipped the others
+            optimizer.step()
+        watch.called()
+    assert watch.hook is None
+    assert not said
+
+
+def test_a_learner_looks_until_it_is_left_or_follows_an_optimizer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = tiny_model()
+    optimizer = stepper(model)
+    with Learner(model, optimizer) as learner:
+        for _ in range(20):
+            learn(model, optimizer)
+        assert "20 optimizer steps were made without learner.step()" in capsys.readouterr().out
+    with Learner(model, optimizer) as learner:
+        learn(model, optimizer)
+        for _ in range(4):
+            learner.step(tokens=1)
+        assert "3 times in a row" in capsys.readouterr().out
+    with Learner(model, optimizer) as learner:
+        learner.follow(optimizer, tokens=1)
+        for _ in range(40):
+            learn(model, optimizer)
+        assert "learner.step()" not in capsys.readouterr().out
+    assert not optimizer_module._global_optimizer_post_hooks
