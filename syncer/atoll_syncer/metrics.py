@@ -40,6 +40,9 @@ class Metrics:
         self.slots = self._gauge("slots", "Slots by state", "state")
         self.rounds_open = self._gauge("rounds_open", "Open rounds, waiting for offers")
         self.grace_seconds = self._gauge("grace_seconds", "Longest grace of the open rounds")
+        self.merge_share = self._gauge(
+            "merge_share_max", "Largest share of one learner in its last merge, of its weight"
+        )
         self.staged_bytes = self._gauge(
             "staged_bytes", "Memory used by offers that are not merged yet"
         )
@@ -130,6 +133,8 @@ class Metrics:
         self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.open.values()))
         self.grace_seconds.set(seen.grace_seconds)
         self.late_share.set(seen.late_share)
+        shares = [s.merge_share for s in seen.slots if s.state == pb.SLOT_TRAINING]
+        self.merge_share.set(max(shares, default=0.0))
         self.staged_bytes.set(staged_bytes)
         self.tape_dropped_lines.set(dropped_lines)
         for name in SLOT_TEXTS.values():

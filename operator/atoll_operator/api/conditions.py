@@ -267,6 +267,10 @@ def _fewer(facts: Facts) -> Condition:
         return _of(kind, "LearnersMissing", "; ".join((message, *facts.away)))
     if facts.starting and not facts.ended:
         return _of(kind, "LearnersStarting", "; ".join((_starting(facts), *facts.away)))
+    if facts.capped:
+        return _of(kind, "TokensAboveLimit", "; ".join((*facts.capped, *facts.leading)))
+    if facts.leading:
+        return _of(kind, "OneLearnerLeads", "; ".join(facts.leading))
     return _of(kind, "AllWell")
 
 

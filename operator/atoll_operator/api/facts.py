@@ -15,6 +15,7 @@ from atoll_operator.api.sync import SyncSpec
 # Shards that ask nothing more of learners, and shards that do their work.
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
+LEADING_MERGES: Final = 10  # in a row, of three or more learners, before it is told
 NAMES_MAX: Final = 8  # that a message lists
 LATE_SHARE_MAX: Final = 0.1  # of trained tokens, without a warning
 LATE_PERIODS_MIN: Final = 5  # before anything is said of late work
@@ -96,6 +97,8 @@ class Facts:
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
     late: str = ""  # that much work comes too late for a merge, and what to do
+    leading: tuple[str, ...] = ()  # learners with over half of many merges, in words
+    capped: tuple[str, ...] = ()  # those that say more tokens of a step than they may, in words
     refused_offers: tuple[str, ...] = ()  # of learners that train, why nothing of them is merged
     unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
     begun: bool = False  # the job has trained since it was started or resumed
@@ -165,6 +168,34 @@ def late_work(share: float, sync: SyncSpec) -> str:
         f" (now {sync.overlap}) so that values are there in time, or spec.sync.quorum (now"
         f" {quorum}) so that merges wait for more learners"
     )
+
+
+def leading(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """Learners that decide what a shard merges, with what they say of a step beside the others."""
+    found = {}
+    for reply in replies:
+        slots = [s for s in reply.slots if s.state == pb.SLOT_TRAINING] if reply else []
+        for slot in (each for each in slots if each.merges_over_half >= LEADING_MERGES):
+            others = sorted(s.merge_tokens_per_step for s in slots if s.slot != slot.slot)
+            beside = f"{others[0]:,.0f} to {others[-1]:,.0f}" if others else "nothing"
+            found[slot.slot] = (
+                f"{slot.slot} has {slot.merge_share:.0%} of the weight of the last merge, and over"
+                f" half of the last {slot.merges_over_half} of a shard:"
+                f" {slot.merge_tokens_per_step:,.0f} tokens a step, the others {beside}"
+            )
+    return tuple(found[slot] for slot in sorted(found))
+
+
+def capped(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """Learners that say more tokens of a step than regions[].tokensPerStep allows."""
+    found = {
+        s.slot: f"{s.slot} says {s.above_tokens_per_step:,.0f} tokens a step, and"
+        f" {s.merge_tokens_per_step:,.0f} are counted"
+        for reply in replies
+        for s in (reply.slots if reply else ())
+        if s.above_tokens_per_step and s.state == pb.SLOT_TRAINING
+    }
+    return tuple(found[slot] for slot in sorted(found))
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import Field
 
-from atoll_operator.api.model import LEARNERS_MAX, NAME_CHARACTERS_MAX, Model
+from atoll_operator.api.model import COUNT_MAX, LEARNERS_MAX, NAME_CHARACTERS_MAX, Model
 from atoll_operator.api.pods import PodOverrides, Template
 from atoll_protos.names import REGION_PATTERN
 
@@ -93,6 +93,16 @@ class RegionSpec(Model):
         description=(
             "Number of learners in this region, each with a whole copy of the model. It may change"
             " at any time and restarts no other learner."
+        ),
+    )
+    tokens_per_step: int | None = Field(
+        default=None,
+        ge=1,
+        le=COUNT_MAX,
+        description=(
+            "The most tokens that a learner of this region may report for a step. What is above"
+            " counts as that, for the job's tokens and for the learner's weight in merges, and"
+            " Degraded names it. Absent: no limit. It may change at any time and restarts nobody."
         ),
     )
     pod_overrides: PodOverrides = Field(

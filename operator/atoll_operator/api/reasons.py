@@ -272,6 +272,20 @@ REASONS: Final[tuple[Reason, ...]] = (
             "lower its learning rate, clip gradients or look at its data; if it stays, restart it:"
             " it begins again with the job's values and a new optimizer",
         ),
+        (
+            "TokensAboveLimit",
+            "a learner reports more tokens for a step than regions[].tokensPerStep of its region:"
+            " what is above is not counted, nor does it weigh",
+            "see what its script gives as tokens= to step(), or raise that field: it restarts"
+            " nobody",
+        ),
+        (
+            "OneLearnerLeads",
+            "one of three or more learners had over half of the weight of ten merges in a row: the"
+            " model is mostly its own. Weights are tokens times tokens, by steps",
+            "where its hardware is not so much faster, see what its script gives as tokens= to"
+            " step(); regions[].tokensPerStep limits what counts",
+        ),
         *_CREDENTIALS,
         (
             "CredentialsExpire",

@@ -26,7 +26,14 @@ def expected(job: Job, generations: Mapping[str, int] = NONE_REVOKED) -> Expecte
 
     `generations`, by region: below which its certificates have been revoked.
     """
-    limits = (Limit(region=r.name, generation=generations.get(r.name, 0)) for r in job.spec.regions)
+    limits = (
+        Limit(
+            region=each.name,
+            generation=generations.get(each.name, 0),
+            tokens_per_step=each.tokens_per_step,
+        )
+        for each in job.spec.regions
+    )
     return Expected(
         regions=_regions(job),
         start_seconds=job.spec.syncer.start_seconds,

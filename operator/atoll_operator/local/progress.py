@@ -10,7 +10,9 @@ from atoll_operator.api.facts import (
     Facts,
     Kind,
     Phase,
+    capped,
     late,
+    leading,
     refused_offers,
     some_of,
     troubles,
@@ -88,6 +90,8 @@ def facts(
         troubles=troubles(replies),
         refused_offers=refused_offers(replies),
         late=late(replies, job.spec.sync),
+        leading=leading(replies),
+        capped=capped(replies),
         stalled_seconds=still_seconds,
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )

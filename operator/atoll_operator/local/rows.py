@@ -4,6 +4,7 @@ tokens/s   of the learner's present process: its tokens so far by the steps that
 busy       share of its time outside of `learner.step`
 blocked    seconds inside of `learner.step`, over this start of the process
 late       share of its tokens, of this start, that came too late for a merge
+share      of the weight of the last merge that had it, as shard 0 says
 """
 
 import math
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.states import shard_text, slot_text
 
-LEARNERS = ("LEARNER", "STATE", "STEP TIME", "TOKENS/S", "BUSY", "BLOCKED", "LATE", "LOSS")
+LEARNERS = ("LEARNER", "STATE", "STEP TIME", "TOKENS/S", "BUSY", "BLOCKED", "LATE", "SHARE", "LOSS")
 SHARDS = ("SHARD", "STATE", "TICK", "COMMITS", "RECEIVED", "SENT")
 UNITS = ("B", "kB", "MB", "GB", "TB")
 NOTHING = "-"
@@ -57,6 +58,7 @@ def _learner(slot: pb.SlotStatus) -> list[str]:
         f"{slot.busy_share:.0%}" if known else NOTHING,
         f"{slot.blocked_seconds:.1f} s" if known else NOTHING,
         f"{slot.late_share:.0%}" if known else NOTHING,
+        f"{slot.merge_share:.0%}" if slot.merge_share else NOTHING,
         f"{slot.loss:.3f}" if known and not math.isnan(slot.loss) else NOTHING,
     ]
 

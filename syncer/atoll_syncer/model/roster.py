@@ -101,6 +101,7 @@ class Slot:
     instance: str = ""  # whose reports it has
     tokens_before: int = 0  # of earlier instances
     tokens_now: int = 0  # of this instance, over its sessions
+    tokens_said: int = 0  # the same as it says, which may be more than it may (rule 41)
     lanes_missing: int = 0  # that are not open yet, where the session has several
 
     def state(self, now: float) -> pb.SlotState:
@@ -126,14 +127,14 @@ class Slot:
         need not be waited for: a learner without it gets no version and cannot train.
         """
         if instance != self.instance:
-            self.tokens_before, self.tokens_now = self.tokens, 0
+            self.tokens_before, self.tokens_now, self.tokens_said = self.tokens, 0, 0
         self.instance = instance
         self.session, self.left, self.report = session, "", pb.Report()
         self.reported_at = self.stepped_at = self.adopted_at = now
         self.t_m_counted = 0
         self.lanes_missing = lanes if lanes > 1 else 0
 
-    def take(self, report: pb.Report, now: float) -> int:
+    def take(self, report: pb.Report, now: float, tokens_per_step_max: int | None = None) -> int:
         """Keep the newest report; returns the steps that are new to the clock (rule 8).
 
         Steps before the learner trains (what a recovering one catches up with) do not count.
@@ -146,8 +147,12 @@ class Slot:
             self.adopted_at = now
         if not self.report.training:
             self.t_m_counted = report.t_m
+        trained = max(0, report.tokens - self.tokens_said)
+        if tokens_per_step_max is not None:
+            trained = min(trained, tokens_per_step_max * max(0, report.t_m - self.report.t_m))
+        self.tokens_now += trained
+        self.tokens_said = max(self.tokens_said, report.tokens)
         self.report, self.reported_at = report, now
-        self.tokens_now = max(self.tokens_now, report.tokens)
         steps = max(0, report.t_m - self.t_m_counted)
         self.t_m_counted += steps
         return steps

@@ -169,6 +169,15 @@ class Refused:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a slot gave to the last merge that had it; the share is that of the weight."""
+
+    share: float
+    tokens_per_step: float
+    over_half: int  # merges of three or more learners in a row in which it had over half
+
+
 @dataclass(slots=True, kw_only=True)
 class Rounds:
     """Attempts to merge, and what they have taught (rules 9 to 15)."""
@@ -179,6 +188,8 @@ class Rounds:
     finished: set[int] = field(default_factory=set)  # slices that had their last round
     late: int = 0  # offers that completed too late to count
     refused: dict[str, Refused] = field(default_factory=dict)  # by slot, until its next good offer
+    shares: dict[str, Share] = field(default_factory=dict)  # by slot
+    above: dict[str, float] = field(default_factory=dict)  # slot: tokens a step that it may not say
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ least: one learner that has diverged must not make a slice stand still for all.
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
-from atoll_protos.names import DATA_STATE_BYTES_MAX
+from atoll_protos.names import DATA_STATE_BYTES_MAX, split_slot
 from atoll_protos.states import slot_text
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.roster import Session, Slot
@@ -156,15 +156,26 @@ def data_state(sender: Session, offer: pb.Offer) -> bytes | None:
     return offer.data_state if offer.HasField("data_state") else None
 
 
+def tokens_per_step_max(state: State, slot: str) -> int | None:
+    """The most that a learner of the slot's region may report for a step; None: no limit."""
+    return state.expected.limit(split_slot(slot)[0]).tokens_per_step
+
+
 def participant(state: State, slot: str, offer: pb.Offer) -> Participant:
-    """The offer as the entry of its commit will name it."""
+    """The offer as the entry of its commit will name it.
+
+    What is above the most that a learner of its region may say for a step counts as that.
+    """
+    tokens, most = offer.counters.tokens, tokens_per_step_max(state, slot)
+    if most is not None:
+        tokens = min(tokens, most * offer.counters.steps)
     return Participant(
         slot=slot,
         incarnation=state.history.taken[slot].incarnation,
         capture=offer.capture,
         base=offer.base,
         steps=offer.counters.steps,
-        tokens=offer.counters.tokens,
+        tokens=tokens,
         cursor=offer.cursor,
-        weight=weight(offer.counters.steps, offer.counters.tokens),
+        weight=weight(offer.counters.steps, tokens),
     )

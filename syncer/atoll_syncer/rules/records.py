@@ -59,6 +59,11 @@ def commit_again(state: State, entry: Committed) -> dict[str, Any]:
     )
 
 
+def share(entry: Committed, part: Participant) -> float:
+    """Of the weight of a merge, what one learner's offer has."""
+    return part.weight / (sum(each.weight for each in entry.participants) or 1.0)
+
+
 def line(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
     """What every line of a commit has, and `fields`."""
     return {
@@ -74,5 +79,6 @@ def line(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
         "momentum": entry.momentum,
         "reason": entry.reason,
         **fields,
+        "shares": {part.slot: share(entry, part) for part in entry.participants},
         "last": entry.last,
     }

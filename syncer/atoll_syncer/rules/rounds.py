@@ -63,11 +63,12 @@ from atoll_syncer.model.log import Participant
 from atoll_syncer.model.momentum import momentum
 from atoll_syncer.model.roster import Coming, Credit, Session
 from atoll_syncer.model.round import Round, decide
-from atoll_syncer.model.state import Refused, Standing, State
+from atoll_syncer.model.state import Refused, Share, Standing, State
 from atoll_syncer.rules import data_states, offers, publishing, records
 from atoll_syncer.rules.clock import reach
 
 NOT_FINITE: Final = "values that would have made the version not finite"
+SHARES_MIN: Final = 3  # learners of a merge of which one may have too much
 DAMAGED_OFFERS_MAX: Final = 3  # in a row of one slot, until a round does without it
 
 # ------------------------------------------------------------ 1: a round begins
@@ -170,6 +171,9 @@ def completed(
     """An offer is whole: it counts for its round, in place of an older one of its slot, or late."""
     offer = coming.head.offer
     part = offers.participant(state, sender.slot, offer)
+    state.rounds.above.pop(part.slot, None)
+    if part.tokens < offer.counters.tokens:
+        state.rounds.above[part.slot] = offer.counters.tokens / offer.counters.steps
     _note_transfer(state, now - coming.asked_at)
     state.rounds.refused.pop(part.slot, None)
     fits = offers.is_on_the_head(state, offer)
@@ -366,7 +370,21 @@ def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
         finish(state, entry.slice)
     took = state.rounds.timings.sync.add(now - (each.closed_at or now))
     state.rounds.timings = dataclasses.replace(state.rounds.timings, sync=took)
+    _note_shares(state, entry)
     return [*publishing.to_all(state, entry.slice), Tape(records.commit(state, entry, each, now))]
+
+
+def _note_shares(state: State, entry: log.Committed) -> None:
+    """How much of this merge came from whom; merges of two learners say nothing of one of them."""
+    known = state.rounds.shares
+    for part in entry.participants:
+        share = records.share(entry, part)
+        over_half = known[part.slot].over_half if part.slot in known else 0
+        if len(entry.participants) >= SHARES_MIN:
+            over_half = over_half + 1 if share > 0.5 else 0  # noqa: PLR2004 - half
+        known[part.slot] = Share(
+            share=share, tokens_per_step=part.tokens / part.steps, over_half=over_half
+        )
 
 
 # ------------------------------------------------------------ what other rules change

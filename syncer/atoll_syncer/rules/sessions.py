@@ -48,6 +48,7 @@ from atoll_syncer.rules import (
     companions,
     data_states,
     ending,
+    offers,
     publishing,
     recovery,
     rounds,
@@ -213,7 +214,7 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
     slot = state.sessions.slots[sender.slot]
     if slot.session != sender.number:
         return False
-    steps = slot.take(report, now)
+    steps = slot.take(report, now, offers.tokens_per_step_max(state, slot.name))
     for each in report.slices:
         publishing.note_progress(state, sender, each)
     clock.advance(state, slot.name, steps, now)

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
-from atoll_syncer.model.state import State
+from atoll_syncer.model.state import Share, State
 from atoll_syncer.rules import recovery, seeding
 
+NO_SHARE = Share(share=0.0, tokens_per_step=0.0, over_half=0)
 TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
 
 
@@ -77,6 +78,7 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
     taken = state.history.taken.get(slot.name)
     owned = state.history.owned.get(slot.name)
     report, alive = slot.report, slot.session is not None
+    merge = state.rounds.shares.get(slot.name, NO_SHARE)
     return pb.SlotStatus(
         slot=slot.name,
         state=slot.state(now),
@@ -94,6 +96,10 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         blocked_seconds=report.blocked_seconds,
         owner_uid=owned.uid if owned else "",
         owner_word=owned.word if owned else 0,
+        merge_share=merge.share,
+        merge_tokens_per_step=merge.tokens_per_step,
+        merges_over_half=merge.over_half,
+        above_tokens_per_step=state.rounds.above.get(slot.name, 0.0),
         reason=("" if alive else slot.left) or _refused(state, slot),
         finished=report.finished,
         late_share=_late_share([report]),

@@ -8,7 +8,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import status
 from atoll_operator.api.conditions import decide, merged, rejected, transitions
-from atoll_operator.api.facts import Facts, Kind, Phase, troubles
+from atoll_operator.api.facts import LEADING_MERGES, Facts, Kind, Phase, capped, leading, troubles
 from atoll_operator.api.reasons import REASONS, STATUSES, TYPES, WARNINGS
 from atoll_operator.api.shown import Condition
 from unit.kube.cluster_values import job, reply
@@ -207,3 +207,34 @@ def test_credentials_that_expire_are_named_whatever_else_is_wrong(
     (degraded,) = (each for each in found if each.type == "Degraded")
     assert degraded.reason == reason
     assert "eu-0: tls.crt: expired" in degraded.message
+
+
+def slot(name: str, share: float, tokens: float, merges: int, above: float = 0.0) -> pb.SlotStatus:
+    return pb.SlotStatus(
+        slot=name,
+        state=pb.SLOT_TRAINING,
+        merge_share=share,
+        merge_tokens_per_step=tokens,
+        merges_over_half=merges,
+        above_tokens_per_step=above,
+    )
+
+
+def test_a_learner_that_has_over_half_of_ten_merges_is_named_with_its_tokens_a_step() -> None:
+    others = [slot("a-1", 0.01, 510.0, 0), slot("b-0", 0.01, 530.0, 0)]
+    shard = pb.StatusReply(slots=[slot("a-0", 0.98, 51_200.0, LEADING_MERGES), *others])
+    (words,) = leading([None, shard])
+    assert words.startswith("a-0 has 98% of the weight of the last merge, and over half")
+    assert words.endswith("51,200 tokens a step, the others 510 to 530")
+    assert of(replace(FACTS, leading=(words,)))["Degraded"] == "True/OneLearnerLeads"
+    missing = replace(FACTS, leading=(words,), live=2)
+    assert of(missing)["Degraded"] == "True/LearnersMissing"  # comes first
+    few = pb.StatusReply(slots=[slot("a-0", 0.98, 51_200.0, LEADING_MERGES - 1), *others])
+    assert leading([few]) == ()
+
+
+def test_a_learner_that_says_more_tokens_than_it_may_is_named() -> None:
+    shard = pb.StatusReply(slots=[slot("a-0", 0.3, 512.0, 0, above=51_200.0)])
+    assert capped([shard, None]) == ("a-0 says 51,200 tokens a step, and 512 are counted",)
+    assert of(replace(FACTS, capped=("x",)))["Degraded"] == "True/TokensAboveLimit"
+    assert capped([pb.StatusReply(slots=[slot("a-0", 0.3, 512.0, 0)])]) == ()

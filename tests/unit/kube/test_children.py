@@ -11,7 +11,7 @@ from atoll_operator.kube.objects import excluded_nodes, key_of
 from atoll_operator.kube.plan.exclusions import Exclusions
 from atoll_operator.kube.plan.phase import Running
 from atoll_protos.errors import SpecError
-from atoll_protos.expected import Expected
+from atoll_protos.expected import Expected, Limit
 from atoll_protos.names import Label
 from atoll_protos.run import RunFile
 from unit.kube.cluster_values import SETTINGS
@@ -157,6 +157,15 @@ def test_shards_mount_the_list_of_learners_which_changes_in_place() -> None:
         assert variables["ATOLL_SLOTS_FILE"] == "/etc/atoll-slots/slots.json"
     order = [key_of(each)[1] for each in builder().objects()]
     assert order.index("tiny-slots") < order.index("tiny-us-east")
+
+
+def test_the_most_tokens_of_a_step_reach_the_shards_and_restart_nobody() -> None:
+    some = "spec.regions=[{name: us-east, learners: 2, tokensPerStep: 4096}, {name: eu-west}]"
+    free, limited = children(), children(some)
+    found = Expected.from_json(limited["ConfigMap", "tiny-slots"]["data"]["slots.json"])
+    assert found.limits == (Limit(region="us-east", tokens_per_step=4096),)
+    for kind, name in (("Deployment", "tiny-syncer-0"), ("StatefulSet", "tiny-us-east")):
+        assert template(free, kind, name) == template(limited, kind, name)
 
 
 def regions_of(pod: dict[str, Any]) -> list[list[str]]:

@@ -36,6 +36,7 @@ def reply() -> pb.StatusReply:
     fine = pb.SlotStatus(
         slot="us-east-0", state=pb.SLOT_TRAINING, t_m=10, step_seconds=0.5, tokens=5000, loss=2.5,
         busy_share=0.875, blocked_seconds=1.25, late_share=0.125,
+        merge_share=0.666,
     )  # fmt: skip
     new = pb.SlotStatus(slot="eu-west-0", state=pb.SLOT_JOINING, loss=math.nan)
     return pb.StatusReply(
@@ -48,9 +49,9 @@ def test_a_row_says_speed_shares_and_node_and_what_is_not_known_is_a_dash() -> N
     nodes = {"us-east-0": "node-1", "shard-0": "node-2"}
     answers = [Answer(reply()), Answer(None, "s-1:7700 does not answer (UNAVAILABLE)")]
     assert table(answers, nodes).splitlines() == [
-        "LEARNER    STATE     STEP TIME  TOKENS/S  BUSY  BLOCKED  LATE  LOSS   NODE",
-        "us-east-0  Training  0.50 s     1,000     88%   1.2 s    12%   2.500  node-1",
-        "eu-west-0  Joining   -          -         -     -        -     -      -",
+        "LEARNER    STATE     STEP TIME  TOKENS/S  BUSY  BLOCKED  LATE  SHARE  LOSS   NODE",
+        "us-east-0  Training  0.50 s     1,000     88%   1.2 s    12%   67%    2.500  node-1",
+        "eu-west-0  Joining   -          -         -     -        -     -      -      -",
         "",
         "SHARD    STATE    TICK  COMMITS  RECEIVED  SENT   NODE",
         "shard-0  Serving  12    3        1.5 MB    999 B  node-2",
@@ -106,7 +107,7 @@ def test_the_shards_of_a_job_are_asked_in_a_shards_pod(kubectl: Path) -> None:
     shown = CliRunner().invoke(cli.app, ["top", "tiny", "--context", "east"])
     assert shown.exit_code == 0, shown.output
     assert (
-        "us-east-0  Training  0.50 s     1,000     88%   1.2 s    12%   2.500  node-1"
+        "us-east-0  Training  0.50 s     1,000     88%   1.2 s    12%   67%    2.500  node-1"
         in shown.output
     )
     assert "shard-1  silent" in shown.output

@@ -217,6 +217,7 @@ def test_the_gauges_show_what_is_there_now_and_go_back() -> None:
         "tick": one.state.clock.tick,
         "sessions": 3,
         "slots Training": 2,
+        "merge_share_max": 0.5,
         "tape_dropped_lines": 3,
     }
 

@@ -28,7 +28,16 @@ from typing import Any
 
 from atoll_operator.api import conditions
 from atoll_operator.api import status as statuses
-from atoll_operator.api.facts import ENDED, Facts, Kind, late, refused_offers, troubles
+from atoll_operator.api.facts import (
+    ENDED,
+    Facts,
+    Kind,
+    capped,
+    late,
+    leading,
+    refused_offers,
+    troubles,
+)
 from atoll_operator.api.learners import RegionNodes
 from atoll_operator.api.shown import Condition
 from atoll_operator.api.spec import Job
@@ -230,6 +239,8 @@ def _facts(case: Situation) -> Facts:
         troubles=troubles(seen.replies),
         refused_offers=refused_offers(seen.replies),
         late=late(seen.replies, job.spec.sync),
+        leading=leading(seen.replies),
+        capped=capped(seen.replies),
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
         hold=case.hold,
