@@ -18,8 +18,9 @@ No torch here: the learner and the shard each read and write the bytes in their 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Final
 
 from atoll_protos.errors import SpecError
@@ -35,6 +36,8 @@ MODEL: Final = "model"
 ADAPTER: Final = "adapter_model"  # of PEFT
 STEMS: Final = (MODEL, ADAPTER)
 SAFE_PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){0,3}")
+PARTS: Final = "parts"  # the folder of what shards write, until the export is whole
+PATH_LETTERS_MAX: Final = 200
 OWN_SUFFIXES: Final = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".tmp")
 
 
@@ -90,3 +93,17 @@ def check_file(path: str) -> None:
         )
     if path.endswith(OWN_SUFFIXES):
         raise SpecError("export_files", f"{path} holds weights", "give small files only")
+    if path.partition("/")[0].lower() == PARTS or len(path) > PATH_LETTERS_MAX:
+        problem = f"{path[:PATH_LETTERS_MAX]} is a name that the export needs itself, or too long"
+        raise SpecError("export_files", problem, "give the file another name")
+
+
+def check_files(paths: Iterable[str]) -> None:
+    """Raises SpecError for paths that cannot lie beside the model together."""
+    known = set(paths)
+    for path in sorted(known):
+        check_file(path)
+        above = [parent.as_posix() for parent in PurePosixPath(path).parents]
+        if both := known.intersection(above):
+            problem = f"{min(both)} is a file, and a folder of {path}"
+            raise SpecError("export_files", problem, "give one of them another name")

@@ -48,7 +48,7 @@ from atoll_protos.channels import (
     control_options,
 )
 from atoll_protos.codecs import base_encoding
-from atoll_protos.companion import PART_BYTES
+from atoll_protos.companion import PART_BYTES, PARTS
 from atoll_protos.credentials import OutOfDateError
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
@@ -205,7 +205,7 @@ class Target:
         self.shards = [
             PartFile(folder, run, shard, layout, encoding) for shard in range(layout.shards)
         ]
-        self.received = [folder / export.PARTS / f"{run}-received-{n}" for n in (0, 1)]
+        self.received = [folder / PARTS / f"{run}-received-{n}" for n in (0, 1)]
 
     def add_slice(self, shard: int, whole: Whole) -> None:
         """The values of a slice are there."""
@@ -228,7 +228,7 @@ class Target:
         for path in self.received:
             path.unlink(missing_ok=True)
         with suppress(OSError):
-            (self.folder / export.PARTS).rmdir()
+            (self.folder / PARTS).rmdir()
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -165,7 +165,7 @@ class ToShard(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "has_companion", "frozen_digest", "lanes", "companion_digest")
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "has_companion", "frozen_digest", "lanes")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -184,7 +184,6 @@ class Join(_message.Message):
     HAS_COMPANION_FIELD_NUMBER: _ClassVar[int]
     FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
-    COMPANION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run_hash: str
     layout_digest: str
@@ -203,8 +202,7 @@ class Join(_message.Message):
     has_companion: bool
     frozen_digest: str
     lanes: int
-    companion_digest: str
-    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ..., companion_digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds", "trouble", "late")

@@ -95,10 +95,12 @@ def catch_up(state: State, now: float) -> None:
     jump(state, min(seen[-1], max(state.run.ticks.values(), default=0)))
     if state.clock.commits:
         return
-    learners = len(seen)
-    if now - state.run.started_at < WAIT_SECONDS:
-        asked = recovery.alive if recovery is not None else None
-        learners = max(learners, len(state.history.taken if asked is None else asked))
+    asked = recovery.alive if recovery is not None else None
+    if asked is None or now - state.run.started_at >= WAIT_SECONDS:
+        asked = state.expected.slots
+    if not asked and now - state.run.started_at < WAIT_SECONDS:
+        asked = frozenset(state.history.taken)
+    learners = max(len(seen), len(asked))
     if len(seen) > learners // 2:
         jump(state, seen[-(learners // 2 + 1)])
 

@@ -189,13 +189,13 @@ def note_join(state: State, join: pb.Join, now: float) -> None:
     if not join.observer:
         state.run.heard.add(join.slot)
         state.run.heard_at = now if state.run.heard_at is None else state.run.heard_at
-    if state.history.run:
+    if state.history.run or join.observer:
         return
     if join.run:
         state.run.named.add(join.run)
     if any(each.version.number > 0 for each in join.held):
         state.run.with_commits.add(join.run)
-    if join.incarnation and not join.observer:
+    if join.incarnation:
         _note_incarnation(state, join.slot, join.incarnation, join.uid, join.instance)
 
 

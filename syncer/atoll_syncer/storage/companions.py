@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from atoll_protos.companion import FILE, METADATA, TENSOR, Table, check_file
+from atoll_protos.companion import FILE, METADATA, TENSOR, Table, check_files
 from atoll_protos.errors import SpecError
 from atoll_protos.frames import Buffer
 from atoll_protos.tensors import byte_view, from_bytes
@@ -110,8 +110,8 @@ def read(paths: Sequence[Path]) -> Contents:
                 if name.startswith(TENSOR):
                     tensors[name.removeprefix(TENSOR)] = place
                 elif name.startswith(FILE):
-                    check_file(name.removeprefix(FILE))
                     files[name.removeprefix(FILE)] = place
+            check_files(files)
         except (KeyError, ValueError, SpecError) as error:
             raise ObjectError(f"{path.name} is no companion: {error!r}") from error
     return Contents(table=tables[0] if tables else Table(), tensors=tensors, files=files)

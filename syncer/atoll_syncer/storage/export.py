@@ -28,17 +28,17 @@ from typing import Any, BinaryIO
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.companion import ADAPTER, MODEL, STEMS
+from atoll_protos.companion import ADAPTER, MODEL, PARTS, STEMS
 from atoll_protos.layout import Layout
 from atoll_protos.tensors import DTYPES, FLOATS, byte_view
 from atoll_syncer.storage import companions
 from atoll_syncer.storage.companions import Contents, Place
 from atoll_syncer.storage.files import READ_BYTES, WholeFile, remove_leftovers, verify, whole_file
 from atoll_syncer.storage.objects import ObjectError, encode_header, encode_parts, read_header
-from atoll_syncer.storage.store import StoreCorrupt, StoreMissing, storage_errors
+from atoll_syncer.storage.store import StoreCorrupt, StoreMissing, StoreUnavailable, storage_errors
 
-PARTS = "parts"
 INDEX = f"{MODEL}.safetensors.index.json"
+IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
 FILE_BYTES_MAX = 5_000_000_000  # the usual limit of a file on the Hub
 
 
@@ -168,10 +168,11 @@ def assemble(
         with ExitStack() as stack, storage_errors(folder):
             files = [stack.enter_context((folder / part.file).open("rb")) for part in parts]
             items = _items(layout, contents, files)
-            _write_files(folder, contents)
+            trouble |= _write_files(folder, contents)
             weight_map = _write_model(folder, contents.table.stem, items, files, file_bytes_max)
         about: dict[str, Any] = {"run": run, "absent": {**contents.table.absent, **trouble}}
-        about |= {"files": sorted(contents.files), **({} if tick is None else {"tick": tick})}
+        there = sorted(contents.files.keys() - trouble.keys())
+        about |= {"files": there, **({} if tick is None else {"tick": tick})}
         index = _index(folder, contents.table.stem)
         _write_index(index, items, weight_map, about)
         _remove_stale(folder, known, index, {*weight_map.values(), *contents.files})
@@ -262,11 +263,22 @@ def _items(layout: Layout, contents: Contents, parts: Sequence[BinaryIO]) -> lis
     return sorted(items, key=lambda item: item.key)
 
 
-def _write_files(folder: Path, contents: Contents) -> None:
-    """config.json, a tokenizer: small files, as the learner gave them."""
+def _write_files(folder: Path, contents: Contents) -> dict[str, str]:
+    """config.json, a tokenizer: small files, as the learner gave them; returns why one is not.
+
+    What stands in the way of one, as a folder of its name, is no reason to wait.
+    Raises StoreFull and StoreUnavailable.
+    """
+    trouble: dict[str, str] = {}
     for name, place in contents.files.items():
-        with whole_file(folder / name) as file:
-            _copy_bytes(place, file)
+        try:
+            with whole_file(folder / name) as file:
+                _copy_bytes(place, file)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in IN_THE_WAY:
+                raise
+            trouble[name] = str(error)
+    return trouble
 
 
 def _write_model(

@@ -245,10 +245,22 @@ def test_a_tensor_that_no_key_names_is_exported_under_its_own(tmp_path: Path) ->
         [b"nonsense"],
         companion(Table(), {f"{FILE}../../escape": text(b"x")}),
         companion(Table(), {f"{FILE}model.safetensors.index.json": text(b"x")}),
+        companion(Table(), {f"{FILE}x": text(b"1"), f"{FILE}x/y": text(b"2")}),
+        companion(Table(), {f"{FILE}parts": text(b"x")}),
+        companion(Table(), {f"{FILE}{'x' * 300}": text(b"x")}),
         [safetensors.torch.save({}, {METADATA: "{}"})],
         companion(Table(), KEPT)[:1],
     ],
-    ids=["nonsense", "another folder", "the index", "no table", "cut off"],
+    ids=[
+        "nonsense",
+        "another folder",
+        "the index",
+        "a file and its folder",
+        "own",
+        "long",
+        "no table",
+        "cut off",
+    ],
 )
 def test_what_is_no_companion_costs_no_export(tmp_path: Path, damaged: list[bytes]) -> None:
     folder = tmp_path / "export"
@@ -256,6 +268,15 @@ def test_what_is_no_companion_costs_no_export(tmp_path: Path, damaged: list[byte
     assert exported(folder).keys() == {spec.name for spec in TENSORS}
     assert json.loads(index.read_text())["metadata"]["absent"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
+
+
+def test_what_stands_in_the_way_of_a_file_costs_that_file_alone_rule_36(tmp_path: Path) -> None:
+    (tmp_path / "notes" / "of the user").mkdir(parents=True)
+    files = {f"{FILE}notes": text(b"x"), f"{FILE}notes.txt": text(b"y")}
+    index = assemble(tmp_path, "r1", LAYOUT, written_parts(tmp_path), [companion(Table(), files)])
+    about = json.loads(index.read_text())["metadata"]
+    assert about["files"] == ["notes.txt"]
+    assert "notes" in about["absent"]
 
 
 def test_the_parts_of_a_companion_come_back_from_the_store_as_they_were(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import Expected
 from atoll_protos.length import LENGTHS_MAX, Length, heard
 from atoll_protos.names import COUNTER_MAX
+from atoll_protos.run import Region
 from atoll_syncer.model.effects import Ask, EndSession
 from atoll_syncer.model.log import Committed
 from atoll_syncer.rules.status import status
@@ -317,10 +319,12 @@ def test_a_joiners_tick_counts_when_another_shard_confirms_it_rule_39() -> None:
 
 def test_after_a_restart_a_tick_counts_that_most_learners_have_seen_rule_39() -> None:
     before, _ = trained("a-0", "a-1", "b-0")
-    one = side(entries=tuple(before.entries), job=before.job, fresh=False).start()
+    expected = Expected(regions=(Region(name="a", learners=2), Region(name="b", learners=1)))
+    entries = tuple(before.entries)
+    one = side(entries=entries, job=before.job, fresh=False, expected=expected).start()
     tick = one.state.clock.tick
     one.join("b-0", run=RUN, incarnation=1, tick_seen=90_000)
-    one.wait(1)
+    one.wait(60)
     assert one.state.clock.tick == tick
     one.join("a-0", run=RUN, incarnation=1, tick_seen=tick + 40)
     one.wait(1)
@@ -334,6 +338,14 @@ def test_of_the_lengths_that_a_job_has_had_the_largest_64_are_kept_rule_27() -> 
     many = heard(pb.Length(steps=range(1, 1000)))
     assert many.steps == tuple(range(1000 - LENGTHS_MAX, 1000))
     assert Length(steps=(1,)).also(many) == many
+
+
+def test_an_observer_names_no_run_rule_2() -> None:
+    one = side(fresh=False).start()
+    one.join("", observer=True, instance="eye", run="another")
+    one.join("a-0", run="their run")
+    one.wait(31)
+    assert one.state.history.run == "their run"
 
 
 # ------------------------------------------------------------ calls

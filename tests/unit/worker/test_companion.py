@@ -168,10 +168,29 @@ def test_a_file_that_has_a_name_of_weights_is_refused_and_not_left_out(tmp_path:
         made(Model(), tmp_path / "tokenizer.bin")
 
 
-@pytest.mark.parametrize("path", ["../x", "/x", "a/../b", "model.safetensors", ".hidden", "x.tmp"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "/x",
+        "a/../b",
+        "model.safetensors",
+        ".hidden",
+        "x.tmp",
+        "parts",
+        "Parts/x",
+        "x" * 201,
+    ],
+)
 def test_a_file_never_leaves_the_export_or_takes_the_place_of_weights(path: str) -> None:
     with pytest.raises(SpecError):
         contract.check_file(path)
+
+
+def test_a_file_and_a_folder_of_one_name_are_refused_together() -> None:
+    contract.check_files(["x.json", "x", "y/z", "y/w"])
+    with pytest.raises(SpecError, match="x is a file, and a folder of x/y"):
+        contract.check_files(["x/y", "x"])
 
 
 def test_a_table_that_is_none_is_refused() -> None:

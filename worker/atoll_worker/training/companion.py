@@ -35,7 +35,7 @@ from math import prod
 import xxhash
 from torch import Tensor, nn
 
-from atoll_protos.companion import CHANGED_BYTES_MAX, FILE, METADATA, TENSOR, Table
+from atoll_protos.companion import CHANGED_BYTES_MAX, FILE, METADATA, TENSOR, Table, check_files
 from atoll_protos.frames import Buffer
 from atoll_protos.tensors import SAFETENSORS
 from atoll_worker.ranks.reading import Reader
@@ -143,12 +143,14 @@ def companion_of(
     adapters = adapters_of(models)
     described = describe(models, places, adapters, reader)
     with_files = nn.Module() if described.config else unwrapped(models[0])
+    files = {**described.config, **model_files(with_files, "", export_files)}
+    check_files(files)
     checksums = Checksums(reader)
     return Companion(
         models=models,
         places=places,
         adapters=adapters,
-        files={**described.config, **model_files(with_files, "", export_files)},
+        files=files,
         frozen_digest=frozen_digest(described.frozen, checksums),
         digests={key: checksums.of(tensor) for key, tensor in described.kept.items()},
         absent=described.table.absent,
