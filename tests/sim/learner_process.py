@@ -314,6 +314,10 @@ class Numbers:
         encoding = pb.F32 if base.value.exact else base_encoding(wire_down)
         return self._encoded(next(keys), base.value, encoding)
 
+    def digest(self, base: Received) -> str:
+        """See Numbers: a symbol that fits has the digest that was said of it."""
+        return base.publish.version.version.digest
+
     def _encoded(
         self, key: Key, symbol: Symbol, encoding: pb.Encoding
     ) -> tuple[pb.Encoding, bytes]:

@@ -22,11 +22,11 @@ from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
 from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.socket import memory_plan
-from atoll_worker.rules.effects import Effect, Place, SendOffer, SendSeed
+from atoll_worker.rules.effects import Effect, Place, Promote, SendOffer, SendSeed
 from atoll_worker.transport.__main__ import until_a_bug
 from atoll_worker.transport.lanes import Outgoing, Payload
 from atoll_worker.transport.numbers import ArrayNumbers
-from atoll_worker.transport.transport import Outside, Transport
+from atoll_worker.transport.transport import LOOKED_AT_EACH, Outside, Transport
 from atoll_worker.transport.values import Values
 
 COUNT = 256
@@ -337,6 +337,33 @@ def test_each_capture_that_a_boundary_names_counts_its_region_on_by_two() -> Non
     before = rig.transport.values.captures[KEY]
     rig.transport._from_training(BOUNDARY)
     assert rig.transport.values.captures[KEY] == before + 2
+
+
+@pytest.mark.parametrize("said", ["the same", "others"])
+def test_now_and_then_an_adopted_base_is_compared_with_the_digest_of_its_version(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an integer wire each learner computes it; another CPU may round otherwise."""
+    rig = Rig()
+    transport = rig.transport
+    told: list[Any] = []
+    monkeypatch.setattr(transport.telemetry, "write", told.append)
+    base = full(3.0)
+    digest = base.digest if said == "the same" else "of other bits"
+    transport.exchange.slices[KEY].held = pb.Version(run="r", number=7, digest=digest)
+
+    async def adopt(count: int) -> None:
+        for _ in range(count):
+            transport.values.candidates[*KEY, 7] = base
+            transport.feed([Promote(*KEY, 7)])
+        await asyncio.gather(*transport._looks)
+
+    asyncio.run(adopt(LOOKED_AT_EACH - 1))
+    with structlog.testing.capture_logs() as before:
+        asyncio.run(adopt(1))
+    warnings = [line["reason"] for line in told if line["event"] == "warning"]
+    assert len(warnings) == len(before) == (said == "others")
+    assert all("sync.wire.down" in reason for reason in warnings)
 
 
 # ------------------------------------------------------------ bugs

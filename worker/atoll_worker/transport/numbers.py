@@ -57,6 +57,9 @@ class Numbers(Protocol):
     def encode_base(self, base: Base) -> Encoded:
         """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
 
+    def digest(self, base: Base) -> str:
+        """Of a version with this base; heavy, for a thread."""
+
 
 def rounded_spans(
     layout: Layout, owned: Slice, coded: Any, share: Share = ALL
@@ -144,6 +147,11 @@ class ArrayNumbers:
     def encode_base(self, base: Base) -> Encoded:
         """See Numbers."""
         return arrays.encoding_of(base), base.data
+
+    def digest(self, base: Base) -> str:
+        """See Numbers."""
+        found: str = base.digest
+        return found
 
     def _captured(self, shard: int, fragment: int) -> arrays.Array:
         """The capture region itself, f32 [elements that are held]."""

@@ -79,6 +79,7 @@ from atoll_worker.transport.values import Key, Values, publish_bytes
 
 LEAVE_SECONDS_MAX = 3.0
 TROUBLE_SECONDS = 5.0  # between two looks at the credentials
+LOOKED_AT_EACH = 101  # adoption; a prime, so that every slice has its turn
 
 log = structlog.get_logger()
 
@@ -139,6 +140,8 @@ class Transport:
         ]
         self.over = asyncio.Event()
         self._bug: Exception | None = None
+        self._adoptions = 0
+        self._looks: set[asyncio.Task[None]] = set()
         self._owes_nothing = asyncio.Event()  # to the export
         self._away: dict[int, str] = {}  # why shards could not be reached last time
         self._said = ""  # of the credentials
@@ -331,6 +334,7 @@ class Transport:
             case Promote(shard, fragment, number):
                 self.values.promote(shard, fragment, number)
                 self.hands.promote(shard, fragment, number)
+                self._look_now_and_then((shard, fragment))
             case Discard(shard, fragment, number):
                 self.values.discard(shard, fragment, number)
                 self.hands.discard(shard, fragment, number)
@@ -346,6 +350,28 @@ class Transport:
                 self.clients[shard].dial()
             case HangUp(shard):
                 self.clients[shard].hang_up()
+
+    def _look_now_and_then(self, key: Key) -> None:
+        """Whether what is adopted has the bits of its version; a part of it has no digest."""
+        self._adoptions += 1
+        held = self.exchange.slices[key].held
+        if self._adoptions % LOOKED_AT_EACH == 0 and held and self.end.configure.share.is_whole:
+            look = asyncio.create_task(self._look(key, self.values.bases[key], held))
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+
+    async def _look(self, key: Key, base: Base, held: pb.Version) -> None:
+        """An integer wire has each learner compute the base that its shard has computed."""
+        if await asyncio.to_thread(self.values.numbers.digest, base) == held.digest:
+            return
+        reason = (
+            f"version {held.number} of slice {key[1]} of shard {key[0]} has other bits here than at"
+            " its shard: this machine rounds otherwise, and what it trains is merged as if it began"
+            " from the shard's values; set sync.wire.down to bf16 or f32, or run this learner on"
+            " machines like those of the shards"
+        )
+        log.error(reason)
+        self._perform(Record({"event": "warning", "reason": reason}))
 
     async def _keep_hands(self) -> None:
         """When one is lost, end everything but the link, over which the training process hears it.
