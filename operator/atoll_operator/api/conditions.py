@@ -60,6 +60,8 @@ from atoll_operator.api.facts import (
 from atoll_operator.api.reasons import (
     FALSE,
     STALLED_SECONDS,
+    STALLED_SECONDS_MAX,
+    STALLED_TICKS,
     STATUSES,
     SUMMARIES,
     TRUE,
@@ -93,7 +95,8 @@ def decide(facts: Facts) -> tuple[Condition, ...]:
         _over(facts, "Failed", Kind.FAILED),
     )
     by_type = {each.type: each for each in found}
-    return (*found, _ready(facts, by_type), _stalled(facts))
+    ready = _ready(facts, by_type)
+    return (*found, ready, _stalled(facts, refused=ready.reason == "Refused"))
 
 
 def rejected(reason: str, message: str, *, begun: bool = False) -> tuple[Condition, ...]:
@@ -222,7 +225,8 @@ def _progressing(facts: Facts) -> Condition:
         if not _is_short(facts):
             return _of(kind, "LearnersStarting", _starting(facts))
         return _of(kind, "WaitingForLearners")
-    if facts.stalled_seconds > STALLED_SECONDS:
+    still = max(STALLED_SECONDS, min(STALLED_TICKS * facts.tick_seconds, STALLED_SECONDS_MAX))
+    if facts.stalled_seconds > still:
         message = f"the step has not moved for {STALLED_SECONDS:.0f} s or longer"
         return _of(kind, "Stalled", f"{message}; see the learners' logs")
     return _of(kind, "Training", facts.late)
@@ -351,13 +355,18 @@ def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Condition:
     return _of(kind, "Waiting", "; ".join(missing))
 
 
-def _stalled(facts: Facts) -> Condition:
-    """Whether a person must act before anything happens, or before an edit comes into force."""
+def _stalled(facts: Facts, *, refused: bool = False) -> Condition:
+    """Whether a person must act before anything happens, or before an edit comes into force.
+
+    `refused`: the API server refuses objects without which the job is not as it is wanted.
+    """
     phase = facts.phase
     if facts.unaccepted and not phase.kind.over:
         return _of("Stalled", str(Kind.REJECTED), ": ".join(facts.unaccepted))
     if phase.kind in (Kind.FAILED, Kind.REJECTED):
         return _of("Stalled", str(phase.kind), f"{phase.reason}: {phase.message}")
+    if refused and facts.refused:
+        return _of("Stalled", "Refused", "; ".join(facts.refused))
     return _of("Stalled", "NotStalled")
 
 

@@ -88,6 +88,7 @@ class Facts:
     certificates_reason: str = "CertificatesMissing"  # of Accepted, or of Degraded
     expiring: tuple[str, ...] = ()  # credentials that are or will be out of date, in words
     stalled_seconds: float = 0.0
+    tick_seconds: float = 0.0  # that a step takes, as far as it is known (`tick_seconds`)
     unreachable: tuple[str, ...] = ()  # silent shards whose pods are Ready: what to do
     ephemeral: bool = False
     larger_claims: tuple[str, ...] = ()  # than the manifest asks for, in words
@@ -119,6 +120,12 @@ class Facts:
     def ended(self) -> bool:
         """Every shard has had its last rounds."""
         return all(state in ENDED for state in self.shard_states)
+
+
+def tick_seconds(replies: Sequence[pb.StatusReply | None]) -> float:
+    """What a step of the job took of late on the slowest shard; 0: nobody knows."""
+    rates = [reply.ticks_per_second for reply in replies if reply is not None]
+    return max((1 / rate for rate in rates if rate > 0), default=0.0)
 
 
 def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:

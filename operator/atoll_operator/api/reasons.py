@@ -14,6 +14,8 @@ TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed", "Stalled"})
 SUMMARIES: Final = frozenset({"Ready", "Stalled"})  # they repeat what other conditions say
 STALLED_SECONDS: Final = 120.0
+STALLED_TICKS: Final = 5.0  # that a step may take longer than it did, before it counts as stalled
+STALLED_SECONDS_MAX: Final = 3600.0
 STORE_LOST: Final = "StoreLost"
 
 
@@ -218,7 +220,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "Stalled",
-            f"the step has not moved for {STALLED_SECONDS:.0f} s",
+            f"the step has not moved for {STALLED_SECONDS:.0f} s, or"
+            f" {STALLED_TICKS:.0f} times what a step takes, if that is longer",
             "see the learners' logs",
         ),
         _LOST,
@@ -463,6 +466,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         TRUE,
         ("Failed", "the job has failed and does not go on by itself", "see Failed"),
         ("Rejected", "the manifest must be changed before it comes into force", "see Accepted"),
+        ("Refused", "the API server refuses an object or a template of the job", "see Accepted"),
     ),
     *_reasons("Stalled", FALSE, ("NotStalled", "the job goes on, or waits, by itself", "")),
 )

@@ -6,7 +6,7 @@
     atoll_operator_node_replacements_total{role}    pods deleted for lost nodes
     atoll_operator_node_loss_deletion_seconds       how soon a lost pod is deleted
     atoll_operator_node_replacement_seconds         how soon its successor works
-    atoll_operator_jobs{state}                      jobs by the column State of `kubectl get dtj`
+    atoll_operator_jobs{job_namespace,state}        jobs by the column State of `kubectl get dtj`
     atoll_operator_jobs_held                        above 0: a person has to decide (NodeLossHeld)
     atoll_operator_owner_words_total                SetOwner calls to registrars
     atoll_operator_leader                           the sum over all replicas is 1, or nobody leads
@@ -55,7 +55,7 @@ class Metrics:
         )  # fmt: skip
         self.jobs = Gauge(
             f"{name}_jobs", "Jobs by the reason of their condition Ready, on the leader",
-            ["state"], registry=registry,
+            ["job_namespace", "state"], registry=registry,
         )  # fmt: skip
         self.held = Gauge(f"{name}_jobs_held", "Jobs with NodeLossHeld", registry=registry)
         self.owners = Counter(f"{name}_owner_words", "SetOwner calls made", registry=registry)
@@ -66,10 +66,15 @@ class Metrics:
             f"{name}_api_requests", "Requests to the API server; status 0: no answer came",
             ["verb", "status"], registry=registry,
         )  # fmt: skip
-        self.show_states(())
+        self.namespaces: set[str] = set()  # that have had a job
 
-    def show_states(self, states: Iterable[str]) -> None:
-        """How many jobs are in each state now; a word that no state has is left out."""
+    def show_states(self, states: Iterable[tuple[str, str]]) -> None:
+        """How many jobs of each namespace are in each state now, as pairs of both.
+
+        A namespace without jobs any more shows 0; a word that no state has is left out.
+        """
         found = collections.Counter(states)
-        for each in STATES:
-            self.jobs.labels(each).set(found[each])
+        self.namespaces.update(namespace for namespace, _ in found)
+        for namespace in self.namespaces:
+            for each in STATES:
+                self.jobs.labels(namespace, each).set(found[namespace, each])

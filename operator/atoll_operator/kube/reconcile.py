@@ -109,7 +109,7 @@ class Reconciler:
         else:
             self.shown[key] = shown
         self.metrics.held.set(sum(held for _, held in self.shown.values()))
-        self.metrics.show_states(state for state, _ in self.shown.values())
+        self.metrics.show_states((key[0], state) for key, (state, _) in self.shown.items())
 
     async def _pass_of_leader(self, key: Key) -> float | None:
         try:

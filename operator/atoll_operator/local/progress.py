@@ -15,6 +15,7 @@ from atoll_operator.api.facts import (
     leading,
     refused_offers,
     some_of,
+    tick_seconds,
     troubles,
 )
 from atoll_operator.api.reasons import STORE_LOST
@@ -93,6 +94,7 @@ def facts(
         leading=leading(replies),
         capped=capped(replies),
         stalled_seconds=still_seconds,
+        tick_seconds=tick_seconds(replies),
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )
 

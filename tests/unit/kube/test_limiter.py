@@ -1,9 +1,11 @@
 """Requests beyond a burst wait for their turn, and none is refused."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from atoll_operator.kube.edges.api import Api
 from atoll_operator.kube.edges.limiter import Limiter
 
 
@@ -58,3 +60,28 @@ def test_a_limiter_is_busy_while_less_than_half_of_the_burst_is_left(
     monkeypatch.setattr("time.monotonic", lambda: 128.25)
     assert not one.is_busy
     assert waits == []
+
+
+def test_what_is_only_tried_waits_for_its_turn_too(waits: list[float]) -> None:
+    class Answer:
+        status = 200
+
+        async def read(self) -> bytes:
+            return b"{}"
+
+    class Dynamic:
+        async def request(self, *_: object, **__: object) -> Answer:
+            return Answer()
+
+    nothing: Any = None
+    dynamic: Any = Dynamic()
+    api = Api(client=nothing, dynamic=dynamic, limiter=Limiter(per_second=1.0, burst=1))
+    metadata = {"namespace": "demo", "name": "s"}
+
+    async def scenario() -> None:
+        await api.dry_run({"kind": "StatefulSet", "metadata": metadata})
+        await api.dry_run_pod({"metadata": metadata})
+        await api.dry_run({"kind": "StatefulSet", "metadata": metadata})
+
+    asyncio.run(scenario())
+    assert waits == [1.0, 2.0]

@@ -13,7 +13,7 @@ def test_every_metric_is_set_somewhere() -> None:
     text = "".join(
         each.read_text() for each in FOLDER.rglob("*.py") if each.name not in ("metrics.py",)
     )
-    names = [name for name in vars(Metrics()) if name not in ("registry", "jobs")]
+    names = [name for name in vars(Metrics()) if name not in ("registry", "jobs", "namespaces")]
     assert "metrics.show_states(" in text  # jobs
     assert names
     for name in names:
@@ -24,11 +24,15 @@ def test_jobs_are_counted_by_state_and_a_state_that_nobody_is_in_shows_0() -> No
     metrics = Metrics()
 
     def shown(state: str) -> float | None:
-        return metrics.registry.get_sample_value("atoll_operator_jobs", {"state": state})
+        return metrics.registry.get_sample_value(
+            "atoll_operator_jobs", {"job_namespace": "team", "state": state}
+        )
 
-    assert shown("Training") == shown("Failed") == 0
-    metrics.show_states(["Training", "Training", "Stalled", ""])
+    of_team = [("team", state) for state in ("Training", "Training", "Stalled", "")]
+    metrics.show_states([*of_team, ("other", "Training")])
     assert (shown("Training"), shown("Stalled"), shown("Failed")) == (2, 1, 0)
-    metrics.show_states(["Failed"])
+    metrics.show_states([("team", "Failed")])
     assert (shown("Training"), shown("Stalled"), shown("Failed")) == (0, 0, 1)
     assert shown("") is None
+    metrics.show_states([])  # its last job is deleted
+    assert shown("Failed") == 0

@@ -82,7 +82,9 @@ def test_a_pass_counts_its_job_by_the_state_that_its_status_has() -> None:
 
     def jobs(state: str) -> float | None:
         registry = world.reconciler.metrics.registry
-        return registry.get_sample_value("atoll_operator_jobs", {"state": state})
+        return registry.get_sample_value(
+            "atoll_operator_jobs", {"job_namespace": "demo", "state": state}
+        )
 
     world.run()
     world.run()  # which writes no status

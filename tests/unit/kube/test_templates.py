@@ -282,6 +282,18 @@ def test_a_change_of_numbers_alone_tries_nothing() -> None:
     assert "apply StatefulSet tiny-us-east" in running.run()
 
 
+def test_recommended_labels_of_the_user_stay_and_the_operators_own_do_not_change() -> None:
+    given = "{app.kubernetes.io/name: mine, atoll.dev/role: wrong}"
+    (one, *_) = [
+        each
+        for each in children(f"spec.learner.template.metadata.labels={given}").objects()
+        if each["kind"] == "StatefulSet"
+    ]
+    labels = one["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "mine"
+    assert labels["app.kubernetes.io/component"] == labels["atoll.dev/role"] == "learner"
+
+
 def test_the_pod_that_is_tried_is_the_controllers_under_a_name_that_nobody_has() -> None:
     sets = [each for each in children().objects() if each["kind"] == "StatefulSet"]
     pod = pod_of(sets[0])

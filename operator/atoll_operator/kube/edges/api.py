@@ -274,6 +274,7 @@ class Api:
         metadata = child["metadata"]
         where = path(child["kind"], metadata["namespace"], metadata["name"])
         query = [("fieldManager", CHILDREN_MANAGER), ("force", "true"), ("dryRun", "All")]
+        await self.limiter.wait()
         response = await self._send("patch", where, child, query, APPLY, CALL_SECONDS_MAX)
         await response.read()  # so that the connection can be used again
 
@@ -281,6 +282,7 @@ class Api:
         """Let the API server check a pod as its controller would create it; raises ApiError."""
         where = path("Pod", pod["metadata"]["namespace"])
         query = [("dryRun", "All")]
+        await self.limiter.wait()
         response = await self._send("post", where, pod, query, JSON, CALL_SECONDS_MAX)
         await response.read()
 

@@ -75,6 +75,7 @@ RUN_VOLUME = "atoll-run"
 POD_INDEX = f"metadata.labels['{POD_INDEX_LABEL}']"  # the number of a pod in its StatefulSet
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 RUNNER = {LEARNER_ROLE: TRAIN, EVALUATOR_ROLE: EVALUATE}
+RECOMMENDED = "app.kubernetes.io/"  # labels that nothing here selects by: the user's stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,8 @@ def _pod(
     given = template.model_dump(by_alias=True, exclude_unset=True)
     pod = overridden(given, context.overrides)
     metadata = pod.setdefault("metadata", {})
-    metadata["labels"] = {**metadata.get("labels", {}), **context.labels}
+    ours = {name: v for name, v in context.labels.items() if not name.startswith(RECOMMENDED)}
+    metadata["labels"] = {**context.labels, **metadata.get("labels", {}), **ours}
     metadata["annotations"] = {
         **metadata.get("annotations", {}),
         Annotation.RUN_HASH: context.run_hash,

@@ -36,6 +36,7 @@ from atoll_operator.api.facts import (
     late,
     leading,
     refused_offers,
+    tick_seconds,
     troubles,
 )
 from atoll_operator.api.learners import RegionNodes
@@ -233,6 +234,7 @@ def _facts(case: Situation) -> Facts:
         else (),
         transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
+        tick_seconds=tick_seconds(seen.replies),
         ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
         larger_claims=tuple(larger_claims(seen.children, job.spec.syncer.storage.size)),
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
