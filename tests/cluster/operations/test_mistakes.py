@@ -24,7 +24,10 @@ def test_a_wrong_argument_and_a_missing_secret_in_one_region_are_said_and_the_fi
     person.reads("Degraded", "True", "tiny-eu-west-0", "exit code 64", "batch")
     person.goes_on(OTHERS)
     assert person.job.condition("Failed")["status"] == "False"
-    missing = eu_west("{volumes: [{name: text, secret: {secretName: no-such-secret}}]}")
+    missing = eu_west(  # a kubelet looks only at volumes that a container mounts
+        "{volumes: [{name: text, secret: {secretName: no-such-secret}}],"
+        " volumeMounts: [{name: text, mountPath: /text}]}"
+    )
     person.edits((wrong, missing))
     person.reads("Degraded", "True", "tiny-eu-west-0 cannot start", "no-such-secret")
     person.edits((missing, EU_WEST))
