@@ -167,7 +167,8 @@ class SyncSpec(Model):
             "Steps between a learner's hand-over of a fragment and its adoption of the merged"
             " value (tau). With 1 or more, training goes on while values travel; with 0, learners"
             " wait. These steps should take longer than a fragment's way to the shard and back;"
-            " if they do not, `atoll top` shows learners that are blocked. Less than the period."
+            " if they do not, work comes too late for its merge, or learners are blocked; `atoll"
+            " top` shows both. Less than the period."
         ),
     )
     quorum: int | None = Field(  # None: all learners, as a preset says; a manifest has a number
