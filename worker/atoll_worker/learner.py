@@ -304,10 +304,11 @@ class Learner:
         more. `loss`: a number or a one-element tensor in nats, for telemetry; on an accelerator it
         is read one step later, so that nothing waits. `cursor`: where the slot's data goes on;
         without it, one more than before. It never goes back. `state`: what the data pipeline needs
-        to go on there, at most 1 MiB: bytes, or a function that returns bytes, such as `lambda:
-        pickle.dumps(loader.state_dict())`. A function is called before `step()` returns, and only
-        where its bytes will be kept, so it costs nothing in most steps. Give a state in every step,
-        since nobody knows beforehand with which one the slot goes on; the cursor must grow then.
+        to go on there, at most 1 MiB: bytes, or a function that returns bytes (read them with
+        `torch.load(..., weights_only=True)`, since they come over the network). A function is
+        called before `step()` returns, and only where its bytes will be kept, so it costs nothing
+        in most steps. Give a state in every step, since nobody knows beforehand with which one the
+        slot goes on; the cursor must grow then.
         Of several ranks each may give its own, 1 MiB together; equal ones count once.
 
         Raises SpecError for wrong arguments, and while an optimizer is followed; LearnerError as

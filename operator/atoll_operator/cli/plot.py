@@ -77,7 +77,7 @@ def _draw(folder: Path, out: Path, unit: str, *, note: str = "") -> None:
 
         curves = plots.draw_losses(folder, out, unit)
     except ModuleNotFoundError as error:
-        remedy = 'pip install "atoll[local]", or matplotlib alone'
+        remedy = "pip install matplotlib"
         raise SpecError("--out", f"no picture can be drawn ({error})", remedy) from error
     except (OSError, ValueError) as error:
         raise SpecError("--out", f"{out}: {error}", "name a .png in a writable folder") from error

@@ -27,7 +27,11 @@ def ends_of(children: Sequence[Child], now: float) -> Ends:
     return Ends(
         given_up=given_up,
         started_again=started_again,
-        starting=tuple(slot for slot, hosts in learners.items() if _start(hosts, now)),
+        starting={
+            slot: now - min(each.started_at for each in hosts)
+            for slot, hosts in learners.items()
+            if _start(hosts, now)
+        },
     )
 
 

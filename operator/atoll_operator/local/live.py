@@ -13,7 +13,7 @@ import typer
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.spec import Job
 from atoll_operator.local.progress import Snapshot
-from atoll_operator.local.told import time_left
+from atoll_operator.local.told import duration, time_left
 from atoll_protos.names import slot_name
 from atoll_protos.states import slot_text
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LINE_SECONDS = 5.0
+FEW = 3  # learners that are named
 COLUMNS = ("learner", "region", "state", "own steps", "tokens/s", "loss", "last adoption")
 
 
@@ -168,14 +169,24 @@ def reached(seen: Snapshot) -> str:
 def machinery(seen: Snapshot) -> str:
     """Who takes part, and what travels; near the end, that the learners are not missing."""
     columns, rate = seen.status.columns, seen.bytes_per_second
-    grace = max((reply.grace_seconds for reply in seen.replies if reply), default=0.0)
     learners = f"learners {columns.learners if columns else '?'}"
     parts = (
-        *((ended(seen) or learners, f"quorum {seen.status.quorum}")),
-        f"grace {grace:.2f} s",
-        "- MB/s" if rate is None else f"{rate / 1e6:.2f} MB/s",
+        ended(seen) or learners,
+        f"elapsed {duration(seen.elapsed_seconds)}",
+        "" if rate is None else f"{rate / 1e6:.2f} MB/s",
+        starting(seen),
     )
-    return "  ".join(parts)
+    return "  ".join(part for part in parts if part)
+
+
+def starting(seen: Snapshot) -> str:
+    """The learners whose first process has not joined yet, with the seconds that it runs."""
+    joined = {slot.slot for slot in seen.replies[0].slots} if seen.replies[0] else set()
+    names = [f"{slot} ({s:.0f} s)" for slot, s in seen.starting.items() if slot not in joined]
+    if not names:
+        return ""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return f"starting: {', '.join(names[:FEW])}{more}"
 
 
 def ended(seen: Snapshot) -> str | None:
@@ -207,12 +218,13 @@ def slot_rows(job: Job, registrar: pb.StatusReply | None) -> list[list[str]]:
 
 
 def _numbers(slot: pb.SlotStatus) -> list[str]:
-    known = slot.t_m and slot.step_seconds
-    rate = slot.tokens / slot.t_m / slot.step_seconds if known else 0.0
+    if not (slot.t_m and slot.step_seconds):  # its present process has made no step
+        return [slot_text(slot.state), "-", "-", "-", "-"]
+    rate = slot.tokens / slot.t_m / slot.step_seconds
     return [
         slot_text(slot.state),
         str(slot.t_m),
         f"{rate:,.0f}",
         f"{slot.loss:.3f}",
-        f"{slot.seconds_since_adoption:.1f} s",
+        f"{slot.seconds_since_adoption:.1f} s ago",
     ]

@@ -43,7 +43,7 @@ class Drawn:
     held_out: bool
 
 
-def draw_losses(folder: Path, picture: Path, unit: str) -> Drawn:
+def draw_losses(folder: Path, picture: Path, unit: str, title: str = "") -> Drawn:
     """Draw the losses that the files of a run folder hold; `unit` names their axis.
 
     Raises OSError and ValueError.
@@ -51,7 +51,7 @@ def draw_losses(folder: Path, picture: Path, unit: str) -> Drawn:
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(8, 4.5), constrained_layout=True)
     try:
-        found = _losses(axes, folder, unit)
+        found = _losses(axes, folder, unit, title)
         figure.savefig(picture, dpi=120)
     finally:
         plt.close(figure)
@@ -69,7 +69,7 @@ def _pyplot() -> Any:
 
 def draw(out: Path, tokens: dict[str, int], unit: str) -> None:
     """Write both pictures; `tokens` is that part of the summary, `unit` is that of a loss."""
-    draw_losses(out, out / "loss.png", unit)
+    draw_losses(out, out / "loss.png", unit, out.resolve().name)
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(7, 3), constrained_layout=True)
     _tokens(axes, tokens)
@@ -77,7 +77,7 @@ def draw(out: Path, tokens: dict[str, int], unit: str) -> None:
     plt.close(figure)
 
 
-def _losses(axes: Any, out: Path, unit: str) -> Drawn:
+def _losses(axes: Any, out: Path, unit: str, title: str = "") -> Drawn:
     """A line for each learner, broken where it was started again, and the held-out loss."""
     lines = {
         path.stem: [
@@ -103,7 +103,7 @@ def _losses(axes: Any, out: Path, unit: str) -> Drawn:
     if evaluations:
         ticks = [each["tick"] for each in evaluations]
         axes.plot(ticks, shown(held_out, low, high), "k.-", label="held out, shared parameters")
-    axes.set(xlabel="tick", ylabel=unit)
+    axes.set(xlabel="step of the job", ylabel=f"{unit} (moving average)")
     outside = [
         name
         for name, values in {**curves, "held out": held_out}.items()
@@ -111,7 +111,8 @@ def _losses(axes: Any, out: Path, unit: str) -> Drawn:
     ]
     if outside:
         where = f"{some_of(outside)}: values that are too far away, or no numbers, are not shown"
-        axes.set_title(where, fontsize="small", wrap=True)
+        title = "\n".join(each for each in (title, where) if each)
+    axes.set_title(title, fontsize="small", wrap=True)
     labels = axes.get_legend_handles_labels()[1]
     if labels:
         # Losses fall. To look for the best place takes long, which matplotlib warns of.

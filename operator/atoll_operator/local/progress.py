@@ -1,6 +1,6 @@
 """The status of a local run, made from what its shards say; pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +30,8 @@ class Ends:
 
     given_up: Sequence[str] = ()
     started_again: Mapping[str, str] = field(default_factory=dict)  # by slot, or by process
-    starting: Collection[str] = ()  # slots of learners whose processes run for the first time
+    # By slot of learners whose processes run for the first time: for how many seconds.
+    starting: Mapping[str, float] = field(default_factory=dict)
 
 
 NO_ENDS: Final = Ends()
@@ -44,6 +45,8 @@ class Snapshot:
     replies: Sequence[pb.StatusReply | None]
     status: Status
     bytes_per_second: float | None  # bulk bytes, both ways; None while unknown
+    elapsed_seconds: float = 0.0  # since the shards were asked for the first time
+    starting: Mapping[str, float] = field(default_factory=dict)  # as in Ends
 
 
 def status(

@@ -126,7 +126,7 @@ def _record(out: Path, say: Callable[[str], None], began: float, over: threading
             recorder.look()
         recorder.close()
     except ModuleNotFoundError as error:
-        say(f"the curves are not drawn: {error}; install atoll[local]")
+        say(f"the curves are not drawn: {error}; pip install tensorboard")
     except Exception as error:  # the top of a loop: no trouble here ends the run
         say(f"the curves are not drawn any more: {type(error).__name__}: {error}")
 

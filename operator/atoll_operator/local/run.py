@@ -55,7 +55,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,6 +91,10 @@ from atoll_protos.expected import Expected
 from atoll_protos.run import RunFile
 
 POLL_SECONDS = 0.5
+STOPPING = (
+    "stopping: learners leave in order, then come the summary and the pictures; another Ctrl-C"
+    " does not cut this short"
+)
 CHAOS_SECONDS = 20.0  # in which all train, before the next kill
 LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
 
@@ -119,6 +123,7 @@ class Training:
     status: Status
     chaos: bool = False
     chaos_at: float = 0.0
+    steps_max: int | None = None  # the job's length, which its clock passes by a few
     complete_at: float | None = None
 
     def run(self) -> None:
@@ -313,6 +318,7 @@ def _train(
         view=view,
         status=progress.status(job, [None] * len(ports), utc_now()),
         chaos=chaos,
+        steps_max=job.spec.steps,
     )
     begun = time.monotonic()
     with terminated_like_interrupted():
@@ -358,6 +364,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
         sys.stderr.write(f"failed: {error}\n")
         return (Exit.BAD_INPUT if bad_input else Exit.FAILED), "failed"
     except KeyboardInterrupt:
+        training.view.say(STOPPING)
         if training.complete_at is not None:
             training.stopped("stopped by Ctrl-C")
             return Exit.COMPLETE, "complete"
@@ -373,7 +380,8 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     """Write summary.json and the pictures, and show the last line of the run."""
     out, reached = training.files.out, training.status.progress
     slots = frozenset(by_slot(training.supervisor.in_roles("learner")))
-    step = reached.step if reached else None
+    length = training.steps_max
+    step = min(reached.step, length or reached.step) if reached else None
     result = Exit.COMPLETE if training.complete_at is not None else code
     found = summary.summarise(out, result.name.title(), seconds, step, slots)
     found |= {
@@ -400,13 +408,25 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
 def terminated_like_interrupted() -> Iterator[None]:
     """SIGTERM acts like Ctrl-C inside; after that neither of them can cut the clean end short."""
 
+    heard = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a shell's background job
+        heard.append(signal.SIGINT)
+
     def interrupt(number: int, frame: Any) -> None:
         del number, frame
+        hear(again)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    def again(number: int, frame: Any) -> None:
+        del number, frame
+        sys.stderr.write(f"{STOPPING}\n")
+
+    def hear(handler: Callable[[int, Any], None]) -> None:
+        for each in heard:
+            signal.signal(each, handler)
+
+    hear(interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        hear(again)

@@ -20,6 +20,7 @@ class Poller:
 
     def __init__(self, job: Job, ports: Sequence[int]) -> None:
         self.job = job
+        self._begun: float | None = None
         self._counted: tuple[float, int] | None = None
         self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
         self._stubs: list[Any] = [
@@ -32,6 +33,7 @@ class Poller:
 
         `ends`: what is known of processes that have ended.
         """
+        self._begun = now if self._begun is None else self._begun
         replies = self._replies()
         counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
         before, self._counted = self._counted, (now, counted)
@@ -47,6 +49,8 @@ class Poller:
             replies=replies,
             status=status(self.job, replies, utc_now(), ends, still_seconds),
             bytes_per_second=rate,
+            elapsed_seconds=now - self._begun,
+            starting=ends.starting,
         )
 
     def _replies(self) -> list[pb.StatusReply | None]:

@@ -76,7 +76,7 @@ def test_pictures_of_a_run_have_the_share_of_each_count_and_the_unit_of_the_loss
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
     plots.draw(tmp_path, TOKENS, "loss, nats per byte")
-    assert drawn["loss.png"][0] == "loss, nats per byte"
+    assert drawn["loss.png"][:2] == ("loss, nats per byte (moving average)", tmp_path.name)
     _, title, shares = drawn["goodput.png"]
     assert title == "What became of 1,000 tokens"
     assert shares == ["87.0%", "1.0%", "6.0%", "4.0%", "2.0%"]  # in the order of COLOURS

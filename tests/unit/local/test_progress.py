@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,13 +100,13 @@ def test_learners_that_start_are_no_degradation_and_one_that_was_lost_is(shown: 
     registrar.slots.extend(kept)
     if shown == "joining":
         registrar.slots.add(slot="a-1", state=pb.SLOT_JOINING)
-    starting = progress.Ends(starting=("a-0", "a-1"))  # a-0 trains already
+    starting = progress.Ends(starting={"a-0": 1.0, "a-1": 1.0})  # a-0 trains already
     registrar.slots[1].state = pb.SLOT_TRAINING  # b-0
     found = progress.status(job(), [registrar, reply()], NOW, starting).to_object()
     assert said(found)["Degraded"] == "False/LearnersStarting"
     assert said(found)["LearnersAvailable"] == "True/Quorum"
     registrar.slots[1].state = pb.SLOT_JOINING
-    starting = progress.Ends(starting=("a-1", "b-0"))
+    starting = progress.Ends(starting={"a-1": 1.0, "b-0": 1.0})
     found = progress.status(job(), [registrar, reply()], NOW, starting).to_object()
     assert said(found)["LearnersAvailable"] == "False/LearnersStarting"
     assert said(found)["Progressing"] == "False/LearnersStarting"
@@ -215,17 +216,37 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
         replies=replies,
         status=progress.status(job(), replies, NOW),
         bytes_per_second=2.5e6,
+        elapsed_seconds=185.0,
     )
     line = live.line(seen)
     for part in (
         "tick 50 of 200",
         "learners 3/3",
-        "quorum 2",
+        "elapsed 3 min 5 s",
         "2.50 MB/s",
         "loss 2.0000",
         "about 15 s left",
     ):
         assert part in line
+
+
+def test_learners_that_have_yet_to_join_are_named_with_their_seconds() -> None:
+    some = reply(training=("a-0",))
+    del some.slots[1:]
+    seen = replace(snapshot([some, some]), starting={"a-0": 30.0, "a-1": 12.2, "b-0": 12.0})
+    assert "starting: a-1 (12 s), b-0 (12 s)" in live.line(seen)
+    many = replace(snapshot([None, None]), starting={f"a-{n}": 1.0 for n in range(5)})
+    assert live.line(many).endswith("starting: a-0 (1 s), a-1 (1 s), a-2 (1 s) and 2 more")
+    assert "starting" not in live.line(snapshot([reply(), reply()]))
+
+
+def test_the_row_of_a_learner_that_has_made_no_step_since_its_start_has_no_numbers() -> None:
+    """It had `own steps 241, tokens/s 0, loss nan`."""
+    said = reply()
+    said.slots[1].step_seconds, said.slots[1].loss = 0.0, math.nan
+    rows = live.slot_rows(job(), said)
+    assert rows[1] == ["a-1", "a", "Training", "-", "-", "-", "-"]
+    assert rows[0] == ["a-0", "a", "Training", "40", "100", "2.000", "0.0 s ago"]
 
 
 def snapshot(replies: Sequence[pb.StatusReply | None]) -> progress.Snapshot:

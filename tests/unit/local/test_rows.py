@@ -140,7 +140,7 @@ def test_the_curves_of_a_job_are_drawn_from_what_its_shard_has_noted(kubectl: Pa
     assert "curves.svg: as noted at the merges of a shard; 1 learners" in done.output
     assert "there is no held-out loss: spec.evaluator measures it" in done.output
     assert "<svg" in (kubectl / "curves.svg").read_text()
-    assert "<!-- loss, nats per byte -->" in (kubectl / "curves.svg").read_text()
+    assert "<!-- loss, nats per byte (moving average) -->" in (kubectl / "curves.svg").read_text()
     assert (kubectl / "words").read_text().strip().endswith("atoll_syncer.asking --curves")
     lines.append({"event": "evaluation", "tick": 2, "loss": 1.5})
     (kubectl / "said").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -201,7 +201,7 @@ def test_of_a_run_folder_the_curves_come_from_its_files(tmp_path: Path) -> None:
         (tmp_path / "manifest.yaml").write_text(manifest)
         done = CliRunner().invoke(cli.app, ["plot", str(tmp_path), "--out", str(written)])
         assert done.exit_code == 0, done.output
-        assert f"<!-- {unit} -->" in written.read_text()
+        assert f"<!-- {unit} (moving average) -->" in written.read_text()
     wrong = CliRunner().invoke(cli.app, ["plot", str(tmp_path), "--out", str(tmp_path / "x.doc")])
     assert isinstance(wrong.exception, SpecError)
     assert "name a .png" in str(wrong.exception)

@@ -1,6 +1,7 @@
 """One pass of `atoll run` over its processes, and the last one."""
 
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ class Shards:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.job = job()
 
     def poll(self, now: float, ends: progress.Ends = progress.NO_ENDS) -> progress.Snapshot:
         self.asked += 1
@@ -235,7 +237,11 @@ def test_an_interrupt_of_a_job_that_is_complete_leaves_it_complete(tmp_path: Pat
     training = training_of(tmp_path, left(tmp_path, "a-0"))
     training.advance(1.0)
 
+    said: list[str] = []
+
     class Interrupted:
+        say = said.append
+
         def __enter__(self) -> None:
             raise KeyboardInterrupt
 
@@ -244,6 +250,7 @@ def test_an_interrupt_of_a_job_that_is_complete_leaves_it_complete(tmp_path: Pat
 
     training.view = Interrupted()  # type: ignore[assignment]
     assert run._outcome(training) == (Exit.COMPLETE, "complete")
+    assert said == [run.STOPPING]
     conditions = json.loads((tmp_path / "status.json").read_text())["conditions"]
     assert {each["type"]: each["status"] for each in conditions}["Complete"] == "True"
     assert training.supervisor.children[0].after == "stopped by Ctrl-C"
@@ -280,12 +287,12 @@ def test_learners_whose_processes_run_for_the_first_time_start_for_ten_minutes()
     shard = Child(planned=replace(other.planned, role="shard", name="shard-0"), log=Path("log"))
     shard.process = running
     found = [*hosts, other, shard]
-    assert ends_of(found, 600.0).starting == ("a-1", "b-0")
-    assert ends_of(found, 605.0).starting == ()
+    assert ends_of(found, 600.0).starting == {"a-1": 595.0, "b-0": 595.0}
+    assert ends_of(found, 605.0).starting == {}
     hosts[1].record = Record().after(End(code=-9), returned=False)
-    assert ends_of(found, 600.0).starting == ("b-0",)
+    assert ends_of(found, 600.0).starting == {"b-0": 595.0}
     other.process = None  # it has yet to be started
-    assert ends_of(found, 600.0).starting == ()
+    assert ends_of(found, 600.0).starting == {}
 
 
 def test_chaos_kills_only_when_all_have_trained_for_a_while_whatever_the_machine(
@@ -328,3 +335,32 @@ def test_chaos_kills_only_when_all_have_trained_for_a_while_whatever_the_machine
     assert kills(134.9, every, every) == 1
     processes.children[1].given_up = "ValueError: boom"
     assert kills(135.0, some, some) == 2  # who is given up is not waited for
+
+
+def test_the_first_interrupt_ends_the_run_and_the_second_says_that_it_is_being_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with run.terminated_like_interrupted():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert not capsys.readouterr().err
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err.splitlines() == [run.STOPPING] * 2
+
+
+def test_the_summary_does_not_count_steps_beyond_the_length_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "draw", ignored)
+    training = training_of(tmp_path)
+    training.status = progress.status(job(), [reply("Complete", tick=203)] * 2, NOW)
+    training.steps_max = 200
+    run._summarise(training, Exit.COMPLETE, "complete", 1.0)
+    assert json.loads((tmp_path / "summary.json").read_text())["steps"] == 200

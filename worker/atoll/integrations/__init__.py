@@ -11,6 +11,6 @@
 - `steps`: whether an optimizer has really stepped (used by both).
 
 Each module imports its library, and nothing here does so before it is imported itself:
-`pip install "atoll[transformers]"` or `"atoll[lightning]"`. They are built on the public package
-alone, as a user's own callback would be (docs/integrations.md).
+`pip install -e '.[local,transformers]'` or `'.[local,lightning]'` in a clone. They are built on
+the public package alone, as a user's own callback would be (docs/integrations.md).
 """

@@ -40,7 +40,8 @@ except ImportError:
     try:
         from pytorch_lightning import Callback
     except ImportError as error:
-        raise ImportError(f'{error}; install it with: pip install "atoll[lightning]"') from error
+        remedy = "in a clone of Atoll: pip install -e '.[local,lightning]'"
+        raise ImportError(f"{error}; install it {remedy}") from error
 
 
 class AtollCallback(Callback):  # type: ignore[misc]

@@ -39,7 +39,8 @@ try:
     from accelerate import skip_first_batches
     from transformers import Trainer, TrainerCallback
 except ImportError as error:
-    raise ImportError(f'{error}; install it with: pip install "atoll[transformers]"') from error
+    remedy = "in a clone of Atoll: pip install -e '.[local,transformers]'"
+    raise ImportError(f"{error}; install it {remedy}") from error
 
 
 class AtollCallback(TrainerCallback):  # type: ignore[misc]
