@@ -2,8 +2,9 @@
 
 The run file has the length that the job began with. A longer one comes to the shards in a file of
 its own, which the operator writes in place. Shards tell it each other in Hello, and learners in
-their Welcomes and Ticks; nobody takes a length from a learner. Lengths only grow, so the largest
-that a process has heard of is the newest, in whatever order it hears of them.
+their Welcomes and Ticks; nobody takes a length from a learner. While the job runs lengths only
+grow, so the largest that a process has heard of is the newest, in whatever order it hears of them.
+One that was taken back ends with the last process that has heard of it (`at_start`).
 
 Lengths in ticks are kept all, because one that was the end may have been acted upon: where learners
 work in lock-step, each hands every slice over at the end of the job. A learner that has heard of a
@@ -60,6 +61,18 @@ class Length:
 def of_run_file(run_file: RunFile) -> Length:
     """The length that the job began with."""
     return _length(run_file.steps, run_file.tokens)
+
+
+def at_start(run_file: RunFile, file: Length | None) -> Length:
+    """The length of a shard that starts and finds the operator's file.
+
+    The file says how long the job is now. What it began with is a former end if it is shorter; a
+    longer one has been taken back before this process heard of it.
+    """
+    first = of_run_file(run_file)
+    if file is None or bool(first.steps) != bool(file.steps):
+        return first
+    return file.also(first) if (first.end or 0) < (file.end or 0) else file
 
 
 def read(text: str) -> Length:

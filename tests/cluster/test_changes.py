@@ -55,8 +55,6 @@ def test_what_is_fixed_cannot_be_changed(
 ) -> None:
     job = Job(kube=kube, namespace=namespace, name="tiny")
     spec = {"suspend": True, "steps": 600, "tokens": None}
-    if fixed.field == "spec.tokens":
-        spec = {"suspend": True, "tokens": 600, "steps": None}
     document = yaml.safe_load(MANIFEST)
     document["spec"] |= spec
     storage = {"type": "PersistentVolumeClaim", "storageClassName": "a", "size": "10Gi"}
@@ -71,6 +69,8 @@ def test_what_is_fixed_cannot_be_changed(
            }.get(fixed.field, 5)  # fmt: skip
     for key in reversed(fixed.field.split(".")[1:]):
         new = {key: new}
+    if fixed.field == "spec.steps":
+        new = {"steps": None, "tokens": 600}
     done = kube.attempt(
         "-n", namespace, "patch", "dtj", job.name, "--type=merge", "-p", json.dumps({"spec": new})
     )
@@ -210,8 +210,11 @@ def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
         job.patch(syncer={"storage": {"size": "2Gi"}})
         until("it is refused", lambda: job.condition("Accepted")["reason"] == "ChildrenRefused")
         assert job.is_true("Ready")
-        job.patch(syncer={"storage": {"size": "1Gi"}})
+        job.patch(syncer={"storage": {"size": "1Gi"}}, steps=200_000)
         until("it is taken back", lambda: job.is_true("Accepted"))
+        until("the shard knows", lambda: _length(job) == 200_000)
+        job.patch(steps=150_000)
+        until("it stays", lambda: "goes on to 200000" in job.condition("SpecDrift")["message"])
     before = job.status()
     job.patch(suspend=True)
     until("suspended", lambda: job.is_true("Suspended"))
@@ -226,6 +229,12 @@ def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
     assert after.run == before.run
     assert after.commits >= before.commits
     assert job.condition("Suspended")["status"] == "False"
+    assert _length(job) == (150_000 if storage == "PersistentVolumeClaim" else 100_000)
+
+
+def _length(job: Job) -> int:
+    reply = job.status()
+    return reply.steps if reply else 0
 
 
 def test_a_job_created_suspended_has_no_pods_and_all_conditions(

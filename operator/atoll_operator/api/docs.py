@@ -131,7 +131,7 @@ def _changes(path: str) -> str:
     plain = path.replace("[]", "")
     for each in rules.FIXED:
         if plain == each.path or plain.startswith(f"{each.path}."):
-            return "may grow" if each.grows else "no"
+            return each.may
     return "yes"
 
 

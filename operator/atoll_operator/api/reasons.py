@@ -335,9 +335,10 @@ REASONS: Final[tuple[Reason, ...]] = (
         TRUE,
         (
             "Differs",
-            "a shard does not know the present spec.steps yet",
+            "a shard does not know the present spec.steps or spec.tokens yet, or knows of a larger"
+            " number, which was taken back",
             "wait: shards read it within about a minute, without a restart; if it stays, see"
-            " SyncerReady",
+            " SyncerReady. A smaller number counts when the job was suspended and is resumed",
         ),
         (
             "OtherManifest",
@@ -367,7 +368,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
     ),
     *_reasons(
-        "SpecDrift", FALSE, ("InStep", "every shard that answers knows the present spec.steps", "")
+        "SpecDrift", FALSE, ("InStep", "every shard that answers knows the present length", "")
     ),
     *_reasons(
         "Suspended",

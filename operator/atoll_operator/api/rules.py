@@ -41,13 +41,13 @@ class Rule:
 class Fixed:
     """What an update must not change; only the API server sees both versions.
 
-    `path` is below `spec`; with `grows`, the value may become larger.
+    `path` is below `spec`; `may` says in the reference whether the value itself may change.
     """
 
     path: str
     cel: str
     text: str
-    grows: bool = False
+    may: str = "no"
 
     @property
     def field(self) -> str:
@@ -261,15 +261,6 @@ def _same(path: str) -> Fixed:
     return Fixed(path=path, cel=f"self.{path} == oldSelf.{path}", text=_CANNOT)
 
 
-def _grows(name: str) -> Fixed:
-    return Fixed(
-        path=name,
-        cel=f"!has(oldSelf.{name}) || (has(self.{name}) && self.{name} >= oldSelf.{name})",
-        text="may only grow; give at least its previous value",
-        grows=True,
-    )
-
-
 _HOME = "({0}.syncer.region == '' ? {0}.regions[0].name : {0}.syncer.region)"
 _VOLUMES = " && ".join(
     f"{version}.syncer.storage.type == '{StorageType.PERSISTENT_VOLUME_CLAIM}'"
@@ -321,8 +312,12 @@ FIXED = (
         )
         for name in ("managedBy", "restore")
     ),
-    _grows("steps"),
-    _grows("tokens"),
+    Fixed(
+        path="steps",
+        cel="has(self.steps) == has(oldSelf.steps)",
+        text="cannot take the place of spec.tokens, nor spec.tokens its; start another job",
+        may="yes",
+    ),
 )
 
 

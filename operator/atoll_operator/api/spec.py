@@ -87,7 +87,8 @@ class Spec(Model):
         le=COUNT_MAX,
         description=(
             "Length of the training in steps of the job's clock (ticks), which all learners share."
-            " Give exactly one of steps and tokens. It may grow."
+            " Give exactly one of steps and tokens. It may grow while the job runs; fewer than its"
+            " processes know of count after suspend and resume."
         ),
     )
     tokens: int | None = Field(
@@ -96,7 +97,8 @@ class Spec(Model):
         le=COUNT_MAX,
         description=(
             "Length of the training in tokens of all learners together. Give exactly one of steps"
-            " and tokens. It may grow."
+            " and tokens. It may grow while the job runs; fewer than its processes know of count"
+            " after suspend and resume."
         ),
     )
     seed: int = Field(

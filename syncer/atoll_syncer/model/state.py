@@ -35,7 +35,7 @@ from typing import Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout, TensorSpec
-from atoll_protos.length import Length, of_run_file
+from atoll_protos.length import Length, at_start
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import Fragments, RunFile, Sync
 from atoll_protos.schedule import start_distance
@@ -406,7 +406,7 @@ def new_state(
         failures=Failures(),
         companion=Companion(),
         ending=Ending(
-            length=of_run_file(run_file).also(beginning.length or Length()),
+            length=at_start(run_file, beginning.length),
             complete=history.closed is not None,
         ),
     )

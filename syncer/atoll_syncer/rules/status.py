@@ -35,6 +35,7 @@ def status(state: State, now: float) -> pb.StatusReply:
         reason=reason,
         tick=state.clock.tick,
         steps=state.ending.length.end or 0,
+        tokens=state.ending.length.tokens,
         slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],
         commits=state.history.commits,
         quorum=standing.quorum,

@@ -4,7 +4,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.length import Length, LengthFile, heard, of_run_file, read
+from atoll_protos.length import Length, LengthFile, at_start, heard, of_run_file, read
 from atoll_protos.run import Region, RunFile
 
 
@@ -45,3 +45,25 @@ def test_the_file_says_one_of_the_two(given: LengthFile) -> None:
 def test_a_file_that_says_nothing_else_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("began", "file", "known"),
+    [
+        (100, None, (100,)),
+        (100, 100, (100,)),
+        (100, 300, (100, 300)),  # the former end is a hand-over of all slices
+        (300, 100, (100,)),  # what was taken back is known to nobody
+    ],
+)
+def test_a_shard_that_starts_takes_the_length_that_the_job_has_now(
+    began: int, file: int | None, known: tuple[int, ...]
+) -> None:
+    regions = (Region(name="a", learners=1),)
+    now = None if file is None else Length(steps=(file,))
+    job = RunFile(job="x", regions=regions, steps=began)
+    assert at_start(job, now) == Length(steps=known)
+    now = None if file is None else Length(tokens=file)
+    job = RunFile(job="x", regions=regions, tokens=began)
+    assert at_start(job, now) == Length(tokens=began if file is None else file)
+    assert at_start(job, Length(steps=(7,))) == Length(tokens=began)

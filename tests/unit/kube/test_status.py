@@ -61,6 +61,47 @@ def said(found: Observation, phase: Phase = RUNNING, before: Before = Before()) 
     return status.of_job(case)
 
 
+def drift(*changes: str, **lengths: int) -> dict[str, Any]:
+    """SpecDrift of a job of 600 steps, unless changed, of whose shards the second knows these."""
+    other = reply()
+    for name, length in ({"steps": 0} | lengths).items():
+        setattr(other, name, length)
+    first = reply(us_east_0="Training")
+    first.steps, first.tokens = other.steps, other.tokens
+    case = Situation(
+        seen=seen(replies=(first, other)), job=job(*changes), settings=SETTINGS, now=NOW,
+        before=Before(), phase=RUNNING, placement=Placement(),
+    )  # fmt: skip
+    written = status.of_job(case)
+    assert written is not None
+    found: list[dict[str, Any]] = written.status["conditions"]
+    return next(each for each in found if each["type"] == "SpecDrift")
+
+
+KEPT = "spec.syncer.storage={type: PersistentVolumeClaim}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lengths", "words"),
+    [
+        ((), {"steps": 600}, ""),
+        ((), {"steps": 500}, "spec.steps is not yet known to shard 0"),
+        ((KEPT,), {"steps": 700}, "spec.steps is 600, and the job goes on to 700, of which its"),
+        ((KEPT,), {"steps": 700}, "suspend the job, and resume it"),
+        ((), {"steps": 700}, "with Ephemeral storage that stays so"),
+        (("spec.steps=null", "spec.tokens=900"), {"tokens": 900}, ""),
+        (("spec.steps=null", "spec.tokens=900"), {"tokens": 800}, "spec.tokens is not yet known"),
+        (("spec.steps=null", "spec.tokens=900"), {"tokens": 1000}, "the job goes on to 1000"),
+    ],
+)
+def test_a_length_that_shards_do_not_know_or_that_was_taken_back_is_said(
+    changes: tuple[str, ...], lengths: dict[str, int], words: str
+) -> None:
+    found = drift(*changes, **lengths)
+    assert found["status"] == ("True" if words else "False")
+    assert words in found.get("message", "")
+
+
 def first() -> StatusWrite:
     found: StatusWrite = said(seen())
     return found

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.length import Length
 from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_syncer.model import log
@@ -230,6 +231,7 @@ def side(
     history: History | None = None,
     job: RunFile | None = None,
     expected: Expected = NOBODY,
+    length: Length | None = None,
 ) -> Side:
     """A process that has read these entries, or a log with this history."""
     job = job or run_file()
@@ -239,7 +241,7 @@ def side(
         pod=pod,
         instance=f"{pod}-1",
         history=history or History.of(entries),
-        beginning=Beginning(fresh=fresh, new_run=RUN, expected=expected),
+        beginning=Beginning(fresh=fresh, new_run=RUN, expected=expected, length=length),
         now=100.0,
     )
     return Side(shard=made, job=job, entries=list(entries))

@@ -329,6 +329,17 @@ def test_more_tokens_put_off_the_end_too_rule_27() -> None:
     assert one.state.ending.length.tokens == 200
 
 
+def test_a_shard_that_starts_above_a_length_that_was_taken_back_ends_there_rule_27() -> None:
+    one, _ = ended()
+    kept = tuple(each for each in one.entries if not isinstance(each, log.Ended))
+    for began in (STEPS + 100, 1):
+        again = side(job=run_file(steps=began), entries=kept, length=Length(steps=(STEPS,))).start()
+        assert again.state.over
+        assert status(again.state, again.now).steps == STEPS
+    longer = side(job=run_file(steps=STEPS + 100), entries=kept).start()
+    assert not longer.state.over
+
+
 def test_in_lock_step_a_hand_over_at_a_former_end_may_come_rule_15() -> None:
     one, (first,) = begun("a-0", steps=10, overlap=0, lockstep=True, quorum=1)
     one.feed(one.shard.length_heard(Length(steps=(100,)), one.now))

@@ -205,9 +205,6 @@ def _facts(case: Situation) -> Facts:
         if each.trouble:
             where = shard_problems if each.name in shard_names(job) else losses
             where.append(f"{each.kind} {each.name} cannot make a pod: {each.trouble}")
-    steps = job.spec.steps or 0
-    asked = seen.replies if case.home else ()  # elsewhere the home's steps count
-    behind = [str(r.shard) for r in asked if r is not None and r.steps != steps]
     return Facts(
         phase=case.phase,
         unaccepted=(seen.reason, seen.error) if seen.error else None,
@@ -225,7 +222,7 @@ def _facts(case: Situation) -> Facts:
         losses=tuple(losses),
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
         held=tuple(each.message for each in placement.held),
-        drift=(f"spec.steps is not yet known to shard {', '.join(behind)}",) if behind else (),
+        drift=_drift(case) if case.home else (),  # elsewhere the home's length counts
         other_counts=statuses.unlisted(job, seen.replies)
         if case.home
         else elsewhere.differences(job, next(iter(seen.replies), None)),
@@ -253,6 +250,26 @@ def _facts(case: Situation) -> Facts:
             *case.certificates.expiring,
             *(f"{slot}: {said}" for slot, said in sorted(seen.remembered.troubles.items())),
         ),
+    )
+
+
+def _drift(case: Situation) -> tuple[str, ...]:
+    """That shards know of another length than the manifest's."""
+    spec, known = case.job.spec, [each for each in case.seen.replies if each is not None]
+    name, given = ("steps", spec.steps) if spec.tokens is None else ("tokens", spec.tokens)
+    asked, lengths = given or 0, {each.shard: getattr(each, name) for each in known}
+    behind = [str(shard) for shard, length in lengths.items() if length < asked]
+    if behind:
+        return (f"spec.{name} is not yet known to shard {', '.join(behind)}",)
+    longest = max(lengths.values(), default=0)
+    if longest <= asked:
+        return ()
+    remedy = "suspend the job, and resume it when it has no pods: then the new value counts"
+    if spec.syncer.storage.type is StorageType.EPHEMERAL:
+        remedy = "with Ephemeral storage that stays so"
+    return (
+        f"spec.{name} is {asked}, and the job goes on to {longest}, of which its processes have"
+        f" heard; {remedy}",
     )
 
 
