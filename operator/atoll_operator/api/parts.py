@@ -1,4 +1,4 @@
-"""The models of the smaller parts of `spec`: evaluator, failure, checkpoint, export, restore."""
+"""The models of the smaller parts of `spec`: evaluator, failure, export, restore."""
 
 from pydantic import Field
 
@@ -60,15 +60,6 @@ class Failure(Model):
             "Seconds after which the learners of a cluster that cannot reach the syncer in another"
             " one are scaled to 0. They come back by themselves when it answers again."
         ),
-    )
-
-
-class Checkpoint(Model):
-    """Learners' states, kept in addition to the shards' logs."""
-
-    url: str = Field(default="", max_length=2048, description="Where checkpoints are written.")
-    every_steps: int = Field(
-        default=1000, ge=1, le=COUNT_MAX, description="Steps between two checkpoints."
     )
 
 

@@ -54,7 +54,7 @@ from pydantic import Field
 
 from atoll_operator.api.learners import Learner, RegionSpec
 from atoll_operator.api.model import COUNT_MAX, REGIONS_MAX, SECONDS_MAX, Model
-from atoll_operator.api.parts import Checkpoint, Evaluator, Export, Failure, Restore
+from atoll_operator.api.parts import Evaluator, Export, Failure, Restore
 from atoll_operator.api.sync import SyncSpec
 from atoll_operator.api.syncer import Syncer
 from atoll_protos.names import slot_name
@@ -132,10 +132,6 @@ class Spec(Model):
     )
     failure: Failure = Field(
         default=Failure(), description="When pods on lost nodes are replaced elsewhere."
-    )
-    checkpoint: Checkpoint | None = Field(
-        default=None,
-        description="Checkpoints of the learners' states. Not supported yet, leave it out.",
     )
     export: Export | None = Field(
         default=None,

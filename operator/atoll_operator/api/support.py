@@ -10,7 +10,6 @@ from typing import Final
 from atoll_operator.api.launching import has_launcher
 from atoll_operator.api.pods import EnvVar
 from atoll_operator.api.spec import Job
-from atoll_operator.api.syncer import StorageType
 from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import Torchrun
 
@@ -25,11 +24,6 @@ KINDS: Final = frozenset({"auto", "cpu", "gpu", "xpu"})  # in place of a number 
 
 def nowhere(job: Job) -> SpecError | None:
     """What neither executor can do; None when there is nothing of that kind."""
-    spec = job.spec
-    if spec.checkpoint is not None:
-        return _not_yet("spec.checkpoint", "remove it: this version writes no checkpoints")
-    if spec.syncer.storage.url:
-        return _not_yet("spec.syncer.storage.url", "remove it: there are no object stores yet")
     return processes_that_never_meet(job)
 
 
@@ -120,8 +114,6 @@ def on_a_cluster(job: Job) -> SpecError | None:
     if found is not None:
         return found
     spec = job.spec
-    if spec.syncer.storage.type is StorageType.OBJECT_STORE:
-        return _not_yet("spec.syncer.storage.type", "use PersistentVolumeClaim or Ephemeral")
     if spec.export_url and not spec.export_url.startswith("file:///"):
         remedy = "use file:///FOLDER, a folder that spec.syncer.template mounts"
         return _not_yet("spec.export.url", remedy)

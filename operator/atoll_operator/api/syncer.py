@@ -16,7 +16,6 @@ SHARDS_MAX: Final = 64
 class StorageType(StrEnum):
     """Where shards keep their state."""
 
-    OBJECT_STORE = "ObjectStore"
     PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
     EPHEMERAL = "Ephemeral"
 
@@ -37,12 +36,9 @@ class StorageSpec(Model):
         description=(
             "PersistentVolumeClaim: every shard has a volume, and a lost shard goes on from it."
             " Ephemeral: a shard's state lives and dies with its pod, and is restored from the"
-            " learners. ObjectStore is not supported yet. `atoll run` always keeps the state in"
+            " learners. `atoll run` always keeps the state in"
             " the run folder."
         ),
-    )
-    url: str = Field(
-        default="", max_length=2048, description="Address of an ObjectStore. Not supported yet."
     )
     size: str = Field(
         default="10Gi",

@@ -16,7 +16,6 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"syncer": {"storage": {"type": "Tape"}}}, "Invalid", "spec.syncer.storage.type",
     ),
     "a type that is wrong": ({"steps": "many"}, "Invalid", "spec.steps"),
-    "checkpoints": ({"checkpoint": {"url": "s3://x"}}, "NotSupported", "spec.checkpoint"),
     "an export elsewhere": ({"export": {"url": "s3://x/y"}}, "NotSupported", "spec.export.url"),
 }  # fmt: skip
 

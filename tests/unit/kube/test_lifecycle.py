@@ -44,7 +44,7 @@ def replicas(found: Plan) -> dict[str, int]:
 # ---------------------------------------------------------------- manifests that are not accepted
 
 
-UNSUPPORTED = "spec.checkpoint: is not supported yet; remove it: this version writes no checkpoints"
+UNSUPPORTED = "spec.export.url: is not supported yet; use file:///FOLDER"
 
 
 def unaccepted(**more: Any) -> dict[str, Any]:

@@ -145,8 +145,6 @@ def test_the_deadline_does_not_run_while_suspended() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ("spec.syncer.storage.type=ObjectStore", "spec.syncer.storage.type"),
-        ("spec.checkpoint={everySteps: 5}", "spec.checkpoint"),
         ("spec.export={url: 's3://x/y'}", "spec.export.url"),
         ("spec.syncer.shards=2", "spec.export"),
     ],
