@@ -454,3 +454,26 @@ def test_of_two_reports_that_wait_the_newest_goes_out_rule_7() -> None:
         assert await outbox.take() is None
 
     asyncio.run(scenario())
+
+
+def test_no_lane_is_opened_for_a_welcome_that_cannot_be_true_rule_38(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 2^31 lanes none may be begun, nor memory be taken for them."""
+
+    class Refusing(Listener):
+        def message(self, shard: int, message: pb.ToLearner) -> None:
+            del shard, message
+            session.client.hang_up("lanes 2147483648 is above 256")
+
+    listener = Refusing()
+    session = a_session(monkeypatch, listener)
+
+    async def scenario() -> None:
+        session.client.dial()
+        assert session.client._task is not None
+        await asyncio.wait([session.client._task], timeout=SECONDS_MAX)
+
+    asyncio.run(scenario())
+    assert session.opened == []
+    assert listener.reasons == ["lanes 2147483648 is above 256"]

@@ -5,6 +5,7 @@ Nothing here may import torch, numpy, gRPC, asyncio or `time`, and of the worker
 rules that are cited by number are those of docs/protocol.md. From the top to the bottom:
 
 - exchange.py   the dispatch of inputs, and what the driver owes the machine
+- validation.py what shards say, checked before any other rule looks at it
 - adoption.py   published values: candidates, adoption at a boundary, new bases
 - joining.py    connecting, admission, refusals, reconnecting
 - companions.py what the registrar is sent beside values: the companion of the export

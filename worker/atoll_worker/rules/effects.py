@@ -25,6 +25,7 @@ class HangUp:
     """Close the streams to a shard."""
 
     shard: int
+    reason: str = "hung up"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ from atoll_protos.length import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Finished, Prolonged, Tick
-from atoll_worker.rules import adoption, companions, handover, joining, reports
+from atoll_worker.rules import adoption, companions, handover, joining, reports, validation
 from atoll_worker.rules.effects import (
     Command,
     Effect,
@@ -150,6 +150,10 @@ class Exchange:
 
     def message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
         """A control message of a shard; before its Welcome every other kind is ignored."""
+        if not self._state.shards[shard].open:
+            return []
+        if objection := validation.of_message(self._state, shard, message):
+            return joining.hang_up(self._state, shard, objection)
         match message.WhichOneof("kind"):
             case "welcome":
                 return self._welcome(shard, message.welcome, now)
@@ -163,6 +167,8 @@ class Exchange:
 
     def publish_started(self, shard: int, publish: pb.Publish, now: float) -> bool:
         """Whether the coming value may be received; if not, the session is to be dropped."""
+        if not self._state.shards[shard].open or validation.of_publish(self._state, shard, publish):
+            return False
         return adoption.started(self._state, shard, publish, now)
 
     def published(self, shard: int, publish: pb.Publish, now: float) -> list[Effect]:

@@ -146,7 +146,7 @@ def welcomed(state: State, shard: int, welcome: pb.Welcome, now: float) -> list[
     known = state.shards[shard]
     if welcome.epoch < known.epoch:
         reason = f"its epoch {welcome.epoch} is over: {known.epoch} has begun"
-        return [Record({"event": "left", "shard": shard, "reason": reason}), HangUp(shard)]
+        return hang_up(state, shard, reason)
     if state.run and welcome.run != state.run:
         reason = f"run {state.run} has ended and {welcome.run} goes on; start this process again"
         return fail(state, ExitCode.TRY_AGAIN, reason)  # rule 2: its state is dropped
@@ -167,6 +167,12 @@ def welcomed(state: State, shard: int, welcome: pb.Welcome, now: float) -> list[
         start = {"event": "start", "instance": state.instance, "cursor": state.progress.cursor}
         effects += [Record(start), *dial_all(state)]
     return effects
+
+
+def hang_up(state: State, shard: int, reason: str) -> list[Effect]:
+    """End a session from here; the shard is dialled again after a back-off."""
+    state.shards[shard].connection = Connection.ENDING
+    return [Record({"event": "left", "shard": shard, "reason": reason}), HangUp(shard, reason)]
 
 
 def start(state: State) -> list[Effect]:

@@ -29,6 +29,7 @@ class Connection(StrEnum):
     DIALLING = "dialling"
     JOINING = "joining"  # Join is sent
     WELCOMED = "welcomed"  # messages may be sent
+    ENDING = "ending"  # hung up on: nothing that still comes counts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +45,11 @@ class ShardState:
     attempt: int = 0  # dials since the last session that lasted
     dial_at: float | None = None  # end of the back-off; None: no dial is due
     arriving: dict[tuple[int, int], float] = field(default_factory=dict)  # slice, number: since
+
+    @property
+    def open(self) -> bool:
+        """Whether what comes counts."""
+        return self.connection is not Connection.ENDING
 
     @property
     def welcomed(self) -> bool:

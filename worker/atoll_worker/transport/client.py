@@ -264,10 +264,12 @@ class ShardClient:
 
     async def _read_control(self, call: Any, session: "asyncio.Future[pb.Welcome]") -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
-            if message.WhichOneof("kind") == "welcome" and not session.done():
+            self.listener.message(self.shard, message)  # who may hang up for what it says
+            assert self._task is not None, "a session without its task"
+            is_welcome = message.WhichOneof("kind") == "welcome" and not session.done()
+            if is_welcome and not self._task.cancelling():
                 self._welcomed = True
                 session.set_result(message.welcome)
-            self.listener.message(self.shard, message)
 
     async def _write_control(self, call: Any) -> None:
         with suppress(asyncio.InvalidStateError):  # the shard has ended the stream

@@ -348,8 +348,8 @@ class Transport:
                 self.telemetry.write({**known, **fields})
             case Dial(shard):
                 self.clients[shard].dial()
-            case HangUp(shard):
-                self.clients[shard].hang_up()
+            case HangUp(shard, reason):
+                self.clients[shard].hang_up(reason)
 
     def _look_now_and_then(self, key: Key) -> None:
         """Whether what is adopted has the bits of its version; a part of it has no digest."""

@@ -1,0 +1,143 @@
+"""What shards say is checked here, field by field, before any other rule looks at it (rule 38).
+
+Each function answers with an objection in words; empty when the message can be true. Else that
+session ends with it, as if the shard had gone, nothing is kept of the message, and the shard is
+dialled again. What an honest shard can say always passes: it may know a longer job, a later epoch
+and a higher tick than this learner has heard of.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.length import LENGTHS_MAX
+from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, REGISTRAR_SHARD
+from atoll_protos.parts import LANES_MAX
+from atoll_worker.rules.state import Connection, State
+
+AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
+MORE_TICKS_MAX: Final = 10_000_000  # above twice the job's length: last rounds, shorter jobs
+LETTERS_MAX: Final = 512  # of a name, a digest, an id
+TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
+LINEAGE_MAX: Final = 20_000  # slots
+
+
+def of_message(state: State, shard: int, message: pb.ToLearner) -> str:
+    """A control message. Kinds that are not known are ignored: they may be newer."""
+    match message.WhichOneof("kind"):
+        case "welcome":
+            return _of_welcome(state, shard, message.welcome)
+        case "end":
+            return _of_text((message.end.reason, message.end.remedy), TEXT_LETTERS_MAX)
+        case "call":
+            call = message.call
+            return _of_slice(state, shard, call.slice) or _of_ticks(
+                state, base=call.base, due=call.due
+            )
+        case "tick":
+            return _of_ticks(state, tick=message.tick.tick) or _of_length(message.tick.length)
+        case "send_held":
+            return _of_version(state, shard, message.send_held.version, state.run)
+        case "final":
+            return _of_versions(state, shard, message.final.versions, state.run)
+        case "send_companion" | "companion_taken" if shard != REGISTRAR_SHARD:
+            return "only the registrar asks for a companion"
+    return ""
+
+
+def of_publish(state: State, shard: int, publish: pb.Publish) -> str:
+    """The head of a value."""
+    merged = publish.merged
+    slots = [each.slot for each in publish.lineage]
+    return (
+        _of_version(state, shard, publish.version, state.run or publish.version.version.run)
+        or _of_counters(merged, "incarnation", "base", "capture")
+        or _most("lineage", len(slots), LINEAGE_MAX)
+        or _of_text(slots, LETTERS_MAX)
+        or _first(
+            _of_counters(each, "incarnation", "base", "capture", "cursor")
+            for each in publish.lineage
+        )
+    )
+
+
+def _of_welcome(state: State, shard: int, welcome: pb.Welcome) -> str:
+    known = state.shards[shard]
+    if known.connection is not Connection.JOINING:
+        return "a second Welcome"
+    if not welcome.run:
+        return "a Welcome without a run"
+    if not state.observer and welcome.incarnation != (state.incarnation or welcome.incarnation):
+        return f"incarnation {welcome.incarnation}, not {state.incarnation}"
+    return (
+        _of_text((welcome.run, welcome.secret), LETTERS_MAX)
+        or _most("incarnation", welcome.incarnation, state.incarnation + AHEAD_MAX)
+        or _most("epoch", welcome.epoch, known.epoch + AHEAD_MAX)
+        or _of_counters(welcome, "session", "cursor")
+        or _of_ticks(state, tick=welcome.tick)
+        or _most("lanes", welcome.lanes, LANES_MAX)
+        or _most("data_state", len(welcome.data_state), DATA_STATE_BYTES_MAX)
+        or _of_length(welcome.length)
+        or _of_versions(state, shard, welcome.heads, welcome.run, welcome.epoch)
+    )
+
+
+# ------------------------------------------------------------ fields
+
+
+def _of_versions(
+    state: State, shard: int, versions: Sequence[pb.SliceVersion], run: str, epoch: int = 0
+) -> str:
+    """Of each slice of the shard once, or of none while there is no version."""
+    slices = {each.slice for each in versions}
+    if len(slices) != len(versions):
+        return "a slice is named twice"
+    if slices and slices != {each.fragment for each in state.of(shard)}:
+        return f"versions of slices {sorted(slices)[:8]}, which are not those of the shard"
+    return _first(_of_version(state, shard, each, run, epoch) for each in versions)
+
+
+def _of_version(state: State, shard: int, named: pb.SliceVersion, run: str, epoch: int = 0) -> str:
+    version, known = named.version, max(epoch, state.shards[shard].epoch)
+    if version.run != run:
+        return f"a version of run {version.run[:LETTERS_MAX]!r}, not {run!r}"
+    return (
+        _of_slice(state, shard, named.slice)
+        or _of_text((version.run, version.digest), LETTERS_MAX)
+        or _of_ticks(state, version=version.number)
+        or _most("epoch", version.epoch, known + AHEAD_MAX)
+    )
+
+
+def _of_slice(state: State, shard: int, fragment: int) -> str:
+    return "" if (shard, fragment) in state.slices else f"slice {fragment} is unknown"
+
+
+def _of_length(length: pb.Length) -> str:
+    return (
+        _most("lengths", len(length.steps), LENGTHS_MAX)
+        or _most("length", max((length.tokens, *length.steps)), COUNTER_MAX)
+        or ("a length of 0 ticks" if 0 in length.steps else "")
+    )
+
+
+def _of_ticks(state: State, **ticks: int) -> str:
+    """A tick, or a number of versions, of which there is at most one a tick and some of losses."""
+    most = 2 * max(state.length.end or 0, state.length.tokens) + MORE_TICKS_MAX
+    return _first(_most(name, tick, min(most, COUNTER_MAX)) for name, tick in ticks.items())
+
+
+def _of_counters(message: Any, *names: str) -> str:
+    return _first(_most(name, getattr(message, name), COUNTER_MAX) for name in names)
+
+
+def _of_text(texts: Sequence[str], most: int) -> str:
+    return _most("letters of a text", max(map(len, texts), default=0), most)
+
+
+def _most(name: str, value: int, most: int) -> str:
+    return f"{name} {value} is above {most}" if value > most else ""
+
+
+def _first(objections: Iterable[str]) -> str:
+    return next(filter(None, objections), "")
