@@ -86,10 +86,11 @@ def catch_up(state: State, now: float) -> None:
     Another shard has said it in Hello, or, before the first commit of this process, more than half
     of the learners say it: an earlier process may have gone on after its last entry.
     """
-    sessions, recovery = state.sessions.open.values(), state.recovery
+    recovery = state.recovery
     if recovery is None and not state.history.heads:
         return
-    seen = sorted(each.join.tick_seen for each in sessions if each.welcomed and each.slot)
+    here = [each for each in state.sessions.open.values() if each.welcomed and each.slot]
+    seen = sorted(each.join.tick_seen for each in here)
     if not seen or seen[-1] <= state.clock.tick:
         return
     jump(state, min(seen[-1], max(state.run.ticks.values(), default=0)))
@@ -100,7 +101,7 @@ def catch_up(state: State, now: float) -> None:
         asked = state.expected.slots
     if not asked and now - state.run.started_at < WAIT_SECONDS:
         asked = frozenset(state.history.taken)
-    learners = max(len(seen), len(asked))
+    learners = len(asked | {each.slot for each in here})
     if len(seen) > learners // 2:
         jump(state, seen[-(learners // 2 + 1)])
 

@@ -331,6 +331,17 @@ def test_after_a_restart_a_tick_counts_that_most_learners_have_seen_rule_39() ->
     assert one.state.clock.tick == tick + 40
 
 
+def test_a_learner_that_is_new_after_a_loss_is_not_most_of_them_rule_39() -> None:
+    before, sessions = begun("a-0", steps=100_000)
+    assert drive(before, sessions, range(1, 17))
+    one = side(entries=tuple(before.entries), job=before.job, fresh=False).start()
+    one.feed(one.shard.lost({0}, one.now))
+    tick = one.state.clock.tick
+    one.join("b-1", run=RUN, tick_seen=90_000, held=[version(0, 1)])
+    one.wait(29)
+    assert one.state.clock.tick == tick
+
+
 # ------------------------------------------------------------ lengths (rule 27)
 
 
