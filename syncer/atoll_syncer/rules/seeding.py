@@ -25,7 +25,8 @@ durably. From then on an empty store means that committed data was lost, and the
 takes a seed again (rule 22): a random seed would silently throw the training away.
 """
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
@@ -93,16 +94,34 @@ def does_not_fit(state: State, digest: str, reason: str) -> list[Effect]:
 def end_others(state: State) -> list[Effect]:
     """The layout is durable: sessions with another model end."""
     digest, sessions = state.history.layout_digest, sorted(state.sessions.open.items())
-    state.seed.models.clear()
-    reason = "another model than this run's"
+    models, state.seed.models = state.seed.models, {}
     ends: list[Effect] = []
     for number, each in sessions:
         named = each.join.layout_digest
         if named != digest and not (each.join.observer and not named):
+            how = other(state.history.tensors, models.get(named))
+            reason = f"another model than this run's{how}"
             ends.append(end_session(number, pb.OTHER_LAYOUT, reason))
         elif has_other_frozen(state.history.frozen_digest, each.join):
             ends.append(end_session(number, pb.OTHER_FROZEN, OTHER_FROZEN))
     return ends
+
+
+def other(tensors: Sequence[Mapping[str, Any]], model: pb.Model | None) -> str:
+    """By which tensors a model differs from that of the run, the first of them with both shapes.
+
+    Empty where the model has not come yet.
+    """
+    if model is None:
+        return ""
+    runs = {each["name"]: f"{each['dtype']} {list(each['shape'])}" for each in tensors}
+    its = {each.name: f"{each.dtype} {list(each.shape)}" for each in model.tensors}
+    names = [name for name in {**runs, **its} if runs.get(name) != its.get(name)]
+    if not names:
+        return ": how tensors are merged"
+    name = names[0]
+    more = f", and {len(names) - 1} other tensors" if len(names) > 1 else ""
+    return f": {name} is {its.get(name, 'not there')}, in the run {runs.get(name, 'none')}{more}"
 
 
 def has_other_frozen(frozen_digest: str, join: pb.Join) -> bool:

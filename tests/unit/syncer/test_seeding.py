@@ -1,5 +1,7 @@
 """Learners begin a run together, as far as they are there (rule 1)."""
 
+from dataclasses import replace
+
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -8,7 +10,7 @@ from atoll_protos.run import Region
 from atoll_syncer.model.effects import PublishHead, Tape
 from atoll_syncer.rules import seeding
 from atoll_syncer.rules.status import status
-from unit.syncer.shard_side import RUN, Side, begun, run_file, side
+from unit.syncer.shard_side import RUN, Side, begun, layout_of, run_file, side
 
 TWO = Expected(regions=(Region(name="a", learners=2),), start_seconds=20)
 
@@ -106,6 +108,22 @@ def test_one_that_has_another_model_is_not_waited_for_but_named() -> None:
     assert [each.code for each in one.ends()] == [pb.OTHER_LAYOUT]
     assert given(one) == {first}
     assert missing(one) == [["a-1"]]
+
+
+def test_the_tensors_by_which_a_model_is_another_one_are_named() -> None:
+    one = side(expected=LONG).start()
+    known = layout_of(one.job.shards).tensors
+    longer = replace(known[0], shape=(known[0].shape[0] + 1, *known[0].shape[1:]))
+    extra = replace(known[0], name="extra.weight")
+    model = one.state.run_file.layout([longer, *known[1:], extra]).to_model()
+    first, second = one.join("a-0"), one.join("a-1", layout_digest=model.layout_digest)
+    one.model(first)
+    one.feed(one.shard.message(second, pb.ToShard(model=model), one.now))
+    one.seed(first)
+    (end,) = one.ends()
+    its, runs = (f"{each.dtype} {list(each.shape)}" for each in (longer, known[0]))
+    more = f"{longer.name} is {its}, in the run {runs}, and 1 other tensors"
+    assert end.reason == f"another model than this run's: {more}"
 
 
 def test_one_whose_model_turns_out_to_be_another_one_is_not_waited_for() -> None:
