@@ -171,6 +171,7 @@ def test_what_goes_wrong_with_shards_fires(promql: Path, scrapes: tuple[str, str
     troubled = last
     for name, value in (
         (expires, str(time.time() + 86_400)),
+        ("atoll_syncer_late_share", "0.5"),
         ('atoll_syncer_store_troubles_total{trouble="full"}', "1.0"),
         ('atoll_syncer_refused_peers_total{reason="other_job"}', "1.0"),
     ):
@@ -179,4 +180,5 @@ def test_what_goes_wrong_with_shards_fires(promql: Path, scrapes: tuple[str, str
     found = firing(promql, (OPERATOR, operator(troubled=False)), (SHARD, (last, troubled)))
     assert found == {
         "AtollNoCommits", "AtollStoreFails", "AtollCertificateExpires", "AtollPeersRefused",
+        "AtollWorkTooLate",
     }  # fmt: skip
