@@ -277,6 +277,13 @@ def excluded_nodes(template: Raw) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def mounted_secrets(workloads: Iterable[Raw]) -> set[str]:
+    """Names of the Secrets that pods of these workloads mount: without them none could start."""
+    specs = [each["spec"]["template"].get("spec") or {} for each in workloads]
+    volumes = [volume for spec in specs for volume in spec.get("volumes") or []]
+    return {str((each.get("secret") or {}).get("secretName") or "") for each in volumes}
+
+
 def controller(raw: Raw) -> Raw | None:
     """The owner reference of the object's controller."""
     owners = raw["metadata"].get("ownerReferences") or []

@@ -144,7 +144,8 @@ class Observer:
         waits |= not home and bool(self.polls.refusals((owner.namespace, owner.name)))
         if home:
             memory.certificates.names |= leaf_names(job, Status.read(raw.get("status")))
-        await self.secrets.look(job, owner, memory.certificates, waits=waits)
+        used = objects.mounted_secrets(workloads)
+        await self.secrets.look(job, owner, memory.certificates, waits=waits, used=used)
         return memory.certificates.seen
 
     def _pod(self, raw: Object, containers: Mapping[str, str]) -> Pod:

@@ -19,7 +19,7 @@ region may name the slot's owner.
 
 import base64
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,8 +82,18 @@ class Secrets:
 
     # ------------------------------------------------------------ reading
 
-    async def look(self, job: Job, owner: Owner, memory: CertificateMemory, *, waits: bool) -> None:
+    async def look(
+        self,
+        job: Job,
+        owner: Owner,
+        memory: CertificateMemory,
+        *,
+        waits: bool,
+        used: Collection[str] = (),
+    ) -> None:
         """Read what is due; `waits`: a pod cannot start, or no shard takes what is there.
+
+        Secrets that are `used` by the job's workloads stay, also those of a region that has left.
 
         An edit may ask for more of them. Where the syncer lives in another cluster that is what a
         person has brought.
@@ -98,7 +108,7 @@ class Secrets:
         names = [each.secret for each in leaves]
         names = names if home else [credentials_name(job.name, each) for each in regions]
         known = {} if memory.seen is None else memory.seen.leaves
-        gone = memory.names.difference(names)
+        gone = memory.names.difference(names, used)
         revoked = memory.read_at > LONG_AGO and owner.generations != memory.generations
         hurry = waits or bool(gone) or not all(each in known for each in names)
         due_at = min(memory.next_at, memory.read_at + HURRY_SECONDS if hurry else NEVER)

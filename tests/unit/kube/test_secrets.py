@@ -366,7 +366,8 @@ def without_west(world: World) -> None:
 def test_the_secret_of_a_region_that_has_gone_is_deleted_and_no_other() -> None:
     world = begun()
     without_west(world)
-    world.run()
+    world.run()  # its StatefulSet goes first
+    look_again(world)
     world.run()
     assert made(world) == NAMES - {"tiny-tls-learner-eu-west"}
 
@@ -375,7 +376,8 @@ def test_an_operator_that_has_just_started_deletes_it_too() -> None:
     world = begun()
     without_west(world)
     world.reconciler.memories.clear()
-    world.run()
+    world.run()  # its StatefulSet goes first
+    look_again(world)
     world.run()
     assert made(world) == NAMES - {"tiny-tls-learner-eu-west"}
 
