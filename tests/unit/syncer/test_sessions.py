@@ -247,8 +247,10 @@ def test_while_no_run_is_known_only_joins_of_this_job_name_one_rule_2() -> None:
     one = side(fresh=False).start()
     one.join("a-0", run="of another job", run_hash="another", incarnation=9)
     one.join("", observer=True, run="held", incarnation=3)
-    assert one.state.run.named == {"held"}
+    assert one.state.run.named == set()  # nor does an observer name one
     assert one.state.run.incarnations_seen == {}
+    one.join("a-0", run="held")
+    assert one.state.run.named == {"held"}
 
 
 def test_at_join_a_shard_sends_what_the_learner_lacks_rule_24() -> None:
