@@ -143,13 +143,6 @@ def test_a_pass_never_dies_of_what_was_spoilt(data: st.DataObject) -> None:
     survives(data.draw, most=12)
 
 
-@pytest.mark.seeds
-@settings(FAST, max_examples=3000, derandomize=False)
-@given(st.data())
-def test_nor_do_many_more(data: st.DataObject) -> None:
-    survives(data.draw, most=4)
-
-
 @settings(FAST, max_examples=600)
 @given(TEXTS, JSON)
 def test_whatever_a_note_holds_it_is_read_as_what_could_have_been_written(
