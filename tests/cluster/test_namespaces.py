@@ -14,7 +14,7 @@ from cluster.kubectl import Kubectl, until
 from cluster.training import Job, manifest
 
 STAYS, LEAVES = "team-stays", "team-leaves"
-ROLE = ("role", "atoll-operator")
+ROLE = ("role", f"{NAMESPACE}-atoll-operator")
 JOBS = "decoupledtrainingjobs"
 
 
