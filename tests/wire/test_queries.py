@@ -92,7 +92,7 @@ def operator(troubled: bool) -> tuple[str, str]:
     metrics.writes.labels("Status")
     for status in ("200", "503"):
         metrics.requests.labels("patch", status)
-    metrics.show_states(["Training"])
+    metrics.show_states([("team", "Training")])
     first = generate_latest(metrics.registry).decode()
     metrics.pass_seconds.observe(0.1)
     metrics.owners.inc()
@@ -107,7 +107,7 @@ def operator(troubled: bool) -> tuple[str, str]:
         metrics.failures.inc()
         metrics.requests.labels("patch", "503").inc()
         metrics.held.set(1)
-        metrics.show_states(["Stalled", "Degraded", "Failed"])
+        metrics.show_states([("team", each) for each in ("Stalled", "Degraded", "Failed")])
     return first, generate_latest(metrics.registry).decode()
 
 

@@ -1,5 +1,7 @@
 """Identities: what a certificate's URI says, and what is none."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +52,8 @@ def test_what_names_no_process_of_a_job_is_refused_in_words(uri: str) -> None:
 @pytest.mark.parametrize("field", ["namespace", "job", "uid", "region"])
 @pytest.mark.parametrize("value", ["", "a/b", "a b", "-a", "a?"])
 def test_a_part_that_could_be_read_as_another_one_cannot_be_made(field: str, value: str) -> None:
-    parts = {"namespace": "team", "job": "bytes", "uid": "0b-1", "region": "us-east", field: value}
+    whole = {"namespace": "team", "job": "bytes", "uid": "0b-1", "region": "us-east"}
+    parts: Any = whole | {field: value}
     with pytest.raises(SpecError, match=f"^identity.{field}: "):
         Identity(role=Role.LEARNER, **parts)
 
