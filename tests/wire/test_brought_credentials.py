@@ -12,7 +12,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.plan import brought
 from atoll_protos.credentials import Credentials
-from wire.raw_peer import ShardUnderTest, until
+from atoll_protos.run import Region
+from wire.raw_peer import RUN_FILE, ShardUnderTest, until
 from wire.tls_side import DAY, FORMER_RUN, OWNER, Issuer, tls_shard
 
 ISSUER = Issuer()
@@ -22,7 +23,8 @@ REGION = "elsewhere"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardUnderTest]:
     folder: Path = tmp_path_factory.mktemp("shard")
-    with tls_shard(folder, ISSUER) as process:
+    regions = (*RUN_FILE.regions, Region(name=REGION, learners=1))
+    with tls_shard(folder, ISSUER, run_file=replace(RUN_FILE, regions=regions)) as process:
         yield process
 
 

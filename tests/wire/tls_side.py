@@ -19,6 +19,7 @@ from atoll_protos.credentials import ANY, Credentials
 from atoll_protos.frames import Whole
 from atoll_protos.identity import Identity, Owner, Role
 from atoll_protos.names import PROTOCOL
+from atoll_protos.run import RunFile
 from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from atoll_worker.settings import needed_of
 from atoll_worker.transport.client import Dialler, ShardClient
@@ -94,10 +95,12 @@ def bad_credentials(issuer: Issuer) -> dict[str, Credentials]:
 
 
 @contextmanager
-def tls_shard(folder: Path, issuer: Issuer, *more: str) -> Iterator[ShardUnderTest]:
+def tls_shard(
+    folder: Path, issuer: Issuer, *more: str, run_file: RunFile = RUN_FILE
+) -> Iterator[ShardUnderTest]:
     """A shard of the job, with credentials in FOLDER/tls."""
     tls = put(folder / "tls", issuer.leaf(Role.SHARD))
-    with shard(folder, "--tls-dir", str(tls), *more) as process:
+    with shard(folder, "--tls-dir", str(tls), *more, run_file=run_file) as process:
         yield process
 
 
