@@ -37,6 +37,9 @@ class ExitCode(IntEnum):
 # its loop early exits with 0 as well.
 FINISHED: Final = "finished: the model has the final values of every shard"
 
+# The field with a rank in the launcher's line about it, if that rank's end was no consequence.
+RANK_ENDED: Final = "rank_ended"
+
 TERMINATED: Final = "terminated"  # what one says that ends as SIGTERM has told it
 RETURNED: Final = "returned at tick"
 

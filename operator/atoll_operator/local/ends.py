@@ -20,13 +20,15 @@ Where all learners fail with the same words there is nothing to wait for, and th
 if no start made a step, else when each has failed twice in a row at the same own step (`alike`).
 """
 
-from collections.abc import Sequence
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Final
 
 from atoll_operator.api.words import NOTHING, LastWords
-from atoll_protos.exits import ExitCode, is_failure, is_permanent, returned_early
+from atoll_protos.exits import RANK_ENDED, ExitCode, is_failure, is_permanent, returned_early
 
 STEADY_SECONDS: Final = 60.0  # after a start that lasted so long, counts and back-off begin again
 FAILURES_MAX: Final = 5  # exits with an error in a row, not kills
@@ -132,6 +134,20 @@ def _common(ends: Sequence[End | None]) -> End | None:
         if first is None or end is None or not end.failed or not end.words.same_as(first.words):
             return None
     return first
+
+
+def ranks_ended(lines: Iterable[str]) -> Iterator[str]:
+    """What the launcher of a learner says in these lines of its log of ranks that have ended.
+
+    It may start them again in place, and then no process of ours ends.
+    """
+    for line in lines:
+        if not (line.startswith("{") and RANK_ENDED in line):
+            continue
+        with contextlib.suppress(ValueError):
+            value = json.loads(line)
+            if RANK_ENDED in value:
+                yield str(value.get("event", ""))
 
 
 def words_of(end: End) -> str:

@@ -1,4 +1,4 @@
-"""Writes the files of a run folder; a disk that takes nothing is told once and ends no run.
+"""The files of a run folder, written and followed; a full disk is told once and ends no run.
 
 The training does not depend on any of these files: commits wait until their shard can write again
 (docs/operating.md, Storage). So a file that cannot be written is tried again, or left out.
@@ -6,7 +6,8 @@ The training does not depend on any of these files: commits wait until their sha
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,3 +96,31 @@ def shown(path: Path) -> str:
     """A path as a person in this folder would type it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@dataclass(slots=True)
+class Growing:
+    """A file to which others append; `rest` is the begun line at its end.
+
+    It is kept as bytes, since the end of what is there may lie within a character.
+    """
+
+    path: Path
+    position: int = 0
+    rest: bytes = b""
+
+    def read(self) -> Iterator[str]:
+        """The whole lines that have come since the last time."""
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            for raw in file:
+                self.position += len(raw)
+                line = self.rest + raw
+                self.rest = b"" if line.endswith(b"\n") else line
+                if not self.rest:
+                    yield text_of(line)
+
+
+def text_of(line: bytes) -> str:
+    """A line without its end."""
+    return line.decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")

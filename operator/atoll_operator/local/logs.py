@@ -7,10 +7,10 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atoll_operator.local.files import Growing, text_of
 from atoll_operator.local.folder import is_run
 from atoll_operator.local.plan import RUN_FILE
 from atoll_protos.errors import SpecError
@@ -56,34 +56,6 @@ def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterato
             return
         if not found:
             time.sleep(LOOK_SECONDS)
-
-
-@dataclass(slots=True)
-class Growing:
-    """A file to which others append; `rest` is the begun line at its end.
-
-    It is kept as bytes, since the end of what is there may lie within a character.
-    """
-
-    path: Path
-    position: int = 0
-    rest: bytes = b""
-
-    def read(self) -> Iterator[str]:
-        """The whole lines that have come since the last time."""
-        with self.path.open("rb") as file:
-            file.seek(self.position)
-            for raw in file:
-                self.position += len(raw)
-                line = self.rest + raw
-                self.rest = b"" if line.endswith(b"\n") else line
-                if not self.rest:
-                    yield text_of(line)
-
-
-def text_of(line: bytes) -> str:
-    """A line without its end."""
-    return line.decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
 
 
 def processes_of(out: Path) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_operator.local.curves import Curves, Point, Writer
-from atoll_operator.local.logs import Growing
+from atoll_operator.local.files import Growing
 from atoll_operator.local.trackers import (
     TensorBoard,
     WeightsAndBiases,

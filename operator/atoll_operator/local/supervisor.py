@@ -21,6 +21,8 @@ A child is in one of these states. `supervise` takes every arrow; the run calls 
 * Every end but a silent, expected one is told at once: how it ended, the last words of its log
   (`api.words`), what is done about it, and where the log is. `ends.py` says which of them counts
   towards giving up.
+* A rank of a learner that has ended is told by its launcher's line in the log, also where the
+  launcher starts it again in place and goes on.
 * Giving up stops no other process, but those of the same learner. The run decides whether the job
   can go on without it (run.Training).
 * What has ended stays ended. Once the job is final another start cannot help a learner or the
@@ -70,12 +72,13 @@ from atoll_operator.local.ends import (
     End,
     Record,
     exit_text,
+    ranks_ended,
     returned,
     why_ended,
     why_given_up,
     words_of,
 )
-from atoll_operator.local.files import Files, shown, size_of
+from atoll_operator.local.files import Files, Growing, shown, size_of
 from atoll_operator.local.plan import Planned
 from atoll_operator.local.summary import read_lines
 from atoll_protos.environment import Env
@@ -105,6 +108,7 @@ class Child:
     start_at: float = 0.0
     log_bytes: int = 0  # of the log, and of the telemetry, that are of earlier starts
     telemetry_bytes: int = 0
+    lines: Growing | None = None  # of the log, as far as they were looked at
     exit_code: int | None = None  # of the last start
     record: Record = field(default_factory=Record)
     ended: str = ""  # how its last start ended, in words; empty if that is no trouble
@@ -172,6 +176,7 @@ class Supervisor:
         """
         changed = False
         for child in self.children:
+            self._tell_of_ranks(child)
             if child.process is not None and (code := child.process.poll()) is not None:
                 self._ended(child, code, now, tick=tick, final=final, complete=complete)
                 changed = True
@@ -235,6 +240,7 @@ class Supervisor:
         child.instance = f"{pod}-{os.urandom(4).hex()}"
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
         child.telemetry_bytes, child.log_bytes = size_of(child.telemetry), size_of(child.log)
+        child.lines = Growing(child.log, child.log_bytes)
         child.keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, child.log],
             stdin=subprocess.PIPE,
@@ -258,6 +264,7 @@ class Supervisor:
     ) -> None:
         child.process = None
         child.close_log()
+        self._tell_of_ranks(child)
         if final and any(each.exit_code == ExitCode.FINAL for each in self._other_hosts(child)):
             code = ExitCode.FINAL  # the learner has done its part, however its last host ends
         child.exit_code = code
@@ -288,6 +295,13 @@ class Supervisor:
         elif code != ExitCode.FINAL:
             words = f": {end.words}; {log}" if code > 0 and end.words.text else ""
             self.report(f"{name} ended ({how}) and is started again{words}")
+
+    def _tell_of_ranks(self, child: Child) -> None:
+        if child.planned.role != "learner" or child.lines is None:
+            return
+        with contextlib.suppress(OSError):
+            for said in ranks_ended(child.lines.read()):
+                self.report(f"{child.planned.name}: {said}; log: {shown(child.log)}")
 
     def _other_hosts(self, child: Child) -> list[Child]:
         """The children of the same learner."""

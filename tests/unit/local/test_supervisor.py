@@ -21,6 +21,7 @@ from atoll_operator.local.supervisor import (
     free_ports,
     tail,
 )
+from atoll_protos.exits import RANK_ENDED
 
 FOREVER = 1e6  # a wait of so long that does not end before runs into the time limit of a test
 
@@ -217,6 +218,33 @@ def test_the_first_end_is_told_with_its_last_words_and_its_log(run_of: Start) ->
         "here-0 ended (exit code 1) and is started again: ValueError: boom (<string>:2); "
         f"log: {run.child.log}"
     ]
+
+
+RANK_KILLED = json.dumps({RANK_ENDED: 1, "event": "rank 1 on a has ended (SIGKILL)"})
+
+
+def test_a_rank_that_was_killed_is_told_while_its_launcher_goes_on(run_of: Start) -> None:
+    run = run_of(learner("sh", "-c", f"echo early; echo '{RANK_KILLED}'; exec sleep 600"))
+    assert run.start()
+    while RANK_KILLED not in tail(run.child.log, 0):
+        pass
+    for _ in range(2):
+        run.supervisor.supervise(run.now, final=False)
+    assert run.said == [f"here-0: rank 1 on a has ended (SIGKILL); log: {run.child.log}"]
+
+
+def test_a_rank_is_told_before_the_end_of_its_launcher(run_of: Start) -> None:
+    run = run_of(learner("sh", "-c", f"echo '{RANK_KILLED}'; kill -9 $$"))
+    assert run.start()
+    run.child.planned = exiting(75)  # of the second start
+    run.end()
+    assert run.said == [
+        f"here-0: rank 1 on a has ended (SIGKILL); log: {run.child.log}",
+        "here-0 ended (SIGKILL) and is started again",
+    ]
+    assert run.start()
+    run.end()
+    assert len(run.said) == 3  # what an earlier start has said is not told again
 
 
 def test_the_same_words_twice_before_any_step_end_the_starts(run_of: Start) -> None:

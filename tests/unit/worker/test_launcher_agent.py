@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler
 
 from atoll_protos.environment import Env
+from atoll_protos.exits import RANK_ENDED
 from atoll_worker.launcher import agent, meeting
 from atoll_worker.launcher.command import configuration
 from atoll_worker.launcher.lines import Lines
@@ -34,9 +36,11 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class _Silent:
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.fields: list[dict[str, object]] = []
 
     def warning(self, words: str, **fields: object) -> None:
         self.said.append(words)
+        self.fields.append(fields)
 
 
 def launch(script: str, *options: str) -> int:
@@ -85,13 +89,28 @@ def test_a_rank_that_had_ended_before_another_one_failed_is_named(
     """
     assert launch(script) == 3
     assert told.said == [
-        "rank 0 has ended (exit code 3), and all ranks with it; "
+        f"rank 0 on {socket.gethostname()} has ended (exit code 3), and all ranks with it; "
         "rank 1 had ended before it (exit code 0)"
     ]
 
 
-def test_a_rank_that_is_killed_is_a_kill() -> None:
+def test_a_rank_that_is_killed_is_a_kill_and_is_named_with_its_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent, "log", told := _Silent())
+    monkeypatch.setenv(Env.HOST, "1")
     assert launch("[ $RANK = 0 ] && exec sleep 600; kill -9 $$") == -signal.SIGKILL
+    host = f"host 1 ({socket.gethostname()})"
+    assert told.said == [f"rank 1 on {host} has ended (SIGKILL), and all ranks with it"]
+    assert told.fields == [{RANK_ENDED: 1}]
+
+
+def test_a_rank_that_ends_with_another_one_is_not_called_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent, "log", told := _Silent())
+    assert launch("[ $RANK = 0 ] && exec sleep 600; exit 75") == 75
+    assert told.fields == [{"rank": 1}]
 
 
 def test_what_may_pass_is_started_again_in_place_under_another_name(

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
 from atoll_protos.environment import Env
-from atoll_protos.exits import ExitCode, is_permanent
+from atoll_protos.exits import RANK_ENDED, ExitCode, is_permanent
 from atoll_worker.launcher import outcome
 from atoll_worker.launcher.lines import OfRanks
 from atoll_worker.launcher.meeting import Meeting, leave, open_meeting
@@ -136,9 +137,11 @@ class Agent(LocalElasticAgent):
         code = self.codes[rank]
         self.logs.lines.finish()
         before = outcome.ended_before(ended)
+        how = outcome.words(code)
+        host = outcome.host_name(os.environ.get(Env.HOST, ""), socket.gethostname())
         log.warning(
-            f"rank {rank} has ended ({outcome.words(code)}), and all ranks with it{before}",
-            rank=rank,
+            f"rank {rank} on {host} has ended ({how}), and all ranks with it{before}",
+            **{"rank" if code in outcome.CONSEQUENCES else RANK_ENDED: rank},
         )
         if code > 0 or outcome.is_own(code):  # one that was killed has nothing to say
             self.logs.lines.say_again(rank, f"what rank {rank} said last:")

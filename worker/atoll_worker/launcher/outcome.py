@@ -76,6 +76,11 @@ def ended_before(ranks: Sequence[int]) -> str:
     return f"; rank {min(ranks)}{more} had ended before it (exit code 0)"
 
 
+def host_name(number: str, name: str) -> str:
+    """A host in words; `number`: its place among those of its learner, empty of the only one."""
+    return f"host {number} ({name})" if number else name
+
+
 def words(code: int) -> str:
     """An exit code, or the signal, in words."""
     return f"exit code {code}" if code >= 0 else _signal(-code)
