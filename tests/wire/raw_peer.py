@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -96,7 +97,7 @@ def shard(
         yield ShardUnderTest(
             endpoint=endpoint, process=process, log=log, health_port=health, metrics_port=metrics
         )
-        assert process.poll() is None, log.read_text()
+        assert process.poll() in (None, -signal.SIGKILL), log.read_text()
     finally:
         process.terminate()
         process.wait(SECONDS_MAX)
