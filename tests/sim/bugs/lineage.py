@@ -68,9 +68,9 @@ def tokens_that_count_again_in_each_session(patch: Patch) -> None:
     """Rule 35."""
     take = Slot.take
 
-    def twice(self: Slot, report: pb.Report, now: float) -> int:
+    def twice(self: Slot, report: pb.Report, *rest: Any) -> int:
         self.tokens_before += report.tokens
-        return take(self, report, now)
+        return take(self, report, *rest)
 
     patch.setattr(Slot, "take", twice)
 
