@@ -1,13 +1,14 @@
-"""Calls that are not answered: a learner that says nothing must not hold a round for ever."""
+"""What is not answered: a learner that says nothing must not hold others up for ever."""
 
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect, end_session
 from atoll_syncer.model.state import State
-from atoll_syncer.rules import rounds
+from atoll_syncer.rules import rounds, seeding
 
 ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
+LOOKED_AT_PER_SECOND: Final = 100e6  # bytes of its values, before a learner sends a seed
 ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
 NO_ANSWER: Final = (
     f"no offer came in {ANSWER_SECONDS_MAX:.0f} s after its Call, although the learner trains"
@@ -38,3 +39,21 @@ def unanswered(state: State, now: float) -> list[Effect]:
                 effects.append(end_session(number, pb.BAD_TRANSFER, reason))
                 break
     return effects
+
+
+def unseeded(state: State, now: float) -> list[Effect]:
+    """End the session that was asked for version 0 and from which nothing comes (rule 1).
+
+    A learner looks at all its values before it sends them, which takes time in a large model.
+    """
+    seed, asked = state.seed, state.seed.session
+    session = None if asked is None else state.sessions.open.get(asked)
+    if session is None or session.receiving or seeding.is_whole(state):
+        return []
+    if seed.asked_at is None:
+        seed.asked_at = now
+    allowed = ANSWER_SECONDS_MAX + seeding.byte_count(state) / LOOKED_AT_PER_SECOND
+    if now - max(session.heard_at, seed.asked_at) <= allowed:
+        return []
+    reason = f"no seed came in {allowed:.0f} s after it was asked for"
+    return [end_session(session.number, pb.BAD_TRANSFER, reason)]

@@ -5,8 +5,8 @@
        +------- session closed ------+
 
 A shard without version 0 asks one admitted learner for it, all its slices, and the next one if
-that learner dies half-way. One log entry makes all slices count at once. The job's seed fixes the
-values, so it does not matter which learner sends them.
+that learner dies half-way or sends nothing (rules/answers). One log entry makes all slices count at
+once. The job's seed fixes the values, so it does not matter which learner sends them.
 
 Before that entry is durable the layout is the one of the learner that was asked, and the next one
 may bring another: the model of a learner that left binds nobody. The entry fixes the layout. From
@@ -153,7 +153,7 @@ def ask(state: State) -> list[Effect]:
             continue
         new_layout = lay_out(state, session)
         if new_layout is not None:
-            seed.session, seed.arrived = number, set()
+            seed.session, seed.arrived, seed.asked_at = number, set(), None
             seed.frozen_digest = session.join.frozen_digest
             return [*new_layout, Send(number, pb.ToLearner(send_seed=pb.SendSeed()))]
     return []
@@ -164,7 +164,7 @@ def session_closed(state: State, session: int) -> list[Effect]:
     known = {each.join.layout_digest for each in state.sessions.open.values()}
     for digest in state.seed.models.keys() - known:
         del state.seed.models[digest]
-    if state.seed.session != session or _is_whole(state):
+    if state.seed.session != session or is_whole(state):
         return []
     state.seed.session = None
     return ask(state)
@@ -172,7 +172,7 @@ def session_closed(state: State, session: int) -> list[Effect]:
 
 def cancel(state: State) -> None:
     """A learner holds a version after all (rule 22); a seed that is being written stays."""
-    if not _is_whole(state):
+    if not is_whole(state):
         state.seed.session = None
 
 
@@ -184,7 +184,7 @@ def objection(state: State, session: int) -> str:
 def arrived(state: State, session: int, seed: pb.Seed) -> list[Effect]:
     """One slice's seed is whole."""
     state.seed.arrived.add(seed.slice)
-    if state.seed.session == session and _is_whole(state):
+    if state.seed.session == session and is_whole(state):
         return [StoreSeed(session)]
     return []
 
@@ -219,8 +219,15 @@ def seeded(state: State) -> list[Effect]:
     return [*effects, *mark(state)]
 
 
-def _is_whole(state: State) -> bool:
+def is_whole(state: State) -> bool:
+    """Whether every slice of the seed is here."""
     return len(state.seed.arrived) == len(state.fragments)
+
+
+def byte_count(state: State) -> int:
+    """Of the seed of this shard; 0 while no layout is known."""
+    known = [] if state.layout is None else state.layout.shard_slices(state.number)
+    return sum(each.form.byte_count(pb.F32) for each in known)
 
 
 # ------------------------------------------------------------ learners begin together

@@ -239,7 +239,8 @@ class Shard:
         self._periodic_at = now
         clock.catch_up(self.state, now)
         overlong = self._without_ended(transfers.overlong(self.state, now))
-        ends = [*shut_out.time_passed(self.state, now), *answers.unanswered(self.state, now)]
+        silent = [*answers.unanswered(self.state, now), *answers.unseeded(self.state, now)]
+        ends = [*shut_out.time_passed(self.state, now), *silent]
         unanswered = [*overlong, *self._without_ended(ends)]
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
         return [*unanswered, *begins, *self._move(now), *moves.export(self.state, now)]

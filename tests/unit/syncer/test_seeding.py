@@ -10,7 +10,7 @@ from atoll_protos.run import Region
 from atoll_syncer.model.effects import PublishHead, Tape
 from atoll_syncer.rules import seeding
 from atoll_syncer.rules.status import status
-from unit.syncer.shard_side import RUN, Side, begun, layout_of, run_file, side
+from unit.syncer.shard_side import FRAGMENTS, RUN, Side, begun, layout_of, run_file, side
 
 TWO = Expected(regions=(Region(name="a", learners=2),), start_seconds=20)
 
@@ -95,6 +95,40 @@ def test_one_that_is_taken_out_of_the_job_is_waited_for_no_longer() -> None:
     one.feed(one.shard.expected_heard(fewer, one.now))
     assert given(one) == {first}
     assert missing(one) == [[]]
+
+
+def test_one_that_is_asked_for_a_seed_and_sends_nothing_is_given_up_rule_1() -> None:
+    one = side().start()
+    silent, other = one.join("a-0"), one.join("a-1")
+    one.model(silent)
+    one.wait(20.0)
+    one.send(silent, pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32))
+    one.wait(30.0)
+    assert one.ends() == [], "a slice has come meanwhile"
+    one.wait(0.75)
+    assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]
+    again = one.join("a-0")
+    assert [session for session, _ in one.sent("send_seed")] == [silent, other]
+    one.wait(29.0)
+    assert one.ends() == []
+    one.wait(1.75)
+    assert [session for session, _ in one.sent("send_seed")] == [again]
+    one.seed(again)
+    assert status(one.state, one.now).state == pb.SHARD_SERVING
+
+
+def test_a_seed_that_is_on_its_way_or_is_being_stored_is_waited_for_rule_1() -> None:
+    one = side().start()
+    session = one.join("a-0")
+    one.model(session)
+    heads = [pb.Transfer(seed=pb.Seed(slice=n), encoding=pb.F32) for n in range(FRAGMENTS)]
+    one.feed(one.shard.transfer_started(session, heads[0], one.now))
+    one.wait(60.0)
+    one.feed(one.shard.transfer_verified(session, heads[0], one.now))
+    one.feed(one.shard.transfer_started(session, heads[1], one.now))
+    one.effects += one.shard.transfer_verified(session, heads[1], one.now)  # and is not performed
+    one.wait(60.0)
+    assert one.ends() == []
 
 
 LONG = Expected(
