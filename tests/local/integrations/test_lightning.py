@@ -9,12 +9,12 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
-from atoll import SpecError
+from atoll import Learner, SpecError
 from atoll.integrations.lightning import AtollCallback
 from local.integrations.numbers_data import BATCH, RATE, SAMPLES, Line, Numbers, Stream, continues
 from local.one_shard import SLOT, OneShard, one_shard
@@ -89,6 +89,7 @@ def fit(
     library: Any = pl,
     checkpoint: Path | None = None,
     shuffle: bool | None = None,
+    loss: str = "",
     **arguments: Any,
 ) -> Any:
     """Train; returns the trainer."""
@@ -103,7 +104,7 @@ def fit(
     }
     trainer = library.Trainer(
         default_root_dir=folder,
-        callbacks=[*more, AtollCallback()],
+        callbacks=[*more, AtollCallback(loss=loss)],
         **{**defaults, **arguments},
     )
     loader = DataLoader(Numbers() if data is None else data, BATCH, shuffle=data is None or shuffle)
@@ -236,7 +237,11 @@ class ByHand(Module):
         self.automatic_optimization = False
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:  # type: ignore[override]
-        self.manual_backward(self(batch))
+        loss = self(batch)
+        self.log("g_loss", 2.0, on_step=True, on_epoch=True)
+        self.log("d_Loss", 4.0)
+        self.log("accuracy", 9.0)
+        self.manual_backward(loss)
         if batch_idx % 2:
             for optimizer in self.optimizers():
                 optimizer.step()
@@ -257,6 +262,42 @@ def test_several_optimizers_that_step_by_hand_make_one_step(
     assert len(module.net.seen) == 2 * 7
     first = [rate for _, rate in module.rates[::2]]
     assert first == [0.5**step for step in range(7)]  # the module's own doing
+
+
+def test_early_stopping_is_left_out_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 7)
+    module = ByHand()  # the loss that it logs is below that, at the end of the first epoch, too
+    stop = EarlyStopping("g_loss", stopping_threshold=1e9, check_on_train_epoch_end=True)
+    with pytest.warns(UserWarning, match="EarlyStopping is left out"):
+        fit(module, tmp_path, stop, accumulate_grad_batches=1)
+    assert len(module.net.seen) == 2 * 7
+
+
+@pytest.mark.parametrize(("name", "loss"), [("", 3.0), ("g_loss", 2.0)])
+def test_a_loss_that_is_only_logged_is_the_learners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, loss: float
+) -> None:
+    alone(monkeypatch, 2)
+    given: list[float] = []
+
+    def step(learner: Learner, **values: Any) -> None:
+        given.append(float(values["loss"]))
+        taken(learner, **values)
+
+    taken = Learner.step
+    monkeypatch.setattr(Learner, "step", step)
+    fit(ByHand(), tmp_path, accumulate_grad_batches=1, loss=name)
+    assert given == [loss, loss]
+
+
+def test_a_loss_that_is_never_logged_is_refused_with_the_names_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 2)
+    with pytest.raises(SpecError, match=r"'lose' at each step; it logs .*d_Loss"):
+        fit(ByHand(), tmp_path, accumulate_grad_batches=1, loss="lose")
 
 
 def test_a_schedule_of_epochs_counts_them_in_ticks(

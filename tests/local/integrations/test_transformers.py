@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from atoll import SpecError
 from atoll.integrations.transformers import AtollCallback
@@ -240,6 +240,20 @@ def test_a_schedule_that_needs_a_metric_is_refused(
     )
     with pytest.raises(SpecError, match="metric"):
         trainer.train()
+
+
+def test_early_stopping_is_left_out_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 6)
+    trainer, _ = trainer_of(
+        tmp_path, eval_strategy="steps", eval_steps=1, metric_for_best_model="eval_loss"
+    )
+    # no loss is better by so much, so it would stop at the second evaluation
+    trainer.add_callback(EarlyStoppingCallback(1, early_stopping_threshold=1e9))
+    with pytest.warns(UserWarning, match="EarlyStoppingCallback is left out"):
+        trainer.train()
+    assert trainer.state.global_step == 6
 
 
 def test_one_that_was_added_to_a_finished_trainer_says_how_it_is_given(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 - `lightning`: `AtollCallback` for `lightning.pytorch.Trainer`.
 - `batches`: tokens of a batch, the seed of a slot's data (used by both).
 - `schedules`: a learning-rate schedule that a trainer holds but does not move (used by both).
-- `processes`: refuses a trainer of several processes (used by both).
+- `processes`: refuses a trainer of several processes, and early stopping (used by both).
 - `steps`: whether an optimizer has really stepped (used by both).
 
 Each module imports its library, and nothing here does so before it is imported itself:

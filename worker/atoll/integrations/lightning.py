@@ -19,7 +19,8 @@ has skipped.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -30,15 +31,17 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import atoll
 from atoll.integrations.batches import slot_seed, tokens_in
-from atoll.integrations.processes import check_one
+from atoll.integrations.processes import NO_EARLY_STOP, check_one
 from atoll.integrations.schedules import EveryTicks, NotStepped
 from atoll.integrations.steps import OptimizerSteps
 
 try:
     from lightning.pytorch import Callback
+    from lightning.pytorch.callbacks import EarlyStopping
 except ImportError:
     try:
         from pytorch_lightning import Callback
+        from pytorch_lightning.callbacks import EarlyStopping
     except ImportError as error:
         remedy = "in a clone of Atoll: pip install -e '.[local,lightning]'"
         raise ImportError(f"{error}; install it {remedy}") from error
@@ -51,6 +54,9 @@ class AtollCallback(Callback):  # type: ignore[misc]
     default they are counted in the batches: the elements of an integer tensor of two dimensions,
     else the samples. `module`: the attribute of the LightningModule that holds the model, such as
     "net": then the names of the exported tensors do not begin with it, and that module loads them.
+    `loss`: the name under which the module logs the learner's loss. By default it is what
+    `training_step` returns; where that is none, as in manual optimization, it is the mean of what
+    is logged in it with "loss" in its name.
 
     What it changes in the trainer:
 
@@ -61,12 +67,16 @@ class AtollCallback(Callback):  # type: ignore[misc]
     - Every slot has an order of its own of the training data. After a restart the slot goes on with
       its next batch; data without a length are read to that place.
     - The job's first slot saves checkpoints as the script says, the others save none.
+    - `EarlyStopping` is left out, with a warning.
 
     `learner` is the open Learner; None outside of `fit()`.
     """
 
-    def __init__(self, tokens_per_step: int | None = None, module: str = "") -> None:
+    def __init__(
+        self, tokens_per_step: int | None = None, module: str = "", loss: str = ""
+    ) -> None:
         super().__init__()
+        self.loss = loss
         self.tokens_per_step = tokens_per_step
         self.module = module
         self.learner: atoll.Learner | None = None
@@ -82,6 +92,10 @@ class AtollCallback(Callback):  # type: ignore[misc]
         if stage != "fit":
             return
         self._job = atoll.job()
+        kept = [each for each in trainer.callbacks if not stops_early(each)]
+        if len(kept) < len(trainer.callbacks):
+            warnings.warn(NO_EARLY_STOP.format("EarlyStopping"), stacklevel=2)
+            trainer.callbacks = kept
         loop = trainer.fit_loop
         if self._job.steps is not None:
             loop.epoch_loop.max_steps = self._job.steps
@@ -135,10 +149,17 @@ class AtollCallback(Callback):  # type: ignore[misc]
         self._batches += 1
         self._tokens += tokens_in(batch)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor) and loss.numel() == 1:
+        logged = trainer._results.metrics(on_step=True)["callback"]
+        if not self.loss and isinstance(loss, Tensor) and loss.numel() == 1:
             divided = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
             self._losses.append(loss.detach() * divided)
+        elif (loss := loss_of(logged, self.loss)) is not None:
+            self._losses.append(loss)
         if self._steps.taken:
+            if self.loss and self.loss not in logged:
+                names = ", ".join(logged) or "nothing"
+                problem = f"training_step does not log {self.loss!r} at each step; it logs {names}"
+                raise atoll.SpecError("loss", problem, "give the name that it logs")
             self.learner.step(
                 tokens=self.tokens_per_step or self._tokens,
                 loss=torch.stack(self._losses).mean() if self._losses else None,
@@ -239,6 +260,25 @@ class AtollCallback(Callback):  # type: ignore[misc]
                 iter(fetcher)
             else:
                 skip -= 1
+
+
+def stops_early(callback: Any) -> bool:
+    """Whether a callback ends a training where a metric says so."""
+    return isinstance(callback, EarlyStopping)
+
+
+def loss_of(logged: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """What is logged under this name, else the mean of all with "loss" in theirs; None if none is.
+
+    What is logged for steps and epochs has two names for one value, the second with "_step".
+    """
+    names = [name] if name else [each for each in logged if "loss" in each.lower()]
+    values = [
+        logged[each].detach()
+        for each in names
+        if each in logged and (name or each.removesuffix("_step") not in set(names) - {each})
+    ]
+    return torch.stack(values).mean() if values else None
 
 
 def begin_an_epoch(loop: Any) -> None:

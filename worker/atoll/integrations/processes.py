@@ -1,6 +1,13 @@
-"""Refuses a trainer of several processes: the callbacks provide for one process a learner."""
+"""What a trainer of a job must not do: have several processes, or end before the job does."""
+
+from typing import Final
 
 import atoll
+
+NO_EARLY_STOP: Final = (
+    "{} is left out: a learner trains until its job is over, and the metric of one says nothing of"
+    " the shared model; end the job by its length, or with an evaluator's figures in view"
+)
 
 
 def check_one(callback: str, processes: int) -> None:

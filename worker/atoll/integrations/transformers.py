@@ -13,7 +13,8 @@ puts itself around five of its methods, all of them documented as methods to ove
     create_scheduler              the Trainer gets its scheduler wrapped: the learner moves it
     get_train_dataloader          the batches go on where the slot was (`Continued`)
     training_step                 counts tokens and keeps the loss
-    train                         leaves the job with the reason when an exception ends it
+    train                         leaves the job with the reason when an exception ends it; without
+                                  early stopping, which would end a learner before its job
 
 The Learner is opened in `on_train_begin`, where the model is on its device, and `on_step_end` is
 the step boundary: before the Trainer logs, evaluates and saves.
@@ -21,6 +22,7 @@ the step boundary: before the Trainer logs, evaluates and saves.
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -31,13 +33,13 @@ from torch.utils.data import DataLoader
 
 import atoll
 from atoll.integrations.batches import slot_seed, tokens_in
-from atoll.integrations.processes import check_one
+from atoll.integrations.processes import NO_EARLY_STOP, check_one
 from atoll.integrations.schedules import NotStepped
 from atoll.integrations.steps import OptimizerSteps
 
 try:
     from accelerate import skip_first_batches
-    from transformers import Trainer, TrainerCallback
+    from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 except ImportError as error:
     remedy = "in a clone of Atoll: pip install -e '.[local,transformers]'"
     raise ImportError(f"{error}; install it {remedy}") from error
@@ -61,6 +63,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
     - The job's first slot logs, saves checkpoints in `output_dir` and pushes them as the script
       says; the others have a folder of their own in it, save no checkpoints and push nothing. No
       slot loads its best checkpoint at the end.
+    - `EarlyStoppingCallback` is left out, with a warning.
     - A step that a GradScaler has skipped is not counted.
     - The Trainer's `processing_class`, such as a tokenizer, is exported with the model.
 
@@ -163,7 +166,9 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
             learner.close(error)
 
     def _train(self, train: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """`Trainer.train`: an exception leaves the job, and tells it why."""
+        """`Trainer.train`: an exception leaves the job, and tells it why. No early stopping."""
+        while self._trainer.pop_callback(EarlyStoppingCallback) is not None:
+            warnings.warn(NO_EARLY_STOP.format("EarlyStoppingCallback"), stacklevel=2)
         try:
             return train(*arguments, **keywords)
         except BaseException as error:
