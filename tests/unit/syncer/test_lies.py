@@ -12,6 +12,7 @@ from atoll_protos.names import COUNTER_MAX
 from atoll_protos.run import Region
 from atoll_syncer.model.effects import Ask, EndSession
 from atoll_syncer.model.log import Committed
+from atoll_syncer.model.recovery import ENDS_MAX
 from atoll_syncer.rules.status import status
 from atoll_syncer.rules.validation import AHEAD_MAX, VERSION_MAX
 from unit.syncer.shard_side import RUN, Side, begun, run_file, side, step_all, version
@@ -295,6 +296,8 @@ def test_a_learner_that_never_gives_what_it_claims_is_believed_ten_times_rule_22
         one.wait(1)
         one.leave(liar)
         liar = one.join("b-0")
+    assert len(one.sent("send_held")) == ENDS_MAX
+    assert one.state.recovery is None
     one.wait(31)
     assert drive(one, [first], range(17, 33)) >= 2
 
