@@ -92,10 +92,17 @@ class Curves:
         self.means.clear()
         return found
 
+    @property
+    def goodput(self) -> float | None:
+        """The share of the tokens that is merged so far; None before the first commit."""
+        if not (self.trained and self.commits):
+            return None
+        return self.merged / len(self.slices) / self.trained
+
     def _totals(self, tick: int, time: float) -> Iterator[Point]:
         values = {"tokens": float(self.trained)}
-        if self.trained:
-            values["goodput"] = self.merged / len(self.slices) / self.trained
+        if (goodput := self.goodput) is not None:
+            values["goodput"] = goodput
         for tag, value in values.items():
             yield Point(series=JOB, tag=tag, tick=tick, value=value, time=time)
 

@@ -174,6 +174,7 @@ def machinery(seen: Snapshot) -> str:
         ended(seen) or learners,
         f"elapsed {duration(seen.elapsed_seconds)}",
         "" if rate is None else f"{rate / 1e6:.2f} MB/s",
+        "" if seen.merged_share is None else f"{seen.merged_share:.0%} merged",
         starting(seen),
     )
     return "  ".join(part for part in parts if part)

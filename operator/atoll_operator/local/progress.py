@@ -47,6 +47,7 @@ class Snapshot:
     bytes_per_second: float | None  # bulk bytes, both ways; None while unknown
     elapsed_seconds: float = 0.0  # since the shards were asked for the first time
     starting: Mapping[str, float] = field(default_factory=dict)  # as in Ends
+    merged_share: float | None = None  # of the tokens so far; None while nothing is merged
 
 
 def status(

@@ -37,11 +37,16 @@ class Recorder:
     """Reads the files of a run folder, and draws what is new in them."""
 
     def __init__(
-        self, out: Path, say: Callable[[str], None], environment: Mapping[str, str], began: float
+        self,
+        out: Path,
+        say: Callable[[str], None],
+        environment: Mapping[str, str],
+        began: float,
+        curves: Curves | None = None,
     ) -> None:
         """`began`: what is of before this time (Unix seconds) was sent to W&B, or told, already."""
         self.out, self.say, self.environment, self.began = out, say, environment, began
-        self.curves = Curves()
+        self.curves = curves or Curves()
         self.tensorboard = TensorBoard(out)
         self.wandb: WeightsAndBiases | None = None
         self._files: dict[Path, Growing] = {}
@@ -107,21 +112,24 @@ class Recorder:
 
 
 @contextmanager
-def recording(out: Path, say: Callable[[str], None], began: float) -> Iterator[None]:
-    """Draw the curves of the run in a folder until the end of the `with`."""
+def recording(out: Path, say: Callable[[str], None], began: float) -> Iterator[Curves]:
+    """Draw the curves of the run in a folder, which it yields, until the end of the `with`."""
+    curves = Curves()
     over = threading.Event()
-    thread = threading.Thread(target=_record, args=(out, say, began, over), daemon=True)
+    thread = threading.Thread(target=_record, args=(out, say, began, over, curves), daemon=True)
     thread.start()
     try:
-        yield
+        yield curves
     finally:
         over.set()
         thread.join(END_SECONDS_MAX)
 
 
-def _record(out: Path, say: Callable[[str], None], began: float, over: threading.Event) -> None:
+def _record(
+    out: Path, say: Callable[[str], None], began: float, over: threading.Event, curves: Curves
+) -> None:
     try:
-        recorder = Recorder(out, say, os.environ, began)
+        recorder = Recorder(out, say, os.environ, began, curves)
         while not over.wait(LOOK_SECONDS):
             recorder.look()
         recorder.close()

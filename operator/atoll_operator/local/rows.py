@@ -5,6 +5,8 @@ busy       share of its time outside of `learner.step`
 blocked    seconds inside of `learner.step`, over this start of the process
 late       share of its tokens, of this start, that came too late for a merge
 share      of the weight of the last merge that had it, as shard 0 says
+quorum     learners that a merge waits for
+grace      seconds that an open merge waits for more than these
 """
 
 import math
@@ -15,7 +17,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.states import shard_text, slot_text
 
 LEARNERS = ("LEARNER", "STATE", "STEP TIME", "TOKENS/S", "BUSY", "BLOCKED", "LATE", "SHARE", "LOSS")
-SHARDS = ("SHARD", "STATE", "TICK", "COMMITS", "RECEIVED", "SENT")
+SHARDS = ("SHARD", "STATE", "TICK", "COMMITS", "QUORUM", "GRACE", "RECEIVED", "SENT")
 UNITS = ("B", "kB", "MB", "GB", "TB")
 NOTHING = "-"
 
@@ -72,6 +74,8 @@ def _shard(number: int, answer: Answer) -> list[str]:
         shard_text(reply.state),
         str(reply.tick),
         str(reply.commits),
+        str(reply.quorum),
+        f"{reply.grace_seconds:.2f} s",
         size(reply.bytes_received),
         size(reply.bytes_sent),
     ]

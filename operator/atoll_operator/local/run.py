@@ -57,7 +57,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ from atoll_operator.api.support import without_effect_here
 from atoll_operator.local import folder, gpus, plan, plots, progress, summary
 from atoll_operator.local.children import afterwards, ended_after, ends_of, exit_of, refused
 from atoll_operator.local.commands import check_startable
+from atoll_operator.local.curves import Curves
 from atoll_operator.local.ends import Record, alike, words_of
 from atoll_operator.local.files import Files, shown, write_whole
 from atoll_operator.local.live import Output, View, view_for
@@ -121,6 +122,7 @@ class Training:
     poller: Poller
     view: View
     status: Status
+    curves: Curves = field(default_factory=Curves)  # which another thread draws
     chaos: bool = False
     chaos_at: float = 0.0
     steps_max: int | None = None  # the job's length, which its clock passes by a few
@@ -144,7 +146,7 @@ class Training:
         self.supervisor.supervise(now, final=final, complete=complete, tick=tick)
         self._tell_absent()
         self.write(seen.status)
-        self.view.show(seen, now)
+        self.view.show(replace(seen, merged_share=self.curves.goodput), now)
         if not complete:
             self._check(seen, final=final)
         if complete and self.complete_at is None:
@@ -292,8 +294,10 @@ def train(
                 view.say(line)
         planned = plan.processes(job, out, ports, assigned, new=new, meetings=meetings)
         began = 0.0 if new else time.time()
-        with recording(out, view.say, began):
-            return _train(job, out, ports, planned, view, chaos=chaos, allow_refused=allow_refused)
+        with recording(out, view.say, began) as curves:
+            return _train(
+                job, out, ports, planned, view, curves, chaos=chaos, allow_refused=allow_refused
+            )
 
 
 def _train(
@@ -302,6 +306,7 @@ def _train(
     ports: tuple[int, ...],
     planned: list[plan.Planned],
     view: View,
+    curves: Curves,
     *,
     chaos: bool,
     allow_refused: bool,
@@ -317,6 +322,7 @@ def _train(
         poller=Poller(job, ports),
         view=view,
         status=progress.status(job, [None] * len(ports), utc_now()),
+        curves=curves,
         chaos=chaos,
         steps_max=job.spec.steps,
     )
@@ -397,7 +403,7 @@ def _summarise(training: Training, code: Exit, outcome: str, seconds: float) -> 
     except Exception as error:  # no trouble with a picture changes how a run has ended
         training.view.say(f"the pictures are not drawn: {type(error).__name__}: {error}")
     late = late_work(found["late_share"], training.poller.job.spec.sync)
-    for line in [*summary.refusals(found), *([late] if late else [])]:
+    for line in [*summary.refusals(found), *filter(None, (late, summary.little_merged(found)))]:
         training.view.say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"
     more = afterwards(training.supervisor.children, code) if result is Exit.COMPLETE else ""

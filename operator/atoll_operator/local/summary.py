@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from atoll_operator.api.reasons import REMEDIES
 
+LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
 LINES_MAX: Final = 4  # of learners whose offers were left out
 
 
@@ -201,6 +202,27 @@ def sentence(found: dict[str, Any]) -> str:
     return f"{tokens}{change}{missed}{told}"
 
 
+def little_merged(found: dict[str, Any]) -> str:
+    """Why less was merged than usual, by what became of most of the rest; empty if it was not.
+
+    Of late work `late_work` tells.
+    """
+    tokens, share = found["tokens"], found["goodput"]
+    rest = {name: tokens[name] for name in ("overlap", "late", "lost", "pending")}
+    most = max(rest, key=lambda name: rest[name])
+    if not tokens["trained"] or share >= LITTLE_MERGED or most == "late":
+        return ""
+    seconds = [each["step_seconds"] for each in found["learners"].values()]
+    step = 1000 * sum(seconds) / max(1, len(seconds))
+    why = {
+        "overlap": f"steps of {step:.3g} ms are short against a slice's way to its shard and back;"
+        " longer steps merge more",
+        "lost": "most of the rest was lost with processes that died",
+        "pending": "most of the rest came after the last merges; a longer job merges more",
+    }
+    return f"{share:.0%} merged: {why[most]}"
+
+
 def warned(found: dict[str, Any]) -> dict[str, list[str]]:
     """What learners have warned of, with the slots that did."""
     told: dict[str, list[str]] = found["warnings"]
@@ -239,8 +261,11 @@ def _warnings(learners: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
 
 
 def _shares(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Where the time of a learner went, and how long its steps are on average."""
     steps = [line for line in lines if "step_seconds" in line]
     busy = sum(line["step_seconds"] for line in steps)
     blocked = sum(line["blocked_seconds"] for line in steps)
     whole = busy + blocked or 1.0
-    return {"busy_share": busy / whole, "blocked_share": blocked / whole}
+    shares = {"busy_share": busy / whole, "blocked_share": blocked / whole}
+    made = [line for line in steps if line["step_seconds"]]  # the first line of a start is of none
+    return {**shares, "step_seconds": busy / max(1, len(made))}

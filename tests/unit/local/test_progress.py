@@ -217,6 +217,7 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
         status=progress.status(job(), replies, NOW),
         bytes_per_second=2.5e6,
         elapsed_seconds=185.0,
+        merged_share=0.914,
     )
     line = live.line(seen)
     for part in (
@@ -224,6 +225,7 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
         "learners 3/3",
         "elapsed 3 min 5 s",
         "2.50 MB/s",
+        "91% merged",
         "loss 2.0000",
         "about 15 s left",
     ):

@@ -41,7 +41,7 @@ def reply() -> pb.StatusReply:
     new = pb.SlotStatus(slot="eu-west-0", state=pb.SLOT_JOINING, loss=math.nan)
     return pb.StatusReply(
         tick=12, commits=3, bytes_received=1_500_000, bytes_sent=999, slots=[fine, new],
-        state=pb.SHARD_SERVING,
+        state=pb.SHARD_SERVING, quorum=2, grace_seconds=0.25,
     )  # fmt: skip
 
 
@@ -53,9 +53,9 @@ def test_a_row_says_speed_shares_and_node_and_what_is_not_known_is_a_dash() -> N
         "us-east-0  Training  0.50 s     1,000     88%   1.2 s    12%   67%    2.500  node-1",
         "eu-west-0  Joining   -          -         -     -        -     -      -      -",
         "",
-        "SHARD    STATE    TICK  COMMITS  RECEIVED  SENT   NODE",
-        "shard-0  Serving  12    3        1.5 MB    999 B  node-2",
-        "shard-1  silent   -     -        -         -      -",
+        "SHARD    STATE    TICK  COMMITS  QUORUM  GRACE   RECEIVED  SENT   NODE",
+        "shard-0  Serving  12    3        2       0.25 s  1.5 MB    999 B  node-2",
+        "shard-1  silent   -     -        -       -       -         -      -",
         "",
         "s-1:7700 does not answer (UNAVAILABLE)",
     ]

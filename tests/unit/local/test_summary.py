@@ -10,6 +10,7 @@ from atoll_operator.api.facts import late_work
 from atoll_operator.api.sync import SyncSpec
 from atoll_operator.local.summary import (
     conserve,
+    little_merged,
     merged_by_tape,
     moved,
     read_lines,
@@ -108,6 +109,32 @@ def test_the_summary_of_a_folder(tmp_path: Path) -> None:
     assert found["outer_loss"] == {"start": 5.5, "end": 2.0}
     assert sentence(found) == "20 tokens, 50% merged, held-out loss 5.500 -> 2.000"
     assert found["without_work"] == []
+    assert little_merged(found).startswith("50% merged: steps of ")
+
+
+@pytest.mark.parametrize(
+    ("merged", "rest", "said"),
+    [
+        (69, {"overlap": 16, "pending": 15}, "69% merged: steps of 2 ms are short against"),
+        (69, {"overlap": 15, "pending": 16}, "69% merged: most of the rest came after the last"),
+        (69, {"overlap": 15, "lost": 16}, "69% merged: most of the rest was lost with processes"),
+        (69, {"overlap": 15, "late": 16}, ""),  # which has a line of its own
+        (70, {"overlap": 30}, ""),
+        (0, {}, ""),  # nothing was trained
+    ],
+)
+def test_that_little_was_merged_is_said_with_what_became_of_most_of_the_rest(
+    merged: int, rest: dict[str, int], said: str
+) -> None:
+    tokens = {name: rest.get(name, 0) for name in ("overlap", "late", "lost", "pending")}
+    tokens["trained"] = merged + sum(rest.values())
+    found = {
+        "tokens": tokens,
+        "goodput": merged / 100,
+        "learners": {"a-0": {"step_seconds": 0.001}, "a-1": {"step_seconds": 0.003}},
+    }
+    assert little_merged(found).startswith(said)
+    assert bool(little_merged(found)) == bool(said)
 
 
 def test_a_learner_without_any_work_in_a_version_is_named(tmp_path: Path) -> None:
