@@ -158,7 +158,7 @@ def test_a_shard_asks_the_registrar_also_after_its_credentials_were_renewed(
 
     async def scenario() -> None:
         client = RegistrarClient(partial(open_channel, served.endpoint), Folder(path=str(folder)))
-        hello = pb.HelloRequest(shard=1, run_hash=RUN_FILE.hash, empty=True)
+        hello = pb.HelloRequest(run_hash=RUN_FILE.hash, empty=True)
         assert await client.ask(hello) is not None
         first = Credentials.read(folder)
         await until(lambda: time.time() > first.not_after + 1)

@@ -16,7 +16,7 @@ for module in ("transformers", "lightning"):
     try:
         __import__("atoll.integrations." + module)
     except ImportError as error:
-        assert f'pip install "atoll[{{module}}]"' in str(error), error
+        assert f"pip install -e '.[local,{{module}}]'" in str(error), error
     else:
         raise AssertionError(module)
 """

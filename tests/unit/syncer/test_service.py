@@ -13,7 +13,7 @@ from atoll_protos.run import first_difference, hash_of
 from atoll_syncer.port import SessionPort
 from atoll_syncer.service import SyncerService
 from unit.syncer.service_side import AbortedError, BulkContext, Context, serving
-from unit.syncer.shard_side import begun
+from unit.syncer.shard_side import Side, begun
 
 
 class BugError(Exception):
@@ -125,15 +125,21 @@ def test_an_end_is_the_last_word_of_a_session_rule_5() -> None:
     assert [each.WhichOneof("kind") for each in port.control] == ["tick"]
 
 
-def test_the_operators_last_word_on_the_job_is_told_to_whoever_asks_next() -> None:
+def asked_for_status() -> tuple[Side, Any]:
+    """A shard's rules, and as much of its driver as Status looks at."""
     one, _ = begun("a-0")
-    background = SimpleNamespace(troubles=[])
-    driver: Any = SimpleNamespace(
+    driver = SimpleNamespace(
         shard=one.shard,
         now=lambda: one.now,
         recording=SimpleNamespace(bytes_received=0, bytes_sent=0),
-        background=background,
+        background=SimpleNamespace(troubles=[]),
+        machine=SimpleNamespace(metrics=SimpleNamespace(refused_peer=None)),
     )
+    return one, driver
+
+
+def test_the_operators_last_word_on_the_job_is_told_to_whoever_asks_next() -> None:
+    _, driver = asked_for_status()
     service = SyncerService(driver)
 
     def ask(**said: Any) -> pb.StatusReply:
@@ -147,12 +153,7 @@ def test_the_operators_last_word_on_the_job_is_told_to_whoever_asks_next() -> No
 
 
 def test_a_status_tells_what_of_the_run_file_must_be_equal() -> None:
-    one, _ = begun("a-0")
-    driver: Any = SimpleNamespace(
-        shard=one.shard, now=lambda: one.now,
-        recording=SimpleNamespace(bytes_received=0, bytes_sent=0),
-        background=SimpleNamespace(troubles=[]),
-    )  # fmt: skip
+    one, driver = asked_for_status()
     reply = asyncio.run(SyncerService(driver).Status(pb.StatusRequest(), None))
     assert first_difference(one.state.run_file, reply.must_equal) is None
     assert hash_of(reply.must_equal) == one.state.run_file.hash
