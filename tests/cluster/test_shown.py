@@ -55,7 +55,7 @@ def _is_read_and_exported_from_here(job: Job, model: Path, shell: Shell) -> None
     assert "FIELD: overlap <integer>" in explained
     assert "DESCRIPTION:" in explained
     told = atoll("status", job.name)
-    assert told.startswith("shown: Training, tick "), told
+    assert told.startswith("shown: Training, step "), told
     assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in told
     rows = atoll("top", job.name).splitlines()
     (learner,) = [row for row in rows if row.startswith("us-east-0 ")]

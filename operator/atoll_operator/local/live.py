@@ -156,7 +156,7 @@ def reached(seen: Snapshot) -> str:
     """How far the training is, and how well it goes."""
     progress, length = seen.status.progress, seen.job.spec.steps
     tick = progress.step if progress else 0  # may pass the length by a few in the last round
-    parts = [f"tick {min(tick, length) if length else tick} of {length or '?'}"]
+    parts = [f"step {min(tick, length) if length else tick} of {length or '?'}"]
     if progress and ended(seen) is None:
         left = progress.estimated_remaining_seconds
         parts += [time_left(left)] if left is not None else []

@@ -40,7 +40,7 @@ def told(
         held_out = metrics.get("outer_loss")
         parts = [
             f"loss {progress.loss}" if progress.loss else "",
-            f"held out {held_out} at tick {metrics.get('outer_loss_step')}" if held_out else "",
+            f"held out {held_out} at step {metrics.get('outer_loss_step')}" if held_out else "",
             f"{progress.tokens:,} tokens",
         ]
         lines.append(", ".join(part for part in parts if part))
@@ -70,7 +70,7 @@ def reached(status: Status, steps: int | None) -> str:
     left = progress.estimated_remaining_seconds
     trains = status.true_condition("Progressing") is not None
     return (
-        f", tick {min(progress.step, steps) if steps else progress.step}"
+        f", step {min(progress.step, steps) if steps else progress.step}"
         + (f" of {steps}" if steps else "")
         + f" ({progress.progress_percentage}%)"
         + (f", {time_left(left)}" if left and trains else "")

@@ -96,7 +96,7 @@ def test_the_curves_of_the_run_are_what_its_summary_says(out: Path) -> None:
 
 
 def test_a_run_that_is_over_can_be_looked_at(here: Here, out: Path) -> None:
-    assert here.atoll("status", str(out)).stdout.startswith("train: Complete, tick 40 of 40 (100%)")
+    assert here.atoll("status", str(out)).stdout.startswith("train: Complete, step 40 of 40 (100%)")
     shown = here.atoll("logs", str(out), "-f").stdout.splitlines()  # ends, as the run is over
     assert "[us-0] width 12 GPUs 0" in shown
     assert any(line.startswith("[shard-0] ") for line in shown)
@@ -132,10 +132,10 @@ def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curve
         while not any(tick >= 30 for tick in ticks(out, "local-0")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        while ": Training, tick" not in (shown := here.atoll("status", str(out)).stdout):
+        while ": Training, step" not in (shown := here.atoll("status", str(out)).stdout):
             assert time.monotonic() < deadline, shown
         process.kill()
-    assert ": Suspended, tick" in here.atoll("status", str(out)).stdout
+    assert ": Suspended, step" in here.atoll("status", str(out)).stdout
     (here.folder / "gate").touch()
     here.atoll("run", str(out), "--resume", "--set", "spec.steps=90", "--output", "lines")
     assert parse((out / "manifest.yaml").read_text()).spec.steps == 90

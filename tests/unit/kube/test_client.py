@@ -236,7 +236,7 @@ def test_the_status_of_a_job_is_told_in_the_words_of_a_run_folder(
     began = time.mktime(time.strptime(at.last_updated_time, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
     monkeypatch.setattr(time, "time", lambda: began + 5)
     assert status_of(cluster, raw).splitlines() == [
-        "tiny: Training, tick 50 of 200 (25%), about 15 s left",
+        "tiny: Training, step 50 of 200 (25%), about 15 s left",
         "  loss 2.0000, 800 tokens",
         "  learners 2/3 (a 1/2, b 1/1), shards 2/2",
         "  Degraded: 1 of 3 learners are not in training: a-1",

@@ -237,7 +237,7 @@ def test_a_status_is_a_short_text_and_with_json_all_of_it(tmp_path: Path) -> Non
     (tmp_path / "status.json").write_text(json.dumps(found))
     (tmp_path / "run.json").write_text(run_file(job()).to_json())
     text = CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output
-    assert text.startswith("tiny: Suspended, tick 50 of 200 (25%)\n")
+    assert text.startswith("tiny: Suspended, step 50 of 200 (25%)\n")
     assert len(text.splitlines()) < 6
     whole = json.loads(CliRunner().invoke(cli.app, ["status", str(tmp_path), "--json"]).output)
     assert whole.keys() == found.keys()

@@ -221,7 +221,7 @@ def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
     )
     line = live.line(seen)
     for part in (
-        "tick 50 of 200",
+        "step 50 of 200",
         "learners 3/3",
         "elapsed 3 min 5 s",
         "2.50 MB/s",
@@ -260,7 +260,7 @@ def test_the_end_is_told_as_an_end_and_not_as_missing_learners() -> None:
     training = live.line(snapshot([reply(tick=190), reply(tick=190)]))
     assert "learners 3/3" in training
     exporting = live.line(snapshot([reply("Final", 203, ()), reply("Final", 203, ())]))
-    assert "tick 200 of 200" in exporting
+    assert "step 200 of 200" in exporting
     assert "final export" in exporting
     assert "learners" not in exporting
     assert "left" not in exporting
@@ -274,7 +274,7 @@ def test_no_line_above_the_table_is_cut_on_a_terminal_of_80_columns() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(live.picture(snapshot([slow, slow])))
     lines = console.export_text().splitlines()
-    assert lines[0].startswith("tiny  tick")
+    assert lines[0].startswith("tiny  step")
     assert lines[0].endswith("held out 2.3456")
     assert lines[1].startswith("learners 3/3")
     assert lines[2].startswith("┏")

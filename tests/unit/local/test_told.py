@@ -23,8 +23,8 @@ def training() -> Status:
 
 def test_a_run_in_training_is_told_in_four_lines() -> None:
     assert words(training()).splitlines() == [
-        "tiny: Training, tick 50 of 200 (25%), about 15 s left",
-        "  loss 2.0000, held out 1.2500 at tick 40, 800 tokens",
+        "tiny: Training, step 50 of 200 (25%), about 15 s left",
+        "  loss 2.0000, held out 1.2500 at step 40, 800 tokens",
         "  learners 2/3 (a 1/2, b 1/1), shards 2/2",
         "  Degraded: 1 of 3 learners are not in training: a-1",
     ]
@@ -33,8 +33,8 @@ def test_a_run_in_training_is_told_in_four_lines() -> None:
 def test_a_run_that_is_stopped_says_so_and_how_it_goes_on() -> None:
     stopped = progress.suspended(training(), "atoll run was killed")
     assert words(stopped, age_seconds=5000).splitlines() == [
-        "tiny: Suspended, tick 50 of 200 (25%)",
-        "  loss 2.0000, held out 1.2500 at tick 40, 800 tokens",
+        "tiny: Suspended, step 50 of 200 (25%)",
+        "  loss 2.0000, held out 1.2500 at step 40, 800 tokens",
         "  atoll run was killed; atoll run DIR --resume goes on",
     ]
     assert stopped.learners_live == 0
@@ -46,7 +46,7 @@ def test_a_run_that_is_stopped_says_so_and_how_it_goes_on() -> None:
 
 def test_a_run_that_failed_says_why_and_one_that_began_what_it_waits_for() -> None:
     failed = words(progress.failed(training(), "StoreLost", "shard 1 has lost its state"))
-    assert failed.startswith("tiny: Failed, tick 50")
+    assert failed.startswith("tiny: Failed, step 50")
     assert "\n  Failed: shard 1 has lost its state" in failed
     starting = words(progress.status(job(), [None, None], NOW))
     assert starting.startswith("tiny: Starting\n")
