@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
 from sim.clock import Action
@@ -273,6 +274,28 @@ def still_training(
         learner.stand_still(fault.seconds)
 
 
+def lie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A learner says once what cannot be true: in its next report, or when it joins anew."""
+    learner.lie = LIES[fault.which // 8 % len(LIES)]
+    if learner.lie.HasField("join"):
+        cut(world, fault, learner, shard)
+
+
+BIG = 2**64 - 1
+LIES = (
+    *(
+        pb.ToShard(report=pb.Report(**{field: BIG}))  # type: ignore[arg-type]
+        for field in ("tokens", "t_m", "cursor", "tick_seen")
+    ),
+    pb.ToShard(report=pb.Report(slices=[pb.SliceProgress(slice=1000, held=1)])),
+    pb.ToShard(report=pb.Report(slices=[pb.SliceProgress(held=BIG, digest="0" * 16)])),
+    pb.ToShard(join=pb.Join(epochs_seen=[BIG])),
+    pb.ToShard(join=pb.Join(incarnation=BIG)),
+    pb.ToShard(join=pb.Join(tick_seen=BIG)),
+    pb.ToShard(join=pb.Join(held=[pb.SliceVersion(version=pb.Version(number=BIG))])),
+)
+
+
 def some_rank(world: World, fault: Fault) -> FollowerProcess | None:
     """One of a learner that trains."""
     living = [
@@ -309,6 +332,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "late lane": late_lane,
     "lose store": lose_store,
     "lose object": lose_object,
+    "lie": lie,
 }
 
 

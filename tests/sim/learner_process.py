@@ -50,6 +50,7 @@ class LearnerProcess(TrainingProcess):
             )
         )
         self.exit_code: int | None = None
+        self.lie: pb.ToShard | None = None  # becomes part of the next message of its kind
         self._show_joins()
         self._show_offers()
 
@@ -74,7 +75,7 @@ class LearnerProcess(TrainingProcess):
         def performed(effect: Effect) -> None:
             if isinstance(effect, SendOffer):
                 tell("handed_over", self, (effect.shard, effect.offer.slice), effect.offer)
-            perform(effect)
+            perform(self._with_lie(effect))
             self.world.performed(effect)
 
         def lost_one(shard: int, offer: pb.Offer) -> list[Effect]:
@@ -83,6 +84,17 @@ class LearnerProcess(TrainingProcess):
 
         self.transport._perform = performed  # type: ignore[method-assign]
         self.exchange.capture_lost = lost_one  # type: ignore[method-assign]
+
+    def _with_lie(self, effect: Effect) -> Effect:
+        lie = self.lie
+        if lie is None or not isinstance(effect, SendMessage):
+            return effect
+        if effect.message.WhichOneof("kind") != lie.WhichOneof("kind"):
+            return effect
+        self.lie, message = None, pb.ToShard()
+        message.MergeFrom(effect.message)
+        message.MergeFrom(lie)
+        return SendMessage(effect.shard, message)
 
     @property
     def exchange(self) -> Exchange:

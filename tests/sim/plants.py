@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sim.bugs import ending, joining, lanes, lineage, ranks, rounds, still, storage
+from sim.bugs import ending, joining, lanes, lies, lineage, ranks, rounds, still, storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,4 +100,6 @@ PLANTS = (
     Plant(rule="34 (lanes)", plant=lanes.a_session_that_outlives_a_lane, seed=30),
     Plant(rule="34 (parts)", plant=lanes.a_version_adopted_without_its_last_part, seed=2),
     Plant(rule="40", plant=still.a_learner_that_waits_whatever_it_is_told, seed=46),
+    Plant(rule="38", plant=lies.reports_that_are_not_looked_at, seed=11),
+    Plant(rule="38", plant=lies.joins_that_are_not_looked_at, seed=219),
 )

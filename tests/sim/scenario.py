@@ -36,6 +36,7 @@ LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
 LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
 LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
+LIES_SEEDS = 16, 11  # modulus and rest
 EFFECT_SEEDS, EFFECT_SHARE = (8, 3), 0.5  # modulus and rest; of them begin with the job
 EFFECTS = (  # of a shard's rules, then of a learner's
     "StoreSeed",
@@ -196,6 +197,7 @@ def draw(seed: int) -> Scenario:
             *lane_faults,
             *draw_still(seed),
             *draw_effect_faults(seed),
+            *draw_lies(seed),
         ),
         slow=draw_slow(run_file.slots, seed),
         lanes_share=LANES_SHARES[bool(lane_faults)],
@@ -258,6 +260,23 @@ def draw_still(seed: int) -> tuple[Fault, ...]:
             seconds=rng.choice((3.0, 8.0, 20.0, 40.0)) * rng.uniform(0.9, 1.1),
         )
         for _ in range(rng.choice((1, 2)))
+    )
+
+
+def draw_lies(seed: int) -> tuple[Fault, ...]:
+    """Learners that say what cannot be true, now and then."""
+    modulus, rest = LIES_SEEDS
+    if seed % modulus != rest:
+        return ()
+    rng = random.Random(f"{seed}/lies")
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
+            kind="lie",
+            which=rng.randrange(1 << 16),
+            seconds=0.0,
+        )
+        for _ in range(rng.choice((2, 4, 8)))
     )
 
 

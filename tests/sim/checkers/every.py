@@ -10,6 +10,7 @@ from sim.checkers.kept import (
     WordChecker,
 )
 from sim.checkers.lanes import TrainingChecker, WholeSessionChecker, WholeVersionChecker
+from sim.checkers.lies import LiesChecker
 from sim.checkers.parts import NormsChecker, PlacesChecker, TransferChecker
 from sim.checkers.progress import (
     CallChecker,
@@ -74,4 +75,5 @@ ALL: tuple[type[Watcher], ...] = (
     WholeSessionChecker,
     WholeVersionChecker,
     StillChecker,
+    LiesChecker,
 )
