@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from atoll_operator import cli
 from atoll_operator.local import folder
-from atoll_operator.local.logs import Growing, lines
+from atoll_operator.local.files import Growing
+from atoll_operator.local.logs import lines
 from atoll_protos.errors import SpecError
 
 ROWS = """[{"role": "shard", "shard": 0}, {"role": "learner", "slot": "us-0"},
