@@ -75,12 +75,16 @@ def test_more_steps_and_other_limits_restart_nobody(person: Person) -> None:
     assert (now.run, now.steps) == (reply.run, 200000)
 
 
-def test_fewer_steps_and_other_settings_are_refused_with_the_field(person: Person) -> None:
-    person.applies()
-    fewer = person.is_refused(
-        """kubectl patch dtj tiny --type=merge -p '{"spec": {"steps": 10}}'"""
-    )
-    assert "spec.steps" in fewer
+def test_fewer_steps_are_told_and_taken_back_and_other_settings_are_refused_with_the_field(
+    person: Person,
+) -> None:
+    before = person.starts()
+    steps = person.job.get()["spec"]["steps"]
+    person.types("""kubectl patch dtj tiny --type=merge -p '{"spec": {"steps": 10}}'""")
+    person.reads("SpecDrift", "True", "spec.steps is 10", f"goes on to {steps}")
+    person.types(f"""kubectl patch dtj tiny --type=merge -p '{{"spec": {{"steps": {steps}}}}}'""")
+    person.reads("SpecDrift", "False")
+    assert person.uids() == before
     other = person.is_refused(
         """kubectl patch dtj tiny --type=merge -p '{"spec": {"sync": {"period": 32}}}'"""
     )
