@@ -46,14 +46,12 @@ def unseeded(state: State, now: float) -> list[Effect]:
 
     A learner looks at all its values before it sends them, which takes time in a large model.
     """
-    seed, asked = state.seed, state.seed.session
+    asked = state.seed.session
     session = None if asked is None else state.sessions.open.get(asked)
     if session is None or session.receiving or seeding.is_whole(state):
         return []
-    if seed.asked_at is None:
-        seed.asked_at = now
     allowed = ANSWER_SECONDS_MAX + seeding.byte_count(state) / LOOKED_AT_PER_SECOND
-    if now - max(session.heard_at, seed.asked_at) <= allowed:
+    if now - max(session.heard_at, seeding.asked_at(state, now)) <= allowed:
         return []
     reason = f"no seed came in {allowed:.0f} s after it was asked for"
     return [end_session(session.number, pb.BAD_TRANSFER, reason)]

@@ -224,6 +224,13 @@ def is_whole(state: State) -> bool:
     return len(state.seed.arrived) == len(state.fragments)
 
 
+def asked_at(state: State, now: float) -> float:
+    """When this shard first looked whether the seed that was asked for comes."""
+    if state.seed.asked_at is None:
+        state.seed.asked_at = now
+    return state.seed.asked_at
+
+
 def byte_count(state: State) -> int:
     """Of the seed of this shard; 0 while no layout is known."""
     known = [] if state.layout is None else state.layout.shard_slices(state.number)
