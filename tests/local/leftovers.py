@@ -26,9 +26,12 @@ def of_run(out: Path) -> list[int]:
 def beside(pid: int) -> int | None:
     """The transport process or lane process that a training process has started."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            if LANES in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
-                return int(child)
+        try:
+            for child in (thread / "children").read_text().split():
+                if LANES in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                    return int(child)
+        except OSError:  # it has ended meanwhile
+            continue
     return None
 
 
