@@ -201,7 +201,8 @@ def test_a_learner_whose_certificate_expires_while_it_trains_says_so_and_trains_
         slots = status(endpoint, issuer.leaf(Role.OPERATOR)).slots
         return slots[0] if slots else pb.SlotStatus()
 
-    with tls_shard(tmp_path, issuer) as served:
+    endless = replace(RUN_FILE, steps=1_000_000)  # it trains for as long as the test takes
+    with tls_shard(tmp_path, issuer, run_file=endless) as served:
         variables = {
             Env.RUN_FILE: str(tmp_path / "run.json"),
             Env.ENDPOINTS: served.endpoint,
