@@ -1,4 +1,4 @@
-"""docs/spec.md and the table of conditions in docs/operating.md, made from the models.
+"""docs/spec.md and the table of conditions in docs/conditions.md, made from the models.
 
     python -m atoll_operator.api.docs > docs/spec.md
 
@@ -60,12 +60,20 @@ def objects(path: str, node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def conditions_table() -> str:
-    """Every condition, status and reason, with meaning and remedy, as a table."""
+    """Every condition, status and reason, with meaning and remedy, as a table.
+
+    What several conditions have in the same words is written at the first of them.
+    """
     rows = []
+    first: dict[tuple[str, ...], str] = {}
     for kind, given in groupby(reasons.REASONS, key=lambda each: each.type):
         for number, each in enumerate(given):
             name = f"`{kind}`" if number == 0 else ""
-            rows.append((name, f"{each.status} `{each.reason}`", each.meaning, each.remedy))
+            before = first.setdefault((each.reason, each.meaning, each.remedy), kind)
+            meaning, remedy = each.meaning, each.remedy
+            if before != kind:
+                meaning, remedy = f"as at `{before}`", ""
+            rows.append((name, f"{each.status} `{each.reason}`", meaning, remedy))
     return table(("condition", "status and reason", "what it means", "remedy"), rows)
 
 

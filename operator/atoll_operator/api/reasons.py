@@ -1,7 +1,7 @@
 """The table of what conditions can say: every reason with its status, meaning and remedy.
 
 `conditions.py` takes the status of a condition from here, so a reason without an entry cannot be
-used. docs/operating.md contains the table, made by `docs.py`. The order of the types is the order
+used. docs/conditions.md contains the table, made by `docs.py`. The order of the types is the order
 of the conditions in a status. The reasons of exit codes come from `atoll_protos.exits`.
 """
 

@@ -49,7 +49,7 @@ class Condition(Shown):
         min_length=1,
         max_length=1024,
         pattern=REASON,
-        description="Why, in one word; docs/operating.md has the remedies.",
+        description="Why, in one word; docs/conditions.md has the remedies.",
     )
     message: str = Field(
         default="", max_length=32768, description="The details, for a person to read."

@@ -217,7 +217,7 @@ class Status(Shown):
     conditions: list[Condition] | None = Field(
         default=None,
         description=(
-            "What holds for the job: all types from the first pass. docs/operating.md lists"
+            "What holds for the job: all types from the first pass. docs/conditions.md lists"
             " every reason and its remedy."
         ),
     )

@@ -1,5 +1,6 @@
 """What is generated for readers is current and complete."""
 
+import re
 from pathlib import Path
 
 from atoll_operator.api import docs, presets, reasons
@@ -27,8 +28,12 @@ def test_every_object_that_a_table_links_to_has_a_section() -> None:
 def test_every_preset_and_every_reason_is_there() -> None:
     for name in presets.Preset:
         assert f"| `{name}` |" in docs.text()
+    table = docs.conditions_table()
     for each in reasons.REASONS:
-        assert f"{each.status} `{each.reason}` | {each.meaning}" in docs.conditions_table()
+        assert re.search(
+            rf"{each.status} `{each.reason}` \| (as at |{re.escape(each.meaning)})", table
+        )
+        assert f" | {each.meaning} | {each.remedy} |\n" in table.replace("\\|", "|")
 
 
 def test_a_default_that_depends_on_the_preset_says_so() -> None:

@@ -18,7 +18,7 @@ from atoll_protos.exits import EXITS
 from atoll_syncer.metrics import Metrics as ShardMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = (ROOT / "docs/operating.md", ROOT / "docs/training-scripts.md")
+PAGES = tuple(ROOT / f"docs/{page}.md" for page in ("conditions", "operating", "training-scripts"))
 PLACE = re.compile(r"(<!-- made: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 Rows = Iterator[Sequence[str]]
 
