@@ -17,12 +17,13 @@ from atoll_operator.local.summary import read_lines
 from atoll_operator.local.supervisor import free_ports
 from atoll_protos.codecs import Wire
 from atoll_protos.run import Region, RunFile, Sync
+from atoll_worker.settings import ALONE
 from local.command import json_lines
 
 SECONDS_MAX = 600.0
 STEP_SECONDS = 0.03
 GIVEN_SECONDS = 1.0
-SLOT = "here-0"
+SLOT = f"{ALONE}-0"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,12 +69,14 @@ class OneShard:
 
 @contextmanager
 def one_shard(folder: Path, *, steps: int, learners: int = 1) -> Iterator[OneShard]:
-    """Start a shard; until the end of the block this process is the learner here-0 of its job."""
+    """Start a shard; until the end of the block this process is the one learner of its job.
+
+    Slot and seed are those of a process without a job: alone, it has its data in the same order.
+    """
     run_file = RunFile(
         job="inside",
-        regions=(Region(name="here", learners=learners),),
+        regions=(Region(name=ALONE, learners=learners),),
         shards=1,
-        seed=1,
         steps=steps,
         sync=Sync(fragments=2, period=4, overlap=1, wire_up=Wire.F32, wire_down=Wire.F32),
     )

@@ -61,9 +61,5 @@ class Line(nn.Module):
 
 
 def continues(seen: list[tuple[int, ...]], at: int, whole: list[tuple[int, ...]]) -> bool:
-    """Whether batches are those of `whole` from `at` on, as far as both go.
-
-    Where all that `whole` has was merged, a learner that follows has nothing in common with it.
-    """
-    expected = whole[at : at + len(seen)]
-    return at <= len(whole) and bool(seen) and seen[: len(expected)] == expected
+    """Whether batches are those of `whole` from `at` on, which has all of them."""
+    return bool(seen) and seen == whole[at : at + len(seen)]

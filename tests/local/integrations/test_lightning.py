@@ -116,7 +116,12 @@ def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setenv("ATOLL_STEPS", str(steps))
 
 
-def test_a_module_that_is_started_again_goes_on_with_its_next_batch(tmp_path: Path) -> None:
+def test_a_module_that_is_started_again_goes_on_with_its_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch, 2 * STEPS)
+    whole = Module()
+    fit(whole, tmp_path)
     with one_shard(tmp_path, steps=STEPS) as shard:
         first, second, data = Module(), Module(), Numbers()
         fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard))
@@ -126,7 +131,8 @@ def test_a_module_that_is_started_again_goes_on_with_its_next_batch(tmp_path: Pa
     assert first.net.seen[:10] != sorted(first.net.seen[:10])
     assert first.net.seen[10:20] != first.net.seen[:10]
     assert 0 < second.cursor <= len(first.net.seen)
-    assert continues(second.net.seen, second.cursor, first.net.seen)
+    assert continues(first.net.seen, 0, whole.net.seen)
+    assert continues(second.net.seen, second.cursor, whole.net.seen)
     border = -second.cursor % 10
     epoch = second.net.seen[border : border + 10]
     assert len({number for batch in epoch for number in batch}) == SAMPLES

@@ -240,6 +240,6 @@ def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(tmp_path: Pa
     with one_shard(tmp_path, steps=3 * STEPS) as shard:
         _, first = run(shard, stops=True)
         begin, second = run(shard, stops=False)
-    assert first == whole[: len(first)]
+    assert continues(first, 0, whole)
     assert 0 < begin <= len(first)
     assert continues(second, begin, whole)
