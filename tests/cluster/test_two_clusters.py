@@ -1,4 +1,4 @@
-"""One job over two clusters: the walk of docs/kubernetes.md, and what each side sees.
+"""One job over two clusters: the walk of docs/clusters.md, and what each side sees.
 
 The main cluster serves us-east, where the syncer runs, and the second one eu-west. Nothing of one
 cluster can reach the API server of the other; its pods reach the other's nodes alone.
@@ -30,7 +30,7 @@ EAST, WEST = "east", "west"  # the contexts of the page
 @pytest.fixture(scope="module")
 def walk() -> tuple[str, str]:
     """The page's commands for the chart, and those for a job."""
-    chart, whole, rest = blocks("docs/kubernetes.md", "## Across clusters")[0].partition("\n\n")
+    chart, whole, rest = blocks("docs/clusters.md", "## The commands")[0].partition("\n\n")
     assert whole
     assert "helm" in chart
     assert "helm" not in rest

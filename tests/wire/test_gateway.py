@@ -1,4 +1,4 @@
-"""A gateway in front of the shards of two jobs, set up as docs/kubernetes.md shows it."""
+"""A gateway in front of the shards of two jobs, set up as docs/clusters.md shows it."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from atoll_protos.identity import Owner, Role
 from wire.raw_peer import RUN_FILE, SECONDS_MAX, ShardUnderTest, peer, until
 from wire.tls_side import OTHER_JOB, OWNER, Issuer, status, tls_shard, who
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/kubernetes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/clusters.md"
 SERVER = "server shard-0 10.200.1.1:30700"
 BACKENDS = "backend apart.team.job.atoll.dev"
 

@@ -33,7 +33,7 @@ CLIENTS = ("helm", "kubectl")
 PACKAGES = {  # a file of the package -> the package
     "/usr/bin/etcd": "etcd-server",
     "/usr/bin/buildah": "buildah",  # not for clusters, but to try the Dockerfiles
-    "/usr/sbin/haproxy": "haproxy",  # nor this, but to try the gateway of docs/kubernetes.md
+    "/usr/sbin/haproxy": "haproxy",  # nor this, but to try the gateway of docs/clusters.md
     "/usr/bin/containerd": "containerd",
     "/usr/sbin/runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",

@@ -15,7 +15,7 @@ from atoll_operator.api.facts import Facts, Hold, Kind, Phase
 from atoll_operator.api.reasons import REASONS, SUMMARIES
 
 NOW = "2026-01-01T00:00:00Z"
-KUBERNETES_MD = Path(__file__).resolve().parents[3] / "docs/kubernetes.md"
+TOOLS_MD = Path(__file__).resolve().parents[3] / "docs/tools.md"
 RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
 FAILED = Phase(kind=Kind.FAILED, reason="BadInput", message="no such file")
 TRAINS = Facts(phase=RUNNING, shard_states=(pb.SHARD_SERVING,), desired=2, live=2, quorum=2)
@@ -89,8 +89,8 @@ def kstatus(job: dict[str, Any]) -> str:
 
 
 def argo_cd(job: dict[str, Any]) -> tuple[str, str]:
-    """Status and message of the script in docs/kubernetes.md."""
-    (script,) = re.findall(r"```lua\n(.*?)```", KUBERNETES_MD.read_text(), re.DOTALL)
+    """Status and message of the script in docs/tools.md."""
+    (script,) = re.findall(r"```lua\n(.*?)```", TOOLS_MD.read_text(), re.DOTALL)
     runtime = lupa.LuaRuntime(unpack_returned_tuples=True)
     judge = runtime.eval(f"function(obj) {script} end")
     found = judge(runtime.table_from(job, recursive=True))

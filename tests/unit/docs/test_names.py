@@ -23,7 +23,9 @@ COMMAND = re.compile(
 FIELD = re.compile(r"^(?:\.?(spec|status)\.)?([a-z]\w*(?:\[[\w*]*\])?(?:\.\w+(?:\[[\w*]*\])?)*)$")
 SET = re.compile(r"--set[ =]'?([A-Za-z.]+)=")
 PAGES = files("README.md", "docs/*.md", "helm/*.md", "helm/*.txt", "helm/*rules.yaml")
-OF_KUBERNETES = files("docs/kubernetes.md", "docs/operating.md", "docs/security.md")
+OF_KUBERNETES = files(
+    *(f"docs/{page}.md" for page in ("kubernetes", "clusters", "operating", "security", "sizing"))
+)
 VERBS: Any = typer.main.get_command(app)
 CHART = ROOT / "helm/atoll"
 CRD = yaml.safe_load((ROOT / "crds/decoupledtrainingjobs.yaml").read_text())
@@ -120,7 +122,7 @@ def section(heading: str) -> str:
 
 def test_every_state_of_a_job_is_named_and_each_that_asks_for_something_has_a_row() -> None:
     rows = [row for row in REASONS if row.type == "Ready"]
-    named = section("Waiting for a job, and tools that do")
+    named = section("Waiting for a job")
     assert not [row.reason for row in rows if not re.search(rf"\b{row.reason}\b", named)]
     asked = {row.reason for row in rows if row.remedy}
     shown = set(re.findall(r"`(\w+)`", "".join(re.findall(r"\n\|([^|]*)\|", section(WRONG)))))

@@ -16,7 +16,9 @@ def test_the_chart_has_the_version_of_the_wheel() -> None:
     assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
 
 
-@pytest.mark.parametrize("page", ["helm/atoll/values.yaml", "docs/kubernetes.md"])
+@pytest.mark.parametrize(
+    "page", ["helm/atoll/values.yaml", "docs/kubernetes.md", "docs/clusters.md"]
+)
 def test_images_are_named_with_the_version_of_the_wheel(page: str) -> None:
     tags = re.findall(r"atoll-(?:operator|worker|syncer):(\S+)", (ROOT / page).read_text())
     assert len(tags) >= 3

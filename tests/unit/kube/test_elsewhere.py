@@ -67,9 +67,7 @@ def test_without_endpoints_the_manifest_is_not_accepted_and_the_remedy_is_named(
 
 
 def test_the_page_has_the_commands_that_conditions_name() -> None:
-    page = (ROOT / "docs/kubernetes.md").read_text()
-    _, _, walk = page.partition("\n## Across clusters\n")
-    walk = walk.partition("\n## ")[0]
+    walk = (ROOT / "docs/clusters.md").read_text()
     error = accepted.read(stored(), [], serves=EU_WEST.serves).error
     endpoints = error.split("`")[1]
     assert endpoints.startswith("kubectl get dtj tiny ")
