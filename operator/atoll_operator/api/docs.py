@@ -90,7 +90,9 @@ STATUS_COLUMNS = ("field", "type", "description")
 def _section(path: str, node: Node, row: Any, columns: Sequence[str]) -> str:
     required = node.get("required", ())
     rows = [row(path, name, inner, name in required) for name, inner in node["properties"].items()]
-    return f"## {path}\n\n{node['description']}\n\n{table(columns, rows)}"
+    told = "." in path and not path.endswith("[]")  # the row of the field that links here has it
+    about = "" if told else f"{node['description']}\n\n"
+    return f"## {path}\n\n{about}{table(columns, rows)}"
 
 
 def _spec_row(path: str, name: str, node: Node, required: bool) -> tuple[str, ...]:

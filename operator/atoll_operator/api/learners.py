@@ -32,9 +32,9 @@ class Learner(Model):
         le=HOSTS_MAX,
         description=(
             "Number of pods that form one learner. Above 1, every pod runs the command under"
-            " atoll-worker launch (a command that is a launcher itself stays as it is) with as many"
-            " processes as PET_NPROC_PER_NODE in its env says, else as its container's limit of"
-            " nvidia.com/gpu, else one; the processes of all pods are one group of"
+            " atoll-worker launch; a command that is a launcher itself stays as it is. It starts"
+            " PET_NPROC_PER_NODE processes, else as many as its container's limit of"
+            " nvidia.com/gpu, else one. The processes of all pods are one group of"
             " torch.distributed. A learner that loses a host trains again when that pod has been"
             " made again. The names of the job and of a region together then have at most"
             f" {HOSTS_NAME_CHARACTERS_MAX} characters."

@@ -293,9 +293,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "CredentialsExpire",
             "two thirds of the life of the certificates that were brought into this cluster are"
-            " over, or a learner that trains finds that its own have expired or are those of"
-            " somebody else: it trains on with the connections that it has, and cannot join again"
-            " when one ends",
+            " over, or those of a learner that trains have expired or are another's. It trains on"
+            " with the connections that it has, and cannot join again when one ends",
             "bring new ones by the command that the message names; no pod restarts. Where the"
             " Secret has new ones already, the kubelet of the learner's node does not show them:"
             " see whether it runs, or delete the pod",
@@ -314,8 +313,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "LearnersStarting",
             "learners start and are not in training yet: of a new or resumed job, after an edit"
-            " of `learners`, in a region that has yet to join, or because their pods were told to"
-            " terminate, such as for a new template; nothing is lost",
+            " of `learners`, in a region that has yet to join, or with a new template. Nothing is"
+            " lost",
             "",
         ),
     ),

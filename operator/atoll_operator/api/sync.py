@@ -138,8 +138,7 @@ class SyncSpec(Model):
         strict=False,
         description=(
             "The published system whose settings fill the fields of spec.sync that are not given. "
-            + "; ".join(f"{name}: {each.about}" for name, each in presets.PRESETS.items())
-            + "."
+            + " ".join(f"{name}: {each.about}." for name, each in presets.PRESETS.items())
         ),
     )
     fragments: NumberOrAuto = Field(

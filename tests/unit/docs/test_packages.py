@@ -1,11 +1,12 @@
 """The docstring of each package lists all that is in it, so that a reader finds the place."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from unit.docs.tree import files, name
+from unit.docs.tree import ROOT, files, name
 
 PACKAGES = ("operator/**", "syncer/**", "worker/**", "protos/**")
 
@@ -44,3 +45,24 @@ def test_a_package_lists_all_that_is_in_it(package: Path) -> None:
 
 def test_a_name_within_another_word_is_no_line_of_the_list() -> None:
     assert unlisted("- naming.py   names of tensors", {"naming", "name"}) == ["name"]
+
+
+def dotted(package: Path) -> str:
+    """A package as an import names it."""
+    return ".".join(package.parent.relative_to(ROOT).parts[1:])
+
+
+def test_a_contract_names_every_module_of_every_package() -> None:
+    read = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = read["tool"]["importlinter"]["contracts"]
+    whole = [each for each in contracts if each["type"] == "layers" and each.get("exhaustive")]
+    named = {container for each in whole for container in each.get("containers", ())}
+    public = {"atoll", "atoll.integrations"}  # the callbacks have contracts of their own
+    assert {dotted(each) for each in packages() if len(parts(each)) > 1} - public <= named
+
+
+def test_the_page_on_the_architecture_names_every_package() -> None:
+    page = (ROOT / "docs/architecture.md").read_text().partition("## Packages")[2]
+    block = page.split("```")[1]
+    names = {part for each in packages() for part in dotted(each).split(".")}
+    assert not [each for each in names if not re.search(rf"\b{each}\b", block)]
