@@ -18,7 +18,7 @@ from atoll_protos.exits import EXITS
 from atoll_syncer.metrics import Metrics as ShardMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = tuple(ROOT / f"docs/{page}.md" for page in ("conditions", "operating", "training-scripts"))
+PAGES = (ROOT / "docs/conditions.md", ROOT / "docs/operating.md")
 PLACE = re.compile(r"(<!-- made: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 Rows = Iterator[Sequence[str]]
 
