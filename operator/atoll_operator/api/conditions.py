@@ -138,7 +138,7 @@ def _accepted(facts: Facts) -> Condition:
     if facts.unaccepted:
         reason, message = facts.unaccepted
         if not facts.phase.kind.over:
-            message += "; until then the job goes on with the manifest that was accepted last"
+            message += "; until then the job continues with the manifest that was accepted last"
         return _of("Accepted", reason, message)
     if facts.refused:
         reason = "TemplateRefused" if facts.template_refused else "ChildrenRefused"

@@ -42,7 +42,7 @@ _RESUME = "`spec.suspend: false` resumes it; on this machine `atoll run DIR --re
 _SILENT = ("SyncerSilent", "shard 0 does not answer", _SEE_SHARD_0)
 _NOT_READ = (
     "NotRead",
-    "the operator cannot read the job's objects from the API server; what runs goes on",
+    "the operator cannot read the job's objects from the API server; what runs continues",
     "see the message, and the permissions of the operator",
 )
 _LOST = (
@@ -66,7 +66,7 @@ _CREDENTIALS = (  # of Accepted before a learner trains, and then of Degraded
     (
         "CredentialsMissing",
         "the syncer runs in another cluster, and this one has no certificates with which its"
-        " learners could join; what runs goes on, and no pod can start without",
+        " learners could join; what runs continues, and no pod can start without",
         "run the command that the message names, with the kubeconfig of the syncer's cluster,"
         " and apply what it prints in this cluster",
     ),
@@ -79,8 +79,8 @@ _CREDENTIALS = (  # of Accepted before a learner trains, and then of Degraded
     (
         "CertificatesMissing",
         "certificates of the job are not there: cert-manager has not made them, or the operator"
-        " cannot read them; what runs goes on, and no pod can start without",
-        "do what the message says: see the issuer that spec.syncer.tls.issuerRef names, or let"
+        " cannot read them; what runs continues, and no pod can start without",
+        "follow the message: see the issuer that spec.syncer.tls.issuerRef names, or let"
         " the operator read Secrets; it is looked at again every few seconds",
     ),
 )
@@ -102,7 +102,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "Invalid",
             "a field is wrong",
-            "fix the field that the message names; `atoll validate` says the same",
+            "fix the field that the message names; `atoll validate` finds the same",
         ),
         (
             "NotSupported",
@@ -112,13 +112,13 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "RestoreRefused",
             "the state that spec.restore names cannot be taken up",
-            "do what the message says; it is tried again every few seconds. Where this job's own"
+            "follow the message; it is tried again every few seconds. Where this job's own"
             " manifest is wrong, delete the job, which has made nothing, and apply it again",
         ),
         (
             "TwoHomes",
             "the job's syncer seems to run in another cluster, and this install serves its region,"
-            " too; what runs here goes on as it is, and no second syncer is made",
+            " too; what runs here stays as it is, and no second syncer is made",
             "name the regions of this cluster in the chart's value `regions`, best in a values file"
             " for each cluster",
         ),
@@ -131,14 +131,14 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "TemplateRefused",
-            "the API server finds a pod template wrong; what runs goes on as it is, and of a new"
+            "the API server finds a pod template wrong; what runs stays as it is, and of a new"
             " job nothing is made",
             "fix the template that the message names; the edit is tried at once",
         ),
         (
             "ChildrenRefused",
             "the API server refuses objects that the job needs, or objects of others have their"
-            " names; what runs goes on",
+            " names; what runs continues",
             "fix what the message names (a quota, an admission rule, a name) or take the edit back;"
             " it is tried again at least once a minute",
         ),
@@ -388,7 +388,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "Complete",
         TRUE,
-        ("Trained", "the training is over", "`.status.exportURL` says where the model is"),
+        ("Trained", "the training is over", "`.status.exportURL` has the place of the model"),
     ),
     *_reasons("Complete", FALSE, ("NotComplete", "the job is not complete", "")),
     *_reasons(
@@ -409,7 +409,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "DeadlineExceeded",
             "spec.activeDeadlineSeconds have passed",
-            "give it more time: an edit of the spec lets it go on",
+            "give it more time: after an edit of the spec it continues",
         ),
         (
             "ProcessFailed",
@@ -443,14 +443,14 @@ REASONS: Final[tuple[Reason, ...]] = (
         (
             "Refused",
             "the API server refuses a pod template, or objects without which the job does not"
-            " train; what runs goes on",
+            " train; what runs continues",
             "see Accepted",
         ),
         _LOST,
         ("Suspended", "the job is suspended", _RESUME),
         (
             "Rejected",
-            "the manifest cannot be accepted; what runs goes on with the one before",
+            "the manifest cannot be accepted; what runs continues with the one before",
             "see Accepted",
         ),
         ("Failed", "the job has failed", "see Failed"),
@@ -464,11 +464,11 @@ REASONS: Final[tuple[Reason, ...]] = (
     *_reasons(
         "Stalled",
         TRUE,
-        ("Failed", "the job has failed and does not go on by itself", "see Failed"),
+        ("Failed", "the job has failed and does not continue by itself", "see Failed"),
         ("Rejected", "the manifest must be changed before it comes into force", "see Accepted"),
         ("Refused", "the API server refuses an object or a template of the job", "see Accepted"),
     ),
-    *_reasons("Stalled", FALSE, ("NotStalled", "the job goes on, or waits, by itself", "")),
+    *_reasons("Stalled", FALSE, ("NotStalled", "the job continues, or waits, by itself", "")),
 )
 TYPES: Final = tuple(dict.fromkeys(each.type for each in REASONS))
 STATUSES: Final = {(each.type, each.reason): each.status for each in REASONS}

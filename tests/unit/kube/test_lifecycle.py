@@ -63,7 +63,7 @@ def test_a_running_job_with_an_edit_that_is_not_supported_trains_on_and_says_so(
     assert said(found, "Stalled") == ("True", "Rejected")
     assert found.status is not None
     message = found.status.status["conditions"][0]["message"]
-    assert message.startswith(f"{UNSUPPORTED}; until then the job goes on")
+    assert message.startswith(f"{UNSUPPORTED}; until then the job continues")
 
 
 def test_its_lost_nodes_are_replaced_and_its_end_is_seen() -> None:
