@@ -32,7 +32,7 @@ the position is taken, another process has followed this one: the append raises 
 nothing that this process still holds can become durable.
 
 Trouble with the store delays, and stops nothing (rule 23): work that raises StoreFull or
-StoreUnavailable is repeated once a second, while training goes on and messages are answered. Any
+StoreUnavailable is repeated once a second, while training continues and messages are answered. Any
 other exception of a task is a bug and ends the process with ExitCode.BUG: `exit` has its reason.
 
 Everything outside is given to the constructor: clock, threads, store, values, tape, export,

@@ -18,7 +18,7 @@ OURS = frozenset({"atoll", "atoll_protos", "atoll_worker"})
 
 
 class LearnerError(RuntimeError):
-    """This process must end; the job goes on without it.
+    """This process must end; the job continues without it.
 
     `exit_code` is what the process exits with, so that the operator knows whether to start it
     again: 65 another model or run, 75 try again, 77 another process has taken the slot. A script

@@ -76,7 +76,7 @@ class Learner:
        the slice (or are blended with it, if `spec.sync.adopt` says so). The optimizer's moments
        stay as they are.
     3. Slices that a shard has called for, or that will soon be due, are copied to memory which the
-       transport process shares. It forms the offers from these copies while training goes on.
+       transport process shares. It forms the offers from these copies while training continues.
     4. Schedules given to `schedule()` are moved to the job's tick.
     5. The functions given to `on_adopt()` are called if anything was adopted.
 

@@ -102,7 +102,7 @@ class RegionSpec(Model):
         description=(
             "The most tokens that a learner of this region may report for a step. What is above"
             " counts as that, for the job's tokens and for the learner's weight in merges, and"
-            " Degraded names it. Absent: no limit. It may change at any time and restarts nobody."
+            " Degraded names it. Absent: no limit. It may change at any time, without a restart."
         ),
     )
     pod_overrides: PodOverrides = Field(

@@ -110,7 +110,7 @@ class Restore(Model):
 
     from_job: FromJob = Field(
         description=(
-            "The job whose run goes on under this one. It must be deleted or Failed, its volume"
+            "The job whose run continues under this one. It must be deleted or Failed, its volume"
             " claims must be there (syncer.storage.reclaim: Retain), and sync, seed and"
             " syncer.shards must have its values."
         )

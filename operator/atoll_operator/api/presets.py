@@ -58,7 +58,7 @@ PRESETS: Final[Mapping[Preset, Published]] = MappingProxyType(
         Preset.STREAMING_DILOCO: Published(
             about=(
                 "Streaming DiLoCo (arXiv 2501.18512): fragments are merged in turn while training"
-                " goes on, learners send 4 bits per value and blend what they get"
+                " continues, learners send 4 bits per value and blend what they get"
             ),
             settings={
                 "grace": {"enabled": False},

@@ -279,8 +279,8 @@ REASONS: Final[tuple[Reason, ...]] = (
             "TokensAboveLimit",
             "a learner reports more tokens for a step than regions[].tokensPerStep of its region:"
             " what is above is not counted, nor does it weigh",
-            "see what its script gives as tokens= to step(), or raise that field: it restarts"
-            " nobody",
+            "see what its script gives as tokens= to step(), or raise that field, without"
+            " a restart",
         ),
         (
             "OneLearnerLeads",
@@ -347,9 +347,9 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "OtherCounts",
-            "spec.steps, or the learners of a region, are others in another cluster; the job goes"
-            " on, with the length and the learners of the cluster where the syncer runs: others"
-            " are shut out after 90 s",
+            "spec.steps, or the learners of a region, are others in another cluster; the job"
+            " continues, with the length and the learners of the cluster where the syncer runs:"
+            " others are shut out after 90 s",
             "apply the same manifest in every cluster; after an edit there wait about a minute",
         ),
         (
@@ -360,8 +360,8 @@ REASONS: Final[tuple[Reason, ...]] = (
         ),
         (
             "TransportDiffers",
-            "the run talks in plain text and spec.syncer.tls asks for TLS, or the reverse: it goes"
-            " on as it began",
+            "the run talks in plain text and spec.syncer.tls asks for TLS, or the reverse: it"
+            " continues as it began",
             "suspend the job and resume it when its pods have ended; with Ephemeral storage start"
             " another job. Nothing is wrong with the run",
         ),

@@ -69,8 +69,8 @@ class Spec(Model):
     suspend: bool = Field(
         default=False,
         description=(
-            "True stops the learners and then the shards and keeps the run, which goes on where it"
-            " stopped when this is false again. A job that is created with true starts no pod."
+            "True stops the learners and then the shards and keeps the run, which continues where"
+            " it stopped when this is false again. A job that is created with true starts no pod."
         ),
     )
     managed_by: str | None = Field(

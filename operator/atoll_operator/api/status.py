@@ -169,7 +169,7 @@ class Status(Shown):
     quorum: int | None = Field(
         default=None,
         description=(
-            "Learners that must be in training for merges to go on: spec.sync.quorum or its"
+            "Learners that must be in training for merges to continue: spec.sync.quorum or its"
             " default; 1 where learners wait for each other."
         ),
     )

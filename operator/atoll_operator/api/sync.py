@@ -164,7 +164,7 @@ class SyncSpec(Model):
         le=PERIOD_MAX,
         description=(
             "Steps between a learner's hand-over of a fragment and its adoption of the merged"
-            " value (tau). With 1 or more, training goes on while values travel; with 0, learners"
+            " value (tau). With 1 or more, training continues while values travel; with 0, learners"
             " wait. These steps should take longer than a fragment's way to the shard and back;"
             " if they do not, work comes too late for its merge, or learners are blocked; `atoll"
             " top` shows both. Less than the period."

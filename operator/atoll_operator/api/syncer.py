@@ -34,7 +34,7 @@ class StorageSpec(Model):
         default=StorageType.EPHEMERAL,
         strict=False,
         description=(
-            "PersistentVolumeClaim: every shard has a volume, and a lost shard goes on from it."
+            "PersistentVolumeClaim: every shard has a volume, and a lost shard continues from it."
             " Ephemeral: a shard's state lives and dies with its pod, and is restored from the"
             " learners. `atoll run` always keeps the state in"
             " the run folder."

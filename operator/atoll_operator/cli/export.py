@@ -115,7 +115,7 @@ def _of_folder(run: Path, out: Path) -> int:
         return _take((run / "run.json").read_text(encoding="utf-8"), endpoints, out)
     if not any(final.glob(INDEX)):
         problem = "is stopped, and has not come to its end"
-        raise SpecError(str(run), problem, f"go on with `atoll run {run} --resume`")
+        raise SpecError(str(run), problem, f"continue with `atoll run {run} --resume`")
     shutil.copytree(
         final, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("step-*", ".*", "parts")
     )

@@ -32,7 +32,7 @@ def logs(
         ),
     ] = "",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, through restarts.")
+        bool, typer.Option("--follow", "-f", help="Continue with what comes, through restarts.")
     ] = False,
     tail: Annotated[
         int | None,

@@ -86,7 +86,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         typer.Option("--set", metavar="FIELD=VALUE", help=SET_HELP),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run that the folder holds.")
+        bool, typer.Option("--resume", help="Continue the run that the folder holds.")
     ] = False,
     output: Annotated[
         Output, typer.Option("--output", help="What to show; without a terminal, lines.")

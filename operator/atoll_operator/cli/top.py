@@ -99,7 +99,7 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
 def _folder(out: Path) -> Look:
     if not folders.is_run(out):
         problem = "nothing runs in it now"
-        remedy = f"see atoll status {out}; --resume goes on with a run that is not complete"
+        remedy = f"see atoll status {out}; --resume continues with a run that is not complete"
         raise SpecError(str(out), problem, remedy)
     rows = json.loads((out / "processes.json").read_text(encoding="utf-8"))
     endpoints = [row["endpoint"] for row in rows if row["role"] == "shard"]

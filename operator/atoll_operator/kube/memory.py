@@ -111,7 +111,7 @@ class CertificateMemory:
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """Of one job, until it is deleted or made again under another UID."""
+    """What passes remember of one job, until it is deleted or has another UID."""
 
     uid: str  # of the job's object: one made again under the same name is another job
 

@@ -79,7 +79,7 @@ class Repair:
     ) -> bool:
         """Delete an object; False when it was gone, or when the API server does not let it go.
 
-        What it says then is said in the status. Raises ApiError when it is overloaded or unwell.
+        The status then has its words. Raises ApiError when it is overloaded or unwell.
         """
         of_kind = jobs_path if each.kind == KIND else partial(path, each.kind)
         try:

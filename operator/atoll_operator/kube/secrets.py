@@ -74,7 +74,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Secrets:
-    """Those of all jobs."""
+    """Reads, makes and renews the Secrets with the certificates of all jobs."""
 
     api: Api
     metrics: Metrics

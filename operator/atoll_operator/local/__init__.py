@@ -26,6 +26,6 @@ and rich are imported only where a run needs them.
     summary.py      summary.json: what became of every token
     curves.py       the curves of a run, from the lines that its processes write
     trackers.py     TensorBoard's files, and Weights & Biases
-    recorder.py     draws the curves while the run goes on
+    recorder.py     draws the curves while the run continues
     plots.py        loss.png and goodput.png
 """

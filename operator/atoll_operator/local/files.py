@@ -28,7 +28,7 @@ class Files:
         except OSError as error:
             if not self._failed:
                 self.say(
-                    f"{self.out}: {error.strerror} ({name}); the run goes on, commits wait, and"
+                    f"{self.out}: {error.strerror} ({name}); the run continues, commits wait, and"
                     " what cannot be written is tried again"
                 )
             self._failed.add(name)

@@ -75,7 +75,7 @@ def read_status(out: Path) -> Status:
         raise SpecError(str(out), f"has no {STATUS_FILE}", remedy) from error
     except ValueError as error:
         problem = f"cannot be read ({error})"
-        raise SpecError(str(out / STATUS_FILE), problem, "go on with the run") from error
+        raise SpecError(str(out / STATUS_FILE), problem, "continue the run") from error
     over = any(found.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
     if alive or over:
         return found

@@ -118,7 +118,7 @@ def failed(status: Status, reason: str, message: str) -> Status:
 
 def suspended(status: Status, why: str) -> Status:
     """The last status of a run that stopped before its end: nothing runs, the run is kept."""
-    message = f"{why}; atoll run DIR --resume goes on"
+    message = f"{why}; atoll run DIR --resume continues"
     why_stopped = Phase(kind=Kind.SUSPENDED, reason="Suspended", message=message)
     found = decide(Facts(phase=why_stopped, shard_states=()))
     columns, syncer = status.columns, status.syncer

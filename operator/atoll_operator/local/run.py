@@ -377,7 +377,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
         training.write(progress.suspended(training.status, "atoll run was interrupted"))
         return (
             Exit.INTERRUPTED,
-            f"interrupted (atoll run {shown(training.files.out)} --resume goes on)",
+            f"interrupted (atoll run {shown(training.files.out)} --resume continues)",
         )
     return Exit.COMPLETE, "complete"
 

@@ -329,7 +329,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         where = os.fspath(path)
         if error.errno in _FULL:
-            remedy = "make room there; training goes on, commits wait"
+            remedy = "make room there; training continues, commits wait"
             raise StoreFull(where, _FULL[error.errno], remedy) from error
         reason = error.strerror or type(error).__name__
         remedy = _REMEDIES.get(error.errno or 0, "check the storage")

@@ -167,7 +167,7 @@ def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path
         assert (folder / "notes.txt").exists()
         assert not list(folder.glob("parts"))
     stopped = export(out, tmp_path / "then", code=2)
-    assert "is stopped, and has not come to its end; go on with" in stopped
+    assert "is stopped, and has not come to its end; continue with" in stopped
 
 
 def test_the_export_of_a_run_that_is_over_is_its_final_model(jobs: Jobs, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_disk_that_is_full_and_an_export_that_fails_are_said_and_tried_again(
         fill(filler)
         assert run.process.stderr is not None
         said = next(line for line in run.process.stderr if "No space left" in line)
-        assert "the run goes on, commits wait, and what cannot be written is tried again" in said
+        assert "the run continues, commits wait, and what cannot be written is tried again" in said
         Path(f"{gate}-eu-west-0").touch()  # it prints to the full disk
         run.until(Path(f"{gate}-eu-west-0-said").exists, "its words")
         filler.unlink()
@@ -97,7 +97,7 @@ def test_a_disk_that_is_full_and_an_export_that_fails_are_said_and_tried_again(
     assert code == 0, stderr
     assert "Traceback" not in stderr
     assert "is started again" not in stderr
-    assert "the run goes on" not in stderr  # it was told once
+    assert "the run continues" not in stderr  # it was told once
     assert "hello" in (out / "logs" / "eu-west-0.log").read_text()
     for name in ("loss.png", "goodput.png", "summary.json"):
         assert (out / name).stat().st_size, name

@@ -1,4 +1,4 @@
-"""A shard of a real run loses its store, or one object of it, and the run goes on (rule 22)."""
+"""A shard of a real run loses its store, or one object of it, and the run continues (rule 22)."""
 
 import os
 import shutil

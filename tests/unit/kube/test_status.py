@@ -86,12 +86,12 @@ KEPT = "spec.syncer.storage={type: PersistentVolumeClaim}"
     [
         ((), {"steps": 600}, ""),
         ((), {"steps": 500}, "spec.steps is not yet known to shard 0"),
-        ((KEPT,), {"steps": 700}, "spec.steps is 600, and the job goes on to 700, of which its"),
+        ((KEPT,), {"steps": 700}, "spec.steps is 600, and the job continues to 700, of which its"),
         ((KEPT,), {"steps": 700}, "suspend the job, and resume it"),
         ((), {"steps": 700}, "with Ephemeral storage that stays so"),
         (("spec.steps=null", "spec.tokens=900"), {"tokens": 900}, ""),
         (("spec.steps=null", "spec.tokens=900"), {"tokens": 800}, "spec.tokens is not yet known"),
-        (("spec.steps=null", "spec.tokens=900"), {"tokens": 1000}, "the job goes on to 1000"),
+        (("spec.steps=null", "spec.tokens=900"), {"tokens": 1000}, "the job continues to 1000"),
     ],
 )
 def test_a_length_that_shards_do_not_know_or_that_was_taken_back_is_said(

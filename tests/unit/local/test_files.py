@@ -48,7 +48,7 @@ def test_it_is_told_once_and_again_when_there_is_room(
         assert not kept.write("a", "now")
     assert (tmp_path / "a").read_text() == "before"
     assert len(said) == 1
-    assert "No space left on device (a); the run goes on, commits wait" in said[0]
+    assert "No space left on device (a); the run continues, commits wait" in said[0]
     assert kept.write("a", "now")
     assert len(said) == 1
     assert kept.write("b", "now")

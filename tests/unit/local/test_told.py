@@ -35,7 +35,7 @@ def test_a_run_that_is_stopped_says_so_and_how_it_goes_on() -> None:
     assert words(stopped, age_seconds=5000).splitlines() == [
         "tiny: Suspended, step 50 of 200 (25%)",
         "  loss 2.0000, held out 1.2500 at step 40, 800 tokens",
-        "  atoll run was killed; atoll run DIR --resume goes on",
+        "  atoll run was killed; atoll run DIR --resume continues",
     ]
     assert stopped.learners_live == 0
     assert stopped.columns is not None

@@ -119,7 +119,7 @@ def test_a_full_disk_delays_a_commit_and_changes_nothing_else(small_disk: Path) 
     making = bench.values.begin_merge(Merge(0, (bench.offer(0, "a-0", 1),), 0.9), "run", 1)
     making.compute()
     for _ in range(3):
-        with pytest.raises(StoreFull, match="make room there; training goes on, commits wait"):
+        with pytest.raises(StoreFull, match="make room there; training continues, commits wait"):
             making.write(bench.store)
         assert bytes(bench.values.publish_payload(0, 0, None).data) == head
     filler.unlink()

@@ -108,7 +108,9 @@ class Meeting(DynamicRendezvousHandler):
         if waiting or now() - self._gone_since < self.seconds_to_notice:
             return waiting
         names = ", ".join(str(host.number) for host in sorted(gone))
-        log.warning(f"nothing comes from host {names} of this learner: the others go on without it")
+        log.warning(
+            f"nothing comes from host {names} of this learner: the others continue without it"
+        )
         return len(gone)
 
     @property

@@ -20,7 +20,7 @@ refuse its predecessor) and every slice has been adopted from a Publish. The lea
 position on the schedule from the tick. If the job has just begun and a shard has no version 0, the
 shard asks for a seed, and the learner sends its initial model (exchange.py).
 
-*A lost connection* stops nothing. Bases stay, training goes on, and the shard is dialled again.
+*A lost connection* stops nothing. Bases stay, training continues, and the shard is dialled again.
 Each session begins with a Join that says everything the shard must know, so that nothing has to be
 remembered of the last one. Calls die with the session, and the shard makes them again. The back-off
 doubles with each attempt, and begins again after a session that lasted. Its jitter is a function of

@@ -42,10 +42,10 @@ def of_learners(
     evicted learner costs is little: it leaves in order, its work of one round is missed, and
     its successor joins again.
 
-    A budget counts pods. Whoever loses one host has lost the learner, and its other hosts may go
-    with it: a drain of a rack whose hosts find no other place would otherwise wait for ever for the
-    first of them. So all hosts of the spare learners may go at a time, and in the worst case, which
-    no budget can tell apart, one host of so many learners.
+    A budget counts pods. A learner that loses one host is lost as a whole, so its other hosts may
+    go with it: a drain of a rack whose hosts find no other place would otherwise wait for ever for
+    the first of them. So all hosts of the spare learners may go at a time, and in the worst case,
+    which no budget can tell apart, one host of so many learners.
     """
     spec = job.spec
     spare = max(1, share(job, serves)) * spec.learner.hosts

@@ -7,8 +7,8 @@ that a pass takes.
 
 When it is still right. Whatever was made is kept with the *whole* input that it was made from, and
 given again only while the input is the same (`same`). So there is no event that has to make it
-invalid and could be forgotten: who adds an input to a kept function adds it to `given`, and there
-hand over whole values (a dataclass, an object of the API server), not chosen fields of them.
+invalid and could be forgotten. An input of a kept function belongs into `given`: hand over whole
+values (a dataclass, an object of the API server), not chosen fields of them.
 """
 
 from collections import OrderedDict

@@ -268,7 +268,7 @@ def _drift(case: Situation) -> tuple[str, ...]:
     if spec.syncer.storage.type is StorageType.EPHEMERAL:
         remedy = "with Ephemeral storage that stays so"
     return (
-        f"spec.{name} is {asked}, and the job goes on to {longest}, of which its processes have"
+        f"spec.{name} is {asked}, and the job continues to {longest}, of which its processes have"
         f" heard; {remedy}",
     )
 
@@ -305,7 +305,7 @@ def _transport(case: Situation) -> str:
     remedy = "suspend the job and resume it when it has no pods"
     if stays:
         remedy = "start another job, since Ephemeral storage keeps its shards' pods while suspended"
-    return f"spec.syncer.tls.mode is {asked}, and the run goes on {way} as it began; {remedy}"
+    return f"spec.syncer.tls.mode is {asked}, and the run continues {way} as it began; {remedy}"
 
 
 def _unreachable(case: Situation) -> tuple[str, ...]:
