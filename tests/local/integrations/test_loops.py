@@ -215,7 +215,7 @@ def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(tmp_path: Pa
     data: Any = TensorDataset(torch.arange(4000))
 
     def run(shard: OneShard, *, stops: bool) -> tuple[int, list[tuple[int, ...]]]:
-        """What docs/integrations.md shows. Where it began, and the batches."""
+        """What docs/training-scripts.md shows. Where it began, and the batches."""
         model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
         loader: Any = StatefulDataLoader(data, batch_size=4, num_workers=2)
