@@ -22,7 +22,7 @@ def program(session: nox.Session, name: str, *words: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, formatting and the direction of imports: some 10 s."""
+    """Style, formatting and the direction of imports."""
     session.run(str(BIN / "ruff"), "check", ".", external=True)
     session.run(str(BIN / "ruff"), "format", "--check", ".", external=True)
     session.run(str(BIN / "lint-imports"), external=True)
@@ -30,51 +30,51 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Types, strictly: a minute, then seconds."""
+    """Types, strictly."""
     program(session, "mypy")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Links, rule numbers and generated tables of the documents: seconds."""
+    """Links, rule numbers and generated tables of the documents."""
     program(session, "pytest", "-q", "tests/unit/docs")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Unit, paper, sim and chart, as `pytest` without words: at most 4 minutes."""
+    """Unit, paper, sim and chart, as `pytest` without words."""
     program(session, "pytest")
 
 
 @nox.session
 def seeds(session: nox.Session) -> None:
-    """More seeds of the simulation: a minute."""
+    """More seeds of the simulation."""
     program(session, "pytest", "-m", "seeds")
 
 
 @nox.session
 def planted(session: nox.Session) -> None:
-    """Bugs planted in production code, one at a time: the tests must notice each. Some minutes."""
+    """Bugs planted in production code, one at a time: the tests must notice each."""
     with session.chdir(Path(__file__).parent / "tests"):
         session.run(sys.executable, "-m", "planted", *session.posargs, external=True)
 
 
 @nox.session
 def local(session: nox.Session) -> None:
-    """Real processes, real gRPC, kills, on this machine: some 20 minutes."""
-    program(session, "pytest", "-m", "local and not long")
+    """Real processes, real gRPC, kills, on this machine."""
+    program(session, "pytest", "tests/local", "tests/wire")
 
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """Real Kubernetes clusters, as root: some 25 minutes, the first time 35."""
+    """Real Kubernetes clusters, as root; the first time Kubernetes is built."""
     session.run(sys.executable, "tests/cluster", "prepare", external=True)
-    program(session, "pytest", "-m", "cluster and not long")
+    program(session, "pytest", "tests/cluster")
 
 
 @nox.session
 def long(session: nox.Session) -> None:
-    """What takes minutes each: some 40 minutes, as root."""
+    """What takes minutes each, as root."""
     session.run(sys.executable, "tests/cluster", "prepare", external=True)
     program(session, "pytest", "-m", "long")
 

@@ -1,17 +1,24 @@
 """Run the checks and the groups of tests one after the other, and count the tests of all groups.
 
+Several processes of pytest share the tests of a group, but for those on clusters.
 `tests/cluster prepare` builds Kubernetes, which takes minutes on a new machine. It therefore starts
-at the beginning, at the lowest priority, and is waited for before the group that needs it.
+at the beginning, at the lowest priority, and is waited for before the group that needs it. Where
+Kubernetes has been built it runs just before that group, beside no test.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 BIN = Path(sys.executable).parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from cluster.lab.binaries import missing_programs  # noqa: E402  the path above comes first
+
 CHECKS = (
     ["ruff", "check", "."],
     ["ruff", "format", "--check", "."],
@@ -22,8 +29,8 @@ CHECKS = (
 GROUPS = {
     "tests": [],
     "seeds": ["-m", "seeds"],
-    "local": ["-m", "local and not long"],
-    "cluster": ["-m", "cluster and not long"],
+    "local": ["tests/local", "tests/wire"],
+    "cluster": ["tests/cluster"],
     "long": ["-m", "long"],
 }
 NEED_CLUSTERS = {"cluster", "long"}
@@ -69,9 +76,12 @@ def say(line: str) -> None:
 
 
 def run(*words: str) -> int:
-    """Run a program of the environment and return its exit status."""
+    """Run a program of the environment, say how long it took, and return its exit status."""
     say(f"== {' '.join(words)}")
-    return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode
+    began = time.monotonic()
+    status = subprocess.run([BIN / words[0], *words[1:]], check=False).returncode
+    say(f"== {words[0]}: {time.monotonic() - began:.0f} s")
+    return status
 
 
 def main() -> int:
@@ -81,6 +91,8 @@ def main() -> int:
         say(f"unknown group {', '.join(sorted(unknown))}: there are checks, {', '.join(GROUPS)}")
         return 2
     os.environ["CI"] = "true"  # a missing cluster is then a failure
+    # Hundreds of processes are started: each would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         prepare = Prepare(Path(folder)) if NEED_CLUSTERS & set(wanted) else None
         try:
@@ -109,12 +121,15 @@ def run_groups(wanted: list[str], folder: Path, prepare: "Prepare | None") -> in
 
 
 class Prepare:
-    """`tests/cluster prepare`, while other groups run."""
+    """`tests/cluster prepare`, while other groups run if it has much to do."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "prepare.log"
+        self.process = self._start() if missing_programs() else None
+
+    def _start(self) -> "subprocess.Popen[bytes]":
         with self.log.open("w") as output:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 ["nice", "-n", "19", sys.executable, "tests/cluster", "prepare"],
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -122,13 +137,14 @@ class Prepare:
 
     def wait(self) -> None:
         """Wait until it has ended, and show what it wrote; the tests fail if it did."""
+        self.process = self.process or self._start()
         status = self.process.wait()
         say(f"== tests/cluster prepare: exit status {status}")
         say("\n".join(self.log.read_text(errors="replace").splitlines()[-20 if status else -2 :]))
 
     def stop(self) -> None:
         """End it, if a check failed meanwhile."""
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait()
 

@@ -1,5 +1,6 @@
-"""Settings of all tests: marks that come from the folder, what a path selects, hypothesis."""
+"""Settings of all tests: what a path selects, marks of folders, processes that share the tests."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,13 @@ from hypothesis import settings
 settings.register_profile("atoll", deadline=None)
 settings.load_profile("atoll")
 
+# Tests share the cores with each other, and with the processes that they start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 TESTS = Path(__file__).resolve().parent
 MARK_OF_FOLDER = {"local": "local", "wire": "local", "cluster": "cluster"}
+IN_PROCESS = ("seeds",)  # marks of tests that lie in no such folder
+PROCESSES_MAX = 8  # half a GB each
 # Of a test of real processes that hangs, and of a long one. No test depends on how fast the machine
 # is, but one that hangs must not take all the time that the others have.
 HANGS_SECONDS, LONG_HANGS_SECONDS = 1200, 3600
@@ -23,12 +29,42 @@ def folder_of(path: Path) -> str:
     return path.relative_to(TESTS).parts[0] if inside else ""
 
 
+def named(config: pytest.Config) -> list[Path]:
+    """Return the paths on the command line."""
+    paths = (Path(arg.split("::")[0]) for arg in config.invocation_params.args)
+    return [path for path in paths if path.exists()]
+
+
+def default_marks(config: pytest.Config) -> str:
+    """Return the selection by marks that is made when the command line makes none."""
+    words: list[str] = config.getini("addopts")
+    return next(word[3:] for word in words if word.startswith("-m="))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process for each core; none, so this one, for files and for what needs the machine."""
+    folders = {folder_of(path) for path in named(config)}
+    if (
+        "cluster" in folders
+        or config.option.markexpr not in (default_marks(config), *IN_PROCESS)
+        or any(path.is_file() for path in named(config))
+    ):
+        return 0
+    cores = len(os.sched_getaffinity(0))
+    return min(PROCESSES_MAX, cores + 1 if folders & MARK_OF_FOLDER.keys() else cores)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A path on the command line asks for what is there, also where the default leaves it out."""
-    named = {folder_of(Path(arg.split("::")[0])) for arg in config.invocation_params.args}
-    default = next(word[3:] for word in config.getini("addopts") if word.startswith("-m="))
-    if named & MARK_OF_FOLDER.keys() and config.option.markexpr == default:
+    folders = {folder_of(path) for path in named(config)}
+    if folders & MARK_OF_FOLDER.keys() and config.option.markexpr == default_marks(config):
         config.option.markexpr = "not long"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what the marks leave out: large libraries come with it."""
+    left_out = folder_of(collection_path) in MARK_OF_FOLDER
+    return (left_out and config.option.markexpr in (default_marks(config), *IN_PROCESS)) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself selects by marks

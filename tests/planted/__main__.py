@@ -62,7 +62,7 @@ class Copy:
         """Run tests here: pytest's exit status (-1: it took too long), and what it wrote."""
         output = self.folder / "pytest.txt"
         words = ["-x", "-q", "-rf", "--no-header", "-p", "no:cacheprovider", "-m", ""]
-        words += [f"--timeout={TEST_SECONDS_MAX}", *tests]
+        words += ["-n", "0", f"--timeout={TEST_SECONDS_MAX}", *tests]
         job = {"words": words, "output": str(output), "seconds_max": seconds_max}
         server = self._server = self._server or self._start()
         assert server.stdin is not None

@@ -1,8 +1,9 @@
-"""The count of `.ci/run`: the sum of all groups, and nothing that is skipped in silence."""
+"""`.ci/run` sums all groups and skips nothing in silence; who runs the tests of a group."""
 
 import importlib.util
+import re
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -16,8 +17,8 @@ CASES = {
 }
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("groups", ROOT / ".ci/groups.py")
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,7 +26,7 @@ def load() -> ModuleType:
     return module
 
 
-GROUPS = load()
+GROUPS = load(ROOT / ".ci/groups.py")
 
 
 def report(folder: Path, *kinds: str) -> Path:
@@ -73,3 +74,46 @@ def test_an_unknown_group_is_refused(
     monkeypatch.setattr("sys.argv", ["groups.py", "tests", "lokal"])
     assert GROUPS.main() == 2
     assert "unknown group lokal" in capsys.readouterr().out
+
+
+def test_a_group_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
+    assert GROUPS.run("python", "-c", "raise SystemExit(3)") == 3
+    assert re.search(r"^== python: \d+ s$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_clusters_are_prepared_beside_other_groups_only_while_much_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(GROUPS, "missing_programs", list[str])
+    prepare = GROUPS.Prepare(tmp_path)
+    assert prepare.process is None
+    prepare.stop()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], 2),
+        (["-k", "grace"], 2),
+        (["tests/unit"], 2),
+        (["-m", "seeds"], 2),
+        (["tests/local", "tests/wire"], 3),
+        (["tests/unit/docs/test_ci.py"], 0),
+        (["tests/unit/docs/test_ci.py::test_the_groups_are_summed"], 0),
+        (["tests/cluster"], 0),
+        (["-m", "long"], 0),
+    ],
+)
+def test_tests_share_two_cores_but_for_files_and_clusters(
+    words: list[str], expected: int, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    conftest = load(ROOT / "tests/conftest.py")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    default = conftest.default_marks(pytestconfig)
+    config = SimpleNamespace(
+        getini=pytestconfig.getini,
+        invocation_params=SimpleNamespace(args=words),
+        option=SimpleNamespace(markexpr=words[1] if words[:1] == ["-m"] else default),
+    )
+    assert conftest.pytest_xdist_auto_num_workers(config) == expected

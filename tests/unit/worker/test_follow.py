@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 from accelerate import Accelerator
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, AdamW, Muon
@@ -120,6 +119,10 @@ def test_muon_and_adamw_together_are_one_step_by_the_last_of_them() -> None:
 def test_lightnings_wrapper_of_an_optimizer_is_followed(
     made: tuple[nn.Linear, SGD, Learner],
 ) -> None:
+    from lightning.pytorch.core.optimizer import (  # noqa: PLC0415  it takes seconds
+        LightningOptimizer,
+    )
+
     model, optimizer, learner = made
     learner.follow(LightningOptimizer(optimizer), tokens=4)
     learn(model, optimizer)
