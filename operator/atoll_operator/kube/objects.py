@@ -80,6 +80,7 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         made_at=_time(metadata.get("creationTimestamp")),
         taken_at=_taken_at(status, conditions),
         exit_code=ended.get("exitCode"),
+        began_at=_time(ended.get("startedAt")),
         exit_reason="" if ended.get("reason", "") in PLAIN_ENDS else ended["reason"],
         exit_message=(ended.get("message") or "").strip(),
         restarts=own.get("restartCount", 0),
@@ -335,6 +336,12 @@ def rfc3339(seconds: float) -> str:
     """UNIX seconds as the API server writes times: whole seconds, UTC."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def written_at(metadata: Raw) -> float:
+    """When an object was last changed, by the clock of the API server (UNIX seconds)."""
+    times = [each.get("time") for each in metadata.get("managedFields") or []]
+    return max((seconds_of(each) for each in times if each), default=0.0)
 
 
 def _time(text: str | None) -> float | None:

@@ -64,6 +64,7 @@ class Pod:
     made_at: float | None = None  # UNIX seconds
     taken_at: float | None = None  # UNIX seconds: when its kubelet began to mount what it needs
     exit_code: int | None = None  # of the container's last end
+    began_at: float | None = None  # UNIX seconds: when the container began that has ended
     exit_reason: str = ""  # such as OOMKilled, where it says more than the code
     exit_message: str = ""
     restarts: int = 0  # of the container, on this node
@@ -267,6 +268,7 @@ class SecretSeen:
     name: str
     uid: str = ""  # empty: it is not there
     version: str = ""  # its resourceVersion
+    written_at: float = 0.0  # UNIX seconds: when anybody last changed it
     obstacle: str = ""  # why it may not be written, and the remedy: it is another's
     reason: str = ""  # what is wrong with its content; empty: nothing
     due_at: float = float("inf")  # UNIX seconds at which it is to be made again

@@ -37,7 +37,7 @@ from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, path
 from atoll_operator.kube.memory import LONG_AGO, CertificateMemory, Memory
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation, authority_name, credentials_name
-from atoll_operator.kube.objects import key_of
+from atoll_operator.kube.objects import key_of, written_at
 from atoll_operator.kube.observation import Certificates, Object, SecretSeen, Stale
 from atoll_operator.kube.plan import brought
 from atoll_operator.kube.plan.actions import Plan
@@ -377,7 +377,13 @@ def _of_leaf(
 
 def _seen(name: str, raw: Object, **more: Any) -> SecretSeen:
     metadata = raw["metadata"]
-    return SecretSeen(name=name, uid=metadata["uid"], version=metadata["resourceVersion"], **more)
+    return SecretSeen(
+        name=name,
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        written_at=written_at(metadata),
+        **more,
+    )
 
 
 def _credentials(raw: Object) -> Credentials:

@@ -1,12 +1,12 @@
 """Which pods of one job are deleted with their usual grace in this pass, and which wait.
 
-The causes: a pod waits and excludes a node for no reason, a shard has refused it for good, it
-crashes again and again where it is or hangs (`suspects`), or its template is old (`rollout`
-decides the pace). Pods on lost nodes are not among them (`planner`). None of a place, which is a
-learner's slot or a Deployment, is deleted twice for one cause within SAME_CAUSE_SECONDS: what does
-not help the first time needs another answer, and a pod that must wait for capacity must be left
-alone. One that hangs is restarted at most once a day. A template that has changed again is another
-cause.
+The causes: a pod waits and excludes a node for no reason, a shard has refused it for good, it is in
+back-off with credentials that were replaced since, it crashes again and again where it is or hangs
+(`suspects`), or its template is old (`rollout` decides the pace). Pods on lost nodes are not among
+them (`planner`). None of a place, which is a learner's slot or a Deployment, is deleted twice for
+one cause within SAME_CAUSE_SECONDS: what does not help the first time needs another answer, and a
+pod that must wait for capacity must be left alone. One that hangs is restarted at most once a day,
+one in back-off once for each Secret. A template that has changed again is another cause.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,19 @@ from atoll_operator.kube.observation import (
     place_of,
     workload_name,
 )
-from atoll_operator.kube.plan import budgets, events, rollout, sessions
+from atoll_operator.kube.plan import budgets, certificates, events, rollout, sessions
 from atoll_operator.kube.plan.actions import Deletion
 from atoll_operator.kube.plan.exclusions import keeps_off, stranded
 from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.suspects import hung
+from atoll_operator.kube.plan.suspects import BACK_OFF, hung
 from atoll_protos.exits import ExitCode
 from atoll_protos.names import Label
 
 SAME_CAUSE_SECONDS = 60.0  # no pod of one place is deleted twice for one cause within them
+SHOWN_SECONDS = 120.0  # within which a kubelet shows a pod's next container a Secret that changed
 SUPERSEDED = "a shard refused it for good: another pod has its slot"
+RENEWED = "it is in back-off after an end with other credentials than there are now"
 STRANDED = "it waits for a node, and excludes one that its template allows again"
 CRASHING = "it has crashed {} times on {} while other learners train"
 HUNG = "it has made no step for very long while other learners train"
@@ -54,6 +56,8 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
             pod.terminating or _is_back(pod, case.joined)
         ):
             found.append(_of_pod(case, pod, SUPERSEDED))
+        elif (renewed := _with_new_credentials(case, pod)) is not None:
+            found.append(renewed)
     for pod in case.placement.suspected:
         if keeps_off(pod.node, seen.workloads.get(workload_name(name, pod))):
             crashes = seen.remembered.crashes.get(pod.uid, pod.restarts)
@@ -70,6 +74,25 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
 def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:
     """Whether a container that has ended has started again, and has a session or may have one."""
     return pod.runs and (joined is None or pod.uid in joined)
+
+
+def _with_new_credentials(case: Situation, pod: Pod) -> Deletion | None:
+    """The deletion of a pod in back-off that has not seen what its Secret holds now.
+
+    The kubelet would start its container after up to 5 minutes; a pod that is made again begins at
+    once.
+    """
+    if pod.terminating or (pod.waiting, pod.exit_code) != (BACK_OFF, ExitCode.TRY_AGAIN):
+        return None
+    if case.seen.certificates is None or pod.began_at is None:
+        return None
+    region = pod.region or case.job.spec.syncer_region
+    name = certificates.secret_of(case.job, pod.role, region, home=case.home)
+    secret = case.seen.certificates.leaves.get(name)
+    if secret is None or secret.reason or pod.began_at > secret.written_at + SHOWN_SECONDS:
+        return None
+    key = (place_of(case.job.name, pod), f"{RENEWED} {secret.version}")
+    return None if is_done(case, key, DAY_SECONDS) else _of_pod(case, pod, RENEWED, key[1])
 
 
 def of_templates(case: Situation) -> tuple[Deletion, ...]:
