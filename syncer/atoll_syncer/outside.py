@@ -178,4 +178,6 @@ class Machine:
     read_expected: Callable[[], Expected | None] | None = None  # now; None: they stay
     read_length: Callable[[], Length | None] | None = None  # of the job, now; None: it stays
     watch: Callable[[Shard], Shard] = lambda shard: shard  # for tests, which look at every input
-    new_secret: Callable[[], str] = lambda: secrets.token_hex(16)  # of a session, 128 bits
+    new_secret: Callable[[], str] = lambda: secrets.token_hex(
+        16
+    )  # of a session, or a key; 128 bits

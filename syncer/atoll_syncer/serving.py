@@ -121,6 +121,7 @@ def make_driver(machine: Machine, history: History) -> Driver:
         beginning=Beginning(
             fresh=machine.fresh and not history.incomplete,
             new_run=machine.new_run,
+            new_key=machine.new_secret(),
             expected=machine.expected,
             length=machine.read_length() if machine.read_length is not None else None,
         ),

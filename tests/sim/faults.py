@@ -281,6 +281,15 @@ def lie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
         cut(world, fault, learner, shard)
 
 
+def false_name(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A learner names a higher incarnation for another slot of its region, at another shard."""
+    slots = [slot for slot in world.run_file.slots if slot != learner.slot]
+    other = slots[fault.which // 4 % len(slots)]
+    number = world.learners[other].incarnation + 1 + fault.which % 3
+    learner.lie = pb.ToShard(join=pb.Join(slot=other, incarnation=number))
+    cut(world, fault, learner, world.shards[-1])
+
+
 BIG = 2**64 - 1
 LIES = (
     *(
@@ -333,6 +342,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "lose store": lose_store,
     "lose object": lose_object,
     "lie": lie,
+    "false name": false_name,
 }
 
 

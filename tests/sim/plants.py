@@ -32,6 +32,7 @@ PLANTS = (
     Plant(rule="4", plant=joining.admission_beside_a_live_session, seed=2),
     Plant(rule="4", plant=joining.welcome_before_it_is_durable),
     Plant(rule="5", plant=joining.zombie_offers_that_stay, seed=25),
+    Plant(rule="5", plant=joining.incarnations_that_need_no_proof, seed=13),
     Plant(rule="5", plant=joining.steps_before_all_have_welcomed, seed=36),
     Plant(rule="8", plant=rounds.every_step_of_anybody_ticks, seed=24),
     Plant(rule="8", plant=rounds.a_clock_that_forgets_its_log),

@@ -37,6 +37,7 @@ LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes,
 LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
 LIES_SEEDS = 16, 11  # modulus and rest
+FALSE_NAME_SEEDS = 32, (13, 22)  # of jobs of two shards and learners at least
 EFFECT_SEEDS, EFFECT_SHARE = (8, 3), 0.5  # modulus and rest; of them begin with the job
 EFFECTS = (  # of a shard's rules, then of a learner's
     "StoreSeed",
@@ -135,6 +136,8 @@ def draw(seed: int) -> Scenario:
     learners = rng.choice((1, 2, 2, 3, 3, 4))
     if large:
         shards, learners = more.choice((3, 4)), more.randint(5, 8)
+    if is_of(seed, FALSE_NAME_SEEDS):
+        shards, learners = max(shards, 2), max(learners, 2)
     period = rng.choice((4, 6, 8, 10))
     fragments = rng.choice([n for n in (1, 2, 3, 4) if n <= period // 2])
     overlap = rng.choice((0, 1, 1, 2, 2))
@@ -198,6 +201,7 @@ def draw(seed: int) -> Scenario:
             *draw_still(seed),
             *draw_effect_faults(seed),
             *draw_lies(seed),
+            *draw_false_names(seed),
         ),
         slow=draw_slow(run_file.slots, seed),
         lanes_share=LANES_SHARES[bool(lane_faults)],
@@ -277,6 +281,26 @@ def draw_lies(seed: int) -> tuple[Fault, ...]:
             seconds=0.0,
         )
         for _ in range(rng.choice((2, 4, 8)))
+    )
+
+
+def is_of(seed: int, seeds: tuple[int, tuple[int, ...]]) -> bool:
+    """Whether a seed leaves one of the rests."""
+    modulus, rests = seeds
+    return seed % modulus in rests
+
+
+def draw_false_names(seed: int) -> tuple[Fault, ...]:
+    """Learners that join in the slots of others."""
+    rng = random.Random(f"{seed}/false names")
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
+            kind="false name",
+            which=rng.randrange(1 << 16),
+            seconds=0.0,
+        )
+        for _ in range(4 if is_of(seed, FALSE_NAME_SEEDS) else 0)
     )
 
 

@@ -165,7 +165,7 @@ class ToShard(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "has_companion", "frozen_digest", "lanes")
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "has_companion", "frozen_digest", "lanes", "proof")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,7 @@ class Join(_message.Message):
     HAS_COMPANION_FIELD_NUMBER: _ClassVar[int]
     FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run_hash: str
     layout_digest: str
@@ -202,7 +203,8 @@ class Join(_message.Message):
     has_companion: bool
     frozen_digest: str
     lanes: int
-    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ...) -> None: ...
+    proof: str
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds", "trouble", "late")
@@ -293,7 +295,7 @@ class ToLearner(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., send_companion: _Optional[_Union[SendCompanion, _Mapping]] = ..., companion_taken: _Optional[_Union[CompanionTaken, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret", "data_state", "model", "companion_parts", "length", "lanes")
+    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret", "data_state", "model", "companion_parts", "length", "lanes", "proof")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +310,7 @@ class Welcome(_message.Message):
     COMPANION_PARTS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     run: str
     incarnation: int
     epoch: int
@@ -322,7 +325,8 @@ class Welcome(_message.Message):
     companion_parts: int
     length: Length
     lanes: int
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., companion_parts: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., lanes: _Optional[int] = ...) -> None: ...
+    proof: str
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., companion_parts: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., lanes: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("slice", "base", "due")
@@ -630,7 +634,7 @@ class SlotStatus(_message.Message):
     def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., merge_share: _Optional[float] = ..., merge_tokens_per_step: _Optional[float] = ..., merges_over_half: _Optional[int] = ..., above_tokens_per_step: _Optional[float] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ..., late_share: _Optional[float] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length")
+    __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length", "named")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -638,6 +642,7 @@ class HelloRequest(_message.Message):
     TICK_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
     shard: int
     run_hash: str
     run: str
@@ -645,7 +650,16 @@ class HelloRequest(_message.Message):
     tick: int
     taken: _containers.RepeatedCompositeFieldContainer[SlotTaken]
     length: Length
-    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ..., length: _Optional[_Union[Length, _Mapping]] = ...) -> None: ...
+    named: _containers.RepeatedCompositeFieldContainer[RunNamed]
+    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., named: _Optional[_Iterable[_Union[RunNamed, _Mapping]]] = ...) -> None: ...
+
+class RunNamed(_message.Message):
+    __slots__ = ("run", "slot")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    slot: str
+    def __init__(self, run: _Optional[str] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class SlotTaken(_message.Message):
     __slots__ = ("slot", "incarnation", "uid", "instance")
@@ -660,7 +674,7 @@ class SlotTaken(_message.Message):
     def __init__(self, slot: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("run", "begun", "alive", "complete", "final", "tick", "length", "incomplete")
+    __slots__ = ("run", "begun", "alive", "complete", "final", "tick", "length", "incomplete", "key")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -669,6 +683,7 @@ class HelloReply(_message.Message):
     TICK_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     run: str
     begun: bool
     alive: _containers.RepeatedScalarFieldContainer[str]
@@ -677,7 +692,8 @@ class HelloReply(_message.Message):
     tick: int
     length: Length
     incomplete: bool
-    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., complete: bool = ..., final: bool = ..., tick: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., incomplete: bool = ...) -> None: ...
+    key: str
+    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., complete: bool = ..., final: bool = ..., tick: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., incomplete: bool = ..., key: _Optional[str] = ...) -> None: ...
 
 class MarkBegunRequest(_message.Message):
     __slots__ = ("shard", "run")

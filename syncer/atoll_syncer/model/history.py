@@ -61,6 +61,7 @@ class History:
 
     run: str = ""
     run_hash: str = ""  # of the run file under which the run started; empty in older logs
+    key: str = field(default="", repr=False)  # by which proofs of incarnations are checked
     epoch: int = 0  # of the newest term
     pod: str = ""  # that has it
     instance: str = ""  # the process that has it
@@ -186,7 +187,7 @@ class History:
                 self.epoch, self.pod, self.instance = entry.epoch, entry.pod, entry.instance
                 self.lost_entries = 0
             case RunStarted():
-                self.run, self.run_hash = entry.run, entry.run_hash
+                self.run, self.run_hash, self.key = entry.run, entry.run_hash, entry.key
                 self.incomplete |= entry.carried_on
             case Taken():
                 self._take(entry)

@@ -61,12 +61,14 @@ class RunStarted:
     """The registrar starts a run, or another shard has learned of it (rule 1).
 
     `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2). `run_hash`
-    is that of the run file; logs of earlier versions do not name it.
+    is that of the run file; logs of earlier versions do not name it. `key` is the registrar's, by
+    which shards check proofs of incarnations (rule 5).
     """
 
     run: str
     carried_on: bool = False
     run_hash: str = ""
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

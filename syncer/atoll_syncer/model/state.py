@@ -55,19 +55,25 @@ class Run:
     """Which run this is, and what others have said about it (rules 1 and 2).
 
     `fresh`: no process can hold a run of this job yet, so the registrar mints one at once; it is
-    also set once the registrar has minted. `new_id` is the id that this process would mint.
+    also set once the registrar has minted. `new_id` is the id that this process would mint, and
+    `key` that of a registrar whose log has none; elsewhere it is the registrar's.
     `heard` are the slots whose learners have dialled since this process began; at `heard_at` came
     the first one of those that are there now.
     """
 
     fresh: bool
     new_id: str
+    key: str = field(repr=False)
     started_at: float
     hello_sent_at: float = NEVER  # of the last Hello to the registrar
-    named: set[str] = field(default_factory=set)  # runs that learners and other shards hold
-    with_commits: set[str] = field(default_factory=set)  # of those, with a version above 0
+    named: dict[str, dict[str, Taken]] = field(
+        default_factory=dict
+    )  # run: slots whose learners hold it, as they say, with their highest incarnations
+    trained: set[str] = field(default_factory=set)  # of those, with a version above 0
     shards_seen: set[int] = field(default_factory=set)  # at the registrar: they said Hello
-    incarnations_seen: dict[str, Taken] = field(default_factory=dict)  # the highest of each slot
+    stored: dict[int, pb.HelloRequest] = field(
+        default_factory=dict
+    )  # the last one of each shard whose store holds a run
     words: dict[str, int] = field(
         default_factory=dict
     )  # slot: its last SetOwner, maybe not durable
@@ -363,12 +369,14 @@ class State:
 class Beginning:
     """What a process is told about the beginning of a run.
 
-    `fresh`: no process can hold a run of this job yet; `new_run` is the random id that this
-    process would mint; `expected` are the job's learners, as far as they are known.
+    `fresh`: no process can hold a run of this job yet; `new_run` and `new_key` are the random id
+    and key of a run that this process would mint; `expected` are the job's learners, as far as they
+    are known.
     """
 
     fresh: bool
     new_run: str
+    new_key: str = field(repr=False)
     expected: Expected = NOBODY
     length: Length | None = None  # None: that of the run file
 
@@ -393,7 +401,12 @@ def new_state(
         pod=pod,
         instance=instance,
         history=history,
-        run=Run(fresh=beginning.fresh, new_id=beginning.new_run, started_at=now),
+        run=Run(
+            fresh=beginning.fresh,
+            new_id=beginning.new_run,
+            key=beginning.new_key if shard == REGISTRAR_SHARD else "",
+            started_at=now,
+        ),
         term=Term(epoch=history.epoch),
         sessions=Sessions(),
         shut_out=ShutOut(),

@@ -17,6 +17,7 @@ above it in this list:
     answers     Calls that are not answered
     ending      one last round for each slice, Final, the export
     recovery    committed data that this shard has lost comes back from the learners
+    incarnations which instance of a slot gets one, and the proof of it
     runs        which run this is, this process's term, and the registrar's calls
     shut_out    slots that are not on the job's list, and how long they may stay
     sessions    from a Join to its Welcome or refusal; reports; what a closed session leaves
@@ -28,7 +29,8 @@ above it in this list:
 Where to begin reading, by what happens to a shard:
 
     a process starts           shard.start, runs.begin_term; after its entry runs.term_begun
-    a learner joins            sessions.opened, check, admit; after the entry taken, welcome
+    a learner joins            sessions.opened, check, incarnations.admit; after the entry
+                               sessions.taken, welcome
     the first model comes      seeding.model_arrived, ask; after the entry seeding.seeded
     a learner reports          sessions.reported, then moves.move
     the tick moves             clock.move; rounds.start_due begins the rounds that are due

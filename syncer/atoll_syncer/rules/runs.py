@@ -3,9 +3,10 @@
 The run (rules 1 and 2). Only the registrar starts a run. At a job's first start, when no process
 can hold one yet (`fresh`), it mints at once. A registrar that finds its store empty later asks
 first: it notes which run the learners and the other shards hold, and which incarnations they know;
-then it carries that run on, or mints a new one if there is none. It asks until every shard has said
-Hello and every learner that the job has (`expected`) has dialled, or 30 s are over. The other
-shards learn the run from the answer to their Hello, which they repeat every two seconds.
+then it carries that run on (`_held` says which), or mints a new one if there is none. It asks until
+every shard has said Hello and every learner that the job has (`expected`) has dialled, or 30 s are
+over. The other shards learn the run from the answer to their Hello, which they repeat every two
+seconds.
 
     no run --fresh: mint at once--------------------------------------------> run is durable
        |                                                                        ^
@@ -56,7 +57,7 @@ from atoll_syncer.model.effects import (
 )
 from atoll_syncer.model.history import History
 from atoll_syncer.model.state import State, layout_of
-from atoll_syncer.rules import ending, recovery, seeding, validation
+from atoll_syncer.rules import ending, incarnations, recovery, seeding, validation
 
 HELLO_SECONDS: Final = 2.0
 OTHER_BUFFERS: Final = (
@@ -160,22 +161,42 @@ def mint(state: State, now: float) -> list[Effect]:
     if now - run.started_at < MINT_SECONDS and not everybody:
         return []
     run.fresh = True  # once
-    started = min(run.named, default=run.new_id)
+    started = _held(state)
     return [
-        *(_carry_on(state, started) if started in run.named else []),
-        Append(_started(state, started, carried_on=started in run.named)),
+        *(_carry_on(state, started) if started else []),
+        Append(_started(state, started or run.new_id, carried_on=bool(started))),
     ]
+
+
+def _held(state: State) -> str:
+    """The run that others hold; empty without one.
+
+    A shard's log is believed before any learner. Without one it is the run that most learners of
+    the job name, so that one of them alone does not put its own in the place of the others'.
+    """
+    if state.run.stored:
+        return min(each.run for each in state.run.stored.values())
+    listed, named = state.expected.every, state.run.named
+
+    def rank(run: str) -> tuple[int, str]:
+        return -len(named[run].keys() & listed if listed else named[run]), run
+
+    return min(named, key=rank, default="")
 
 
 def _carry_on(state: State, run: str) -> list[Effect]:
     """Entries for what the lost store knew, before any learner is admitted to the run again."""
-    taken = state.history.taken
-    effects: list[Effect] = [
-        Append(entry)
-        for slot, entry in sorted(state.run.incarnations_seen.items())
-        if slot not in taken or entry.incarnation > taken[slot].incarnation
-    ]
-    if run in state.run.with_commits:  # else a shard that lost its store would take a seed
+    stored = [each for each in state.run.stored.values() if each.run == run]
+    said = list(state.run.named.get(run, {}).values())
+    said += [_taken(each) for hello in stored for each in hello.taken]
+    highest: dict[str, log.Taken] = {}
+    for entry in said:
+        known = highest.get(entry.slot) or state.history.taken.get(entry.slot)
+        if entry.incarnation > (known.incarnation if known else 0):
+            highest[entry.slot] = entry
+    effects: list[Effect] = [Append(entry) for _, entry in sorted(highest.items())]
+    trained = any(each.tick and not each.empty for each in stored)
+    if trained or run in state.run.trained:  # else a shard that lost its store would take a seed
         effects += [Append(log.Begun(shard=n)) for n in range(state.run_file.shards)]
     return effects
 
@@ -191,12 +212,13 @@ def note_join(state: State, join: pb.Join, now: float) -> None:
         state.run.heard_at = now if state.run.heard_at is None else state.run.heard_at
     if state.history.run or join.observer:
         return
-    if join.run:
-        state.run.named.add(join.run)
+    if not join.run:
+        return
     if any(each.version.number > 0 for each in join.held):
-        state.run.with_commits.add(join.run)
-    if join.incarnation:
-        _note_incarnation(state, join.slot, join.incarnation, join.uid, join.instance)
+        state.run.trained.add(join.run)
+    slots = state.run.named.setdefault(join.run, {})
+    if join.slot not in slots or join.incarnation > slots[join.slot].incarnation:
+        slots[join.slot] = _taken(join)
 
 
 def note_absence(state: State) -> None:
@@ -207,27 +229,29 @@ def note_absence(state: State) -> None:
 
 
 def _note_hello(state: State, request: pb.HelloRequest) -> None:
-    """Another shard's Hello names the run that it holds."""
+    """Another shard's Hello names the run that it holds, or those that its learners name."""
     state.run.shards_seen.add(request.shard)
     state.run.ticks[request.shard] = request.tick
+    if state.history.run:
+        return
     if request.run:
-        state.run.named.add(request.run)
-    if request.tick and not request.empty:
-        state.run.with_commits.add(request.run)
-    for each in [] if state.history.run else request.taken:
-        _note_incarnation(state, each.slot, each.incarnation, each.uid, each.instance)
+        state.run.stored[request.shard] = request
+    for each in request.named:
+        none = _taken(pb.SlotTaken(slot=each.slot))
+        state.run.named.setdefault(each.run, {}).setdefault(each.slot, none)
 
 
-def _note_incarnation(state: State, slot: str, incarnation: int, uid: str, instance: str) -> None:
+def _taken(said: pb.Join | pb.SlotTaken) -> log.Taken:
     """An incarnation that an earlier registrar has given: the next one is above it."""
-    known = state.run.incarnations_seen.get(slot)
-    if known is None or incarnation > known.incarnation:
-        taken = log.Taken(slot=slot, incarnation=incarnation, uid=uid, instance=instance)
-        state.run.incarnations_seen[slot] = taken
+    return log.Taken(
+        slot=said.slot, incarnation=said.incarnation, uid=said.uid, instance=said.instance
+    )
 
 
 def _started(state: State, run: str, *, carried_on: bool = False) -> log.RunStarted:
-    return log.RunStarted(run=run, carried_on=carried_on, run_hash=state.run_file.hash)
+    return log.RunStarted(
+        run=run, carried_on=carried_on, run_hash=state.run_file.hash, key=state.run.key
+    )
 
 
 def started(entry: log.RunStarted) -> list[Effect]:
@@ -240,7 +264,13 @@ def hello(state: State) -> pb.HelloRequest:
     return pb.HelloRequest(
         shard=state.number,
         run_hash=state.run_file.hash,
-        run=state.history.run or min(state.run.named, default=""),
+        run=state.history.run,
+        named=[
+            pb.RunNamed(run=run, slot=slot)
+            for run, slots in sorted(state.run.named.items())
+            for slot in sorted(slots)
+            if not state.history.run
+        ],
         empty=not state.history.heads,
         tick=state.clock.tick,
         length=state.ending.length.message(),
@@ -265,7 +295,7 @@ def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effec
         return effects
     if other := _other_run(state, reply.run):
         return other
-    state.run.registrar_incomplete = reply.incomplete
+    state.run.registrar_incomplete, state.run.key = reply.incomplete, reply.key
     if seeding.registrar_says(state, begun=reply.begun):
         effects += recovery.found_empty(state, now)
     recovery.registrar_says(state, frozenset(reply.alive))
@@ -328,6 +358,7 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
         tick=max(state.clock.tick, *state.run.ticks.values()),
         length=state.ending.length.message(),
         incomplete=state.history.incomplete,
+        key=incarnations.key(state),
     )
     return [*effects, Reply(token, reply)]
 

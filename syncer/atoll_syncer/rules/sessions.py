@@ -8,9 +8,9 @@
 is refused before anything of it is used. `admit` decides on the incarnation: the registrar gives a
 slot's next one, once for each instance, when the slot's live session has ended or the operator's
 word names this pod, and takes no incarnation that it did not give (rule 4). Every other shard
-takes only incarnations that the registrar gave, and refuses lower ones for good (rule 5). A higher
-incarnation is a log entry, and the Welcome waits for it. Then the lower session ends, and its
-offers leave the open rounds.
+takes only incarnations that the registrar gave, as their proofs show, and refuses lower ones for
+good (rule 5). A higher incarnation is a log entry, and the Welcome waits for it. Then the lower
+session ends, and its offers leave the open rounds.
 
 Before that, `opened` looks at three things. While no run is known, what the Join says about it is
 noted in any case, for a registrar that has lost its store (rules/runs). If the learner has seen a
@@ -29,13 +29,13 @@ another learner.
 An observer joins to receive versions. It has no slot, moves no clock and never offers.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import exit_code_of, is_permanent
-from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD, split_slot
+from atoll_protos.names import PROTOCOL, split_slot
 from atoll_protos.parts import LANES_MAX
 from atoll_protos.run import RunFile
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
@@ -48,6 +48,7 @@ from atoll_syncer.rules import (
     companions,
     data_states,
     ending,
+    incarnations,
     offers,
     publishing,
     recovery,
@@ -105,12 +106,13 @@ def admit_early(state: State, now: float) -> list[Effect]:
 
 def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
     """What follows from `admit`: a refusal, a Welcome, or an entry that the Welcome waits for."""
-    answer = admit(
+    answer = incarnations.admit(
         join,
         state.history,
         shard=state.number,
         live_instance=live_instance(state, join.slot),
         pending=join.slot in state.sessions.pending,
+        proved=incarnations.is_proved(state, join),
     )
     if isinstance(answer, pb.End):
         del state.sessions.open[session]
@@ -165,6 +167,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         needs_model=not joined.join.observer and seeding.needs_model(state, joined),
         heads=state.heads(),
         length=state.ending.length.message(),
+        proof=incarnations.proof(state, joined.join, incarnation),
     )
     if joined.join.observer and joined.join.has_companion:
         message.companion_parts = companions.parts(state)
@@ -292,7 +295,9 @@ def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
     if not run:
         return refuse(pb.NOT_READY, "no run has started yet")
     if join.run and join.run != run:
-        return _other_run(f"it holds state of run {join.run}; this job is in run {run}")
+        return incarnations.of_another_run(
+            f"it holds state of run {join.run}; this job is in run {run}"
+        )
     if join.observer:
         return None
     try:
@@ -323,86 +328,3 @@ def _check_form(join: pb.Join) -> pb.End | None:
         reason = f"it asks for {join.lanes} lanes; {who} has at most {most}"
         return refuse(pb.TOO_MANY_LANES, reason, "" if most > 1 else "join with one lane")
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """Welcome the instance; with an `entry`, only after that entry is durable."""
-
-    incarnation: int
-    entry: Taken | None = None
-
-
-def admit(
-    join: pb.Join, history: History, *, shard: int, live_instance: str, pending: bool
-) -> Admitted | pb.End:
-    """Rules 4 and 5. `live_instance` has the slot's session; `pending`: its entry is on its way."""
-    taken = history.taken.get(join.slot)
-    highest = taken.incarnation if taken else 0
-    if taken is not None and taken.instance == join.instance and join.incarnation in (0, highest):
-        return Admitted(incarnation=highest)  # asking again returns the same
-    if join.instance in history.superseded.get(join.slot, ()) or 0 < join.incarnation <= highest:
-        return _superseded(join, highest)
-    if pending:
-        return refuse(pb.SLOT_HELD, f"another instance is joining as {join.slot}")
-    if join.incarnation == 0 and shard != REGISTRAR_SHARD:
-        return refuse(pb.NOT_READY, "the registrar gives incarnations", "join shard 0 first")
-    if shard == REGISTRAR_SHARD:
-        if join.incarnation > 0 and not _may_have_given(join, history):
-            return _other_run(f"incarnation {join.incarnation} of {join.slot} was never given")
-        if (end := _owner_objects(join, history, live_instance)) is not None:
-            return end
-    incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
-    entry = Taken(slot=join.slot, incarnation=incarnation, uid=join.uid, instance=join.instance)
-    return Admitted(incarnation=incarnation, entry=entry)
-
-
-def _may_have_given(join: pb.Join, history: History) -> bool:
-    """Whether the registrar gave this incarnation, although its log does not name it.
-
-    Only if a part of its log is lost. Then learners that it had admitted come with incarnations
-    that it does not know, and their values are needed (rule 22). The Join must name the run.
-    """
-    named = join.incarnation <= history.named.get(join.slot, 0)
-    return join.run == history.run and (history.incomplete or named)
-
-
-def _other_run(reason: str) -> pb.End:
-    """Its state must not meet this run's; a new process has none (rule 2)."""
-    return refuse(pb.OTHER_RUN, reason)
-
-
-def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.End | None:
-    """Whether the operator's word, or a live session, keeps the slot from this instance (rule 4).
-
-    A word that names this pod lets it in at once, over a live session of another one. A word that
-    names another pod refuses this one for good if it has had the slot before; else it is newer
-    than the word, and waits for the operator's next one.
-    """
-    owned, taken = history.owned.get(join.slot), history.taken.get(join.slot)
-    if owned is not None:
-        if owned.uid == join.uid:
-            return None
-        if taken is not None and taken.uid == join.uid:
-            return _superseded(join, taken.incarnation)
-        return refuse(
-            pb.NOT_READY,
-            f"the operator named another pod owner of {join.slot}",
-            "wait until the operator names this pod",
-        )
-    if taken is not None and join.uid in history.superseded_uids.get(join.slot, ()):
-        return _superseded(join, taken.incarnation)
-    if live_instance and live_instance != join.instance:
-        return refuse(
-            pb.SLOT_HELD,
-            f"{join.slot} has a live session of {live_instance}",
-            "stop that process, or wait until its session ends",
-        )
-    return None
-
-
-def _superseded(join: pb.Join, highest: int) -> pb.End:
-    return refuse(
-        pb.SUPERSEDED,
-        f"{join.slot} has a newer process, with incarnation {highest}",
-    )

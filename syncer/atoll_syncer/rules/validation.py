@@ -46,7 +46,7 @@ def of_join(state: State, join: pb.Join) -> str:
     epoch = join.epochs_seen[mine] if len(join.epochs_seen) > mine else 0
     names = (join.run_hash, join.layout_digest, join.slot, join.uid, join.instance, join.run)
     return (
-        _of_text((*names, join.frozen_digest), LETTERS_MAX)
+        _of_text((*names, join.frozen_digest, join.proof), LETTERS_MAX)
         or _of_counters(join, "tick_seen", "t_m", "cursor")
         or _most("epochs_seen", len(join.epochs_seen), state.run_file.shards)
         or _most("epochs_seen", max(join.epochs_seen, default=0), COUNTER_MAX)
@@ -173,7 +173,9 @@ def _of_hello(state: State, request: pb.HelloRequest) -> str:
     if objection := (
         _of_text([request.run], LETTERS_MAX)
         or _of_counters(request, "tick")
-        or _most("slots", len(request.taken), SLOTS_MAX)
+        or _most("slots", max(len(request.taken), len(request.named)), SLOTS_MAX)
+        or _of_text((each.run for each in request.named), LETTERS_MAX)
+        or next(filter(None, (of_slot(state, each.slot) for each in request.named)), "")
     ):
         return objection
     for each in request.taken:

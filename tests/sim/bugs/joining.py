@@ -8,7 +8,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Append, Drop, Effect
 from atoll_syncer.model.log import Taken
 from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import runs, seeding, sessions
+from atoll_syncer.rules import incarnations, runs, seeding, sessions
 from atoll_worker.link.messages import Adopt, Start
 from atoll_worker.rules import state as learner_state
 from sim.learner_process import LearnerProcess
@@ -38,6 +38,7 @@ def a_registrar_that_asks_no_shard(patch: Patch) -> None:
 
     def forgetful(state: State, now: float) -> list[Effect]:
         state.run.named.clear()
+        state.run.stored.clear()
         return time_passed(state, now)
 
     patch.setattr(runs, "time_passed", forgetful)
@@ -77,6 +78,11 @@ def zombie_offers_that_stay(patch: Patch) -> None:
     patch.setattr(sessions, "taken", keep)
 
 
+def incarnations_that_need_no_proof(patch: Patch) -> None:
+    """Rule 5: a learner's word is enough."""
+    patch.setattr(incarnations, "is_proved", lambda state, join: True)
+
+
 def steps_before_all_have_welcomed(patch: Patch) -> None:
     """Rule 5."""
     receive = LearnerProcess.receive
@@ -107,7 +113,7 @@ def runs_that_are_not_compared(patch: Patch) -> None:
         return check(join, *others)
 
     patch.setattr(sessions, "check", lenient)
-    patch.setattr(sessions, "_may_have_given", lambda join, history: True)
+    patch.setattr(incarnations, "_may_have_given", lambda join, history: True)
 
 
 def words_that_count_whatever_their_number(patch: Patch) -> None:

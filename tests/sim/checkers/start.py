@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Append, Effect, Merge
 from atoll_syncer.model.log import Begun, Committed, Entry, Owned, RunStarted, Seeded, Taken
 from sim.symbols import Key, Value, seed_value
@@ -146,13 +147,17 @@ class AdmissionChecker(Watcher):
 
 
 class IncarnationChecker(Watcher):
-    """Rule 5: every shard takes a higher incarnation durably, and lower ones end there."""
+    """Rule 5: every shard takes a higher incarnation durably, and lower ones end there.
+
+    It takes only what the registrar has given.
+    """
 
     rule = "5"
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.taken: dict[tuple[int, str], int] = {}
+        self.given: set[tuple[str, int, str]] = set()  # slot, incarnation, instance
 
     def store_lost(self, shard: int) -> None:
         self.taken = {key: n for key, n in self.taken.items() if key[0] != shard}
@@ -162,6 +167,10 @@ class IncarnationChecker(Watcher):
             before = self.taken.get((shard, entry.slot), 0)
             self.require(entry.incarnation > before, f"shard {shard} goes back to {entry}")
             self.taken[shard, entry.slot] = entry.incarnation
+            name = entry.slot, entry.incarnation, entry.instance
+            if shard == REGISTRAR_SHARD:
+                self.given.add(name)
+            self.require(name in self.given, f"shard {shard} takes {entry}, which nobody gave")
 
     def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
         if shard.shard is None or shard.shard.history.epoch != self._epoch(shard):

@@ -3,12 +3,12 @@
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from unit.syncer.shard_side import RUN, Side, run_file, side, version
+from unit.syncer.shard_side import KEY, RUN, Side, run_file, side, version
 
 
 def hello(one: Side, *alive: str, begun: bool = True) -> None:
     """The registrar's word."""
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN, begun=begun, alive=alive), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY, begun=begun, alive=alive), one.now))
 
 
 def empty_shard(*alive: str, **sync: Any) -> Side:

@@ -15,9 +15,11 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
 from atoll_syncer.model.state import Beginning, State
+from atoll_syncer.rules import incarnations
 from atoll_syncer.rules.shard import Shard
 
 RUN = "run-new"
+KEY = "key of the registrar"
 FRAGMENTS = 2
 E = TypeVar("E")
 
@@ -165,6 +167,8 @@ class Side:
             "uid": f"{slot}-uid",
         }
         join = pb.Join(slot=slot, instance=name, **{**defaults, **fields})
+        if "proof" not in fields:
+            join.proof = proof(join)
         self.instances[self.count] = name
         self.feed(self.shard.session_opened(self.count, join, self.now, certificate))
         return self.count
@@ -222,6 +226,11 @@ class Side:
         self.send(session, pb.Transfer(held=held, encoding=pb.BF16))
 
 
+def proof(join: pb.Join, key: str = KEY, run: str = RUN) -> str:
+    """What the registrar's Welcome gives for the Joins at other shards."""
+    return incarnations.made(key, run, join, join.incarnation)
+
+
 def side(
     *,
     shard: int = 0,
@@ -241,7 +250,9 @@ def side(
         pod=pod,
         instance=f"{pod}-1",
         history=history or History.of(entries),
-        beginning=Beginning(fresh=fresh, new_run=RUN, expected=expected, length=length),
+        beginning=Beginning(
+            fresh=fresh, new_run=RUN, new_key=KEY, expected=expected, length=length
+        ),
         now=100.0,
     )
     return Side(shard=made, job=job, entries=list(entries))

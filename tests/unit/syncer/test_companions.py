@@ -8,7 +8,7 @@ from atoll_protos.exits import ExitCode, exit_code_of
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Accept, EndSession, PublishCompanion, WriteIndex
 from atoll_syncer.rules import companions
-from unit.syncer.shard_side import RUN, Side, run_file, side
+from unit.syncer.shard_side import KEY, RUN, Side, run_file, side
 
 TWO_PARTS = contract.PART_BYTES + 5
 
@@ -216,7 +216,7 @@ def test_a_learner_whose_frozen_part_differs_is_refused_for_good_with_one_senten
 def test_only_the_registrar_compares_frozen_parts() -> None:
     """Two shards may have asked two learners for their seeds; one of the two must stay."""
     one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
     sessions = [one.join(f"a-{n}", incarnation=1, run=RUN, frozen_digest=str(n)) for n in (0, 1)]
     one.model(sessions[0])
     one.seed(sessions[0])

@@ -9,7 +9,7 @@ from atoll_protos.length import Length
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Ask, Merge, Reply, Tape, WriteIndex, WritePart
 from atoll_syncer.rules.status import status
-from unit.syncer.shard_side import RUN, Side, begun, run_file, side, step_all
+from unit.syncer.shard_side import KEY, RUN, Side, begun, run_file, side, step_all
 
 STEPS = 20
 
@@ -195,11 +195,11 @@ def test_a_part_is_written_again_for_a_registrar_that_lost_it_rule_27() -> None:
     one = side(shard=1, job=run_file(shards=2), entries=(log.RunStarted(run=RUN),)).start()
     one.feed(one.shard.part_written("part-1", "b"))
     for known, parts in ((True, 0), (False, 0)):
-        one.feed(one.shard.answered(pb.HelloReply(run=RUN, final=known), one.now))
+        one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY, final=known), one.now))
         assert len(one.take(WritePart)) == parts
     one.feed(one.shard.answered(pb.ReportFinalReply(), one.now))
     for known, parts in ((True, 0), (False, 1), (False, 0)):
-        one.feed(one.shard.answered(pb.HelloReply(run=RUN, final=known), one.now))
+        one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY, final=known), one.now))
         assert len(one.take(WritePart)) == parts
 
 
@@ -302,7 +302,9 @@ def test_shards_tell_each_other_the_length_in_hello_rule_27() -> None:
     assert list(reply.length.steps) == [STEPS, STEPS + 9]
     assert {session for session, tick in one.sent("tick") if tick.length.steps} == set(sessions)
     other = side(shard=1, job=run_file(shards=2, steps=STEPS)).start()
-    other.feed(other.shard.answered(pb.HelloReply(run=RUN, length=reply.length), other.now))
+    other.feed(
+        other.shard.answered(pb.HelloReply(run=RUN, key=KEY, length=reply.length), other.now)
+    )
     assert other.state.ending.length.end == LONGER.end
     assert one.state.ending.length.steps == (STEPS, STEPS + 9)
     late = one.join("a-2")

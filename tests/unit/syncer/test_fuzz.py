@@ -20,7 +20,7 @@ from atoll_syncer.model.effects import Ask, Exit, Reply, Send
 from atoll_syncer.model.log import Committed, from_document, to_document
 from atoll_syncer.rules.status import status
 from unit.syncer.peer_side import fields, messages
-from unit.syncer.shard_side import RUN, Side, begun, run_file, side, step_all, version
+from unit.syncer.shard_side import KEY, RUN, Side, begun, run_file, side, step_all, version
 
 STEPS = 10**6
 TRAINED = range(1, 13)
@@ -46,7 +46,7 @@ def restarted(*lost: int) -> Side:
 
 def of_the_second_shard() -> Side:
     one = side(shard=1, job=run_file(shards=2, steps=STEPS), fresh=False).start()
-    return one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    return one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
 
 
 BEGINNINGS: dict[str, Callable[[], Side]] = {

@@ -9,7 +9,8 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.run import Quorum
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
-from atoll_syncer.rules.sessions import Admitted, admit, check
+from atoll_syncer.rules.incarnations import Admitted, admit
+from atoll_syncer.rules.sessions import check
 from unit.syncer.shard_side import (
     RUN,
     run_file,
@@ -35,10 +36,15 @@ def owned(uid: str, word: int = 1) -> log.Owned:
 
 
 def ask(
-    asking: pb.Join, *entries: log.Entry, shard: int = 0, live: str = "", pending: bool = False
+    asking: pb.Join,
+    *entries: log.Entry,
+    shard: int = 0,
+    live: str = "",
+    pending: bool = False,
+    proved: bool = True,
 ) -> Admitted | pb.End:
     history = History.of(entries)
-    return admit(asking, history, shard=shard, live_instance=live, pending=pending)
+    return admit(asking, history, shard=shard, live_instance=live, pending=pending, proved=proved)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from atoll_syncer.model.log import Committed
 from atoll_syncer.model.recovery import ENDS_MAX
 from atoll_syncer.rules.status import status
 from atoll_syncer.rules.validation import AHEAD_MAX, VERSION_MAX
-from unit.syncer.shard_side import RUN, Side, begun, run_file, side, step_all, version
+from unit.syncer.shard_side import KEY, RUN, Side, begun, run_file, side, step_all, version
 
 BIG = 2**64 - 1
 LONG = "x" * 16
@@ -136,7 +136,7 @@ def test_a_slot_begins_a_higher_term_once_rule_38() -> None:
 
 def test_an_incarnation_far_above_those_known_locks_no_slot_rule_38() -> None:
     one = side(shard=1, job=run_file(shards=2), fresh=False).start()
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
     one.join("a-1", instance="liar", run=RUN, incarnation=BIG)
     assert codes(one) == ["BAD_MESSAGE"]
     right = one.join("a-1", instance="right", run=RUN, incarnation=1)

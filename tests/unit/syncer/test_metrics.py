@@ -8,7 +8,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.states import SLOT_TEXTS
 from atoll_syncer.metrics import OFFER_OUTCOMES, PREFIX, STORE_TROUBLES, Metrics
 from atoll_syncer.model.effects import Drop, Effect, EndSession, Stage, Tape
-from unit.syncer.shard_side import RUN, Side, begun, digest, run_file, side, step_all, version
+from unit.syncer.shard_side import KEY, RUN, Side, begun, digest, run_file, side, step_all, version
 
 Samples = dict[str, float]
 
@@ -177,7 +177,7 @@ def test_every_code_of_the_protocol_can_be_counted(code: pb.Code) -> None:
 def test_a_slice_taken_back_from_a_learner_is_a_commit_without_offers_and_times() -> None:
     one = side(shard=1, job=run_file(shards=2)).start()
     for _ in range(2):
-        said = pb.HelloReply(run=RUN, begun=True, alive=["a-0"])
+        said = pb.HelloReply(run=RUN, key=KEY, begun=True, alive=["a-0"])
         one.feed(one.shard.answered(said, one.now))
     held = [version(0, 9), version(1, 8)]
     session = one.join("a-0", held=held, incarnation=1, run=RUN, epochs_seen=[1])

@@ -10,7 +10,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Accept, Merge, PublishHead, Tape
 from atoll_syncer.rules.status import status
 from unit.syncer.recovery_side import asked, empty_shard, held_by, hello
-from unit.syncer.shard_side import RUN, begun, digest, run_file, side, step_all, version
+from unit.syncer.shard_side import KEY, RUN, begun, digest, run_file, side, step_all, version
 
 
 @pytest.mark.parametrize("fragments", [2, Fragments.AUTO])
@@ -61,7 +61,7 @@ def test_an_empty_store_of_a_shard_that_had_begun_takes_no_seed() -> None:
 
 
 def test_no_seed_is_asked_for_before_the_registrar_has_said_that_it_has_not_begun() -> None:
-    started = log.RunStarted(run=RUN)
+    started = log.RunStarted(run=RUN, key=KEY)
     one = side(shard=1, job=run_file(shards=2), entries=(started,)).start()
     one.model(one.join("a-0", incarnation=1))
     assert one.sent("send_seed") == []

@@ -12,7 +12,7 @@ from atoll_protos.run import Fragments, Region
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.rules.runs import of_another_job
-from unit.syncer.shard_side import RUN, begun, run_file, side, version
+from unit.syncer.shard_side import KEY, RUN, begun, run_file, side, version
 
 
 def test_the_entries_that_start_a_run_name_its_hash_and_its_layout_rule_2() -> None:
@@ -63,7 +63,7 @@ def test_a_log_without_the_hash_is_compared_by_its_layout_rule_2(fragments: int)
 
 def test_a_shard_that_learns_of_a_run_logs_its_hash_too_rule_2() -> None:
     one = side(shard=1, job=run_file(shards=2)).start()
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
     assert History.of(one.entries).run_hash == run_file(shards=2).hash
 
 

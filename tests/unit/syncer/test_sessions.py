@@ -19,6 +19,7 @@ from atoll_syncer.model.effects import (
 )
 from unit.syncer.shard_side import (
     FRAGMENTS,
+    KEY,
     RUN,
     Side,
     begun,
@@ -34,7 +35,7 @@ def test_only_the_registrars_word_starts_a_run_rule_1() -> None:
     one = side(shard=1, job=run_file(shards=2)).start()
     session = one.join("a-0", incarnation=1)
     assert one.sent("welcome") == []
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
     assert one.state.history.run == RUN
     assert [to for to, _ in one.sent("welcome")] == [session]
 
@@ -73,8 +74,8 @@ def test_a_seeding_learner_that_dies_half_way_gives_way_to_the_next_rule_1() -> 
 
 def test_no_round_opens_before_the_mark_is_durable_rule_1() -> None:
     one = side(shard=1, job=run_file(shards=2)).start()
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
-    one.feed(one.shard.answered(pb.HelloReply(run=RUN), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
+    one.feed(one.shard.answered(pb.HelloReply(run=RUN, key=KEY), one.now))
     session = one.join("a-0", incarnation=1)
     one.model(session)
     one.seed(session)
@@ -247,10 +248,9 @@ def test_while_no_run_is_known_only_joins_of_this_job_name_one_rule_2() -> None:
     one = side(fresh=False).start()
     one.join("a-0", run="of another job", run_hash="another", incarnation=9)
     one.join("", observer=True, run="held", incarnation=3)
-    assert one.state.run.named == set()  # nor does an observer name one
-    assert one.state.run.incarnations_seen == {}
+    assert one.state.run.named == {}  # nor does an observer name one
     one.join("a-0", run="held")
-    assert one.state.run.named == {"held"}
+    assert one.state.run.named.keys() == {"held"}
 
 
 def test_at_join_a_shard_sends_what_the_learner_lacks_rule_24() -> None:

@@ -126,7 +126,7 @@ def test_who_is_shut_out_names_no_run_rule_41() -> None:
     taken = log.Taken(slot="b-0", incarnation=1, uid="uid", instance="b-0-process")
     one = side(entries=(taken,), fresh=False, expected=listed(a=2)).start()
     one.join("b-0", run="run-of-theirs")
-    assert one.state.run.named == set()
+    assert one.state.run.named == {}
 
 
 def test_without_a_list_every_slot_may_join_rule_41() -> None:

@@ -16,6 +16,7 @@ def a_history() -> History:
     return History(
         run="r",
         run_hash="h",
+        key="k",
         epoch=2,
         pod="p",
         instance="p-1",

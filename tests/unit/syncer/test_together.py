@@ -140,7 +140,8 @@ def test_an_empty_shard_passes_on_the_run_that_its_learners_hold_rule_2() -> Non
     one.join("a-0", run="old", incarnation=4, held=[version(0, 9, run="old")])
     one.wait(3.0)
     hellos = [ask.request for ask in one.take(Ask) if isinstance(ask.request, pb.HelloRequest)]
-    assert hellos[-1].run == "old"
+    assert [(each.run, each.slot) for each in hellos[-1].named] == [("old", "a-0")]
+    assert hellos[-1].run == ""
 
 
 def test_a_run_of_nothing_but_version_0_is_carried_on_and_takes_a_seed_rules_1_and_2() -> None:

@@ -11,9 +11,9 @@ A learner has one connection to each shard. Each is in one of four states:
                   (then a back-off of 0.2 to 10 s, and Dial again)
 
 *The order at the start.* A learner dials shard 0 first, since it is the registrar, which alone
-admits instances: its Welcome carries the run's id and this instance's incarnation. Both go into the
-Join of every other shard, which are dialled then. An observer needs no incarnation and dials all
-shards at once.
+admits instances: its Welcome carries the run's id, this instance's incarnation and its proof.
+They go into the Join of every other shard, which are dialled then. An observer needs no incarnation
+and dials all shards at once.
 
 *The first step* is made when every shard has welcomed this instance (from then on all of them
 refuse its predecessor) and every slice has been adopted from a Publish. The learner takes its
@@ -105,6 +105,7 @@ def connected(state: State, shard: int) -> list[Effect]:
         uid=state.uid,
         instance=state.instance,
         incarnation=state.incarnation,
+        proof=state.proof,
         run=state.run,
         held=[
             pb.SliceVersion(slice=each.fragment, version=each.held)
@@ -162,6 +163,8 @@ def welcomed(state: State, shard: int, welcome: pb.Welcome, now: float) -> list[
         _note_cursor(state.progress, welcome)
     if welcome.needs_model:
         effects.append(SendMessage(shard, pb.ToShard(model=state.layout.to_model())))
+    if shard == REGISTRAR_SHARD:
+        state.proof = welcome.proof  # each of its processes may have another key
     if shard == REGISTRAR_SHARD and state.incarnation == 0:
         state.incarnation = welcome.incarnation
         start = {"event": "start", "instance": state.instance, "cursor": state.progress.cursor}

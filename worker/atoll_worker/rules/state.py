@@ -157,6 +157,7 @@ class State:
     length: Length  # of the job, as far as it has heard
     run: str = ""  # the id that the registrar gave to this training; empty before its Welcome
     incarnation: int = 0  # given by the registrar; 0 before
+    proof: str = ""  # that the registrar gave it, for the other shards
     clock: Clock = field(default_factory=Clock)
     progress: Progress = field(default_factory=Progress)
     started: bool = False  # all shards have welcomed it and all slices are adopted

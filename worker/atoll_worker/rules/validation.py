@@ -70,7 +70,7 @@ def _of_welcome(state: State, shard: int, welcome: pb.Welcome) -> str:
     if not state.observer and welcome.incarnation != (state.incarnation or welcome.incarnation):
         return f"incarnation {welcome.incarnation}, not {state.incarnation}"
     return (
-        _of_text((welcome.run, welcome.secret), LETTERS_MAX)
+        _of_text((welcome.run, welcome.secret, welcome.proof), LETTERS_MAX)
         or _most("incarnation", welcome.incarnation, state.incarnation + AHEAD_MAX)
         or _most("epoch", welcome.epoch, known.epoch + AHEAD_MAX)
         or _of_counters(welcome, "session", "cursor")
