@@ -13,6 +13,7 @@ from sim.scenario import FAULTS_END, Fault
 from sim.shard_process import ShardProcess
 from sim.world import World
 
+FAR = 10_000  # steps that nobody makes
 DAMAGED_SHARE = 0.3  # of the chunks of values, while some arrive damaged
 
 
@@ -281,6 +282,30 @@ def lie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
         cut(world, fault, learner, shard)
 
 
+def claim(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A learner says that it is far ahead: for a while of its steps, or once of what it has seen.
+
+    After that it joins anew, since a shard counts no step below what was said. In lock-step a
+    learner that waits at the end may be the only one there: it claims a step less.
+    """
+    if shard.shard is None or not shard.shard.state.clock.commits:
+        return  # it may have lost ticks, and most learners know better
+    far = world.scenario.steps - 1 if world.run_file.sync.lockstep else FAR
+    if fault.which % 4 < 2:
+        learner.lie = pb.ToShard(join=pb.Join(tick_seen=FAR))
+        cut(world, fault, learner, shard)
+    else:
+        learner.lie = pb.ToShard(report=pb.Report(t_m=far))
+        learner.lies_until = world.sim.now + fault.seconds
+
+        def again() -> None:
+            learner.lie = None
+            for each in world.shards:
+                cut(world, fault, learner, each)
+
+        world.sim.after(fault.seconds, again)
+
+
 def false_name(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A learner names a higher incarnation for another slot of its region, at another shard."""
     slots = [slot for slot in world.run_file.slots if slot != learner.slot]
@@ -343,6 +368,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "lose object": lose_object,
     "lie": lie,
     "false name": false_name,
+    "claim": claim,
 }
 
 

@@ -51,6 +51,7 @@ class LearnerProcess(TrainingProcess):
         )
         self.exit_code: int | None = None
         self.lie: pb.ToShard | None = None  # becomes part of the next message of its kind
+        self.lies_until = 0.0  # and of all that follow until then
         self._show_joins()
         self._show_offers()
 
@@ -91,7 +92,9 @@ class LearnerProcess(TrainingProcess):
             return effect
         if effect.message.WhichOneof("kind") != lie.WhichOneof("kind"):
             return effect
-        self.lie, message = None, pb.ToShard()
+        if self.sim.now >= self.lies_until:
+            self.lie = None
+        message = pb.ToShard()
         message.MergeFrom(effect.message)
         message.MergeFrom(lie)
         return SendMessage(effect.shard, message)

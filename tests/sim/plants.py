@@ -103,4 +103,6 @@ PLANTS = (
     Plant(rule="40", plant=still.a_learner_that_waits_whatever_it_is_told, seed=46),
     Plant(rule="38", plant=lies.reports_that_are_not_looked_at, seed=11),
     Plant(rule="38", plant=lies.joins_that_are_not_looked_at, seed=219),
+    Plant(rule="39", plant=lies.positions_that_nobody_bounds, seed=47),
+    Plant(rule="39", plant=lies.ticks_of_joins_that_nobody_confirms, seed=47),
 )

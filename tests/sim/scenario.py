@@ -37,6 +37,7 @@ LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes,
 LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
 LIES_SEEDS = 16, 11  # modulus and rest
+CLAIM_SEEDS = 32, (15, 28)  # three learners at least and K = 1; nothing else goes wrong
 FALSE_NAME_SEEDS = 32, (13, 22)  # of jobs of two shards and learners at least
 EFFECT_SEEDS, EFFECT_SHARE = (8, 3), 0.5  # modulus and rest; of them begin with the job
 EFFECTS = (  # of a shard's rules, then of a learner's
@@ -138,6 +139,8 @@ def draw(seed: int) -> Scenario:
         shards, learners = more.choice((3, 4)), more.randint(5, 8)
     if is_of(seed, FALSE_NAME_SEEDS):
         shards, learners = max(shards, 2), max(learners, 2)
+    if is_of(seed, CLAIM_SEEDS):
+        learners = max(learners, 3)
     period = rng.choice((4, 6, 8, 10))
     fragments = rng.choice([n for n in (1, 2, 3, 4) if n <= period // 2])
     overlap = rng.choice((0, 1, 1, 2, 2))
@@ -145,7 +148,7 @@ def draw(seed: int) -> Scenario:
         fragments=Fragments.AUTO if random.Random(f"{seed}/auto").random() < 0.5 else fragments,
         period=period,
         overlap=overlap,
-        quorum=rng.randint(1, learners),
+        quorum=min(rng.randint(1, learners), 1 if is_of(seed, CLAIM_SEEDS) else learners),
         grace=rng.random() < 0.8,
         lockstep=overlap == 0 or rng.random() < 0.1,
         blend=rng.choice((0.0, 0.0, 0.5)),
@@ -194,7 +197,8 @@ def draw(seed: int) -> Scenario:
         snapshot_entries=random.Random(f"{seed}/snapshots").choice((2, 5, 20, 1000)),
         fresh=rng.random() < 0.9,
         observer=more.random() < OBSERVER_SHARE,
-        faults=(
+        faults=draw_claims(seed)
+        or (
             *draw_faults(rng, seed),
             *draw_rank_faults(ranks, seed),
             *lane_faults,
@@ -288,6 +292,20 @@ def is_of(seed: int, seeds: tuple[int, tuple[int, ...]]) -> bool:
     """Whether a seed leaves one of the rests."""
     modulus, rests = seeds
     return seed % modulus in rests
+
+
+def draw_claims(seed: int) -> tuple[Fault, ...]:
+    """Learners that say that they are far ahead."""
+    rng = random.Random(f"{seed}/claims")
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
+            kind="claim",
+            which=rng.randrange(1 << 16),
+            seconds=rng.uniform(3.0, 8.0),
+        )
+        for _ in range(6 if is_of(seed, CLAIM_SEEDS) else 0)
+    )
 
 
 def draw_false_names(seed: int) -> tuple[Fault, ...]:

@@ -1,5 +1,6 @@
 """All checkers, each run over every seed."""
 
+from sim.checkers.claims import ClaimChecker
 from sim.checkers.export import CompanionChecker, FinalChecker
 from sim.checkers.kept import (
     CursorChecker,
@@ -76,4 +77,5 @@ ALL: tuple[type[Watcher], ...] = (
     WholeVersionChecker,
     StillChecker,
     LiesChecker,
+    ClaimChecker,
 )

@@ -270,8 +270,11 @@ class ClockChecker(SteadyWatcher):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.began: dict[str, tuple[int, dict[str, tuple[str, int]]]] = {}  # tick; instance, t_m
+        self.somebody_claims = any(each.kind == "claim" for each in world.scenario.faults)
 
     def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+        if self.somebody_claims:
+            return  # steps that were not made count no more than they can have been (rule 39)
         self.steady(shard, facts, now)
         well = {
             slot: (instance, facts.current()[slot].report.t_m)

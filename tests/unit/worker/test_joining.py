@@ -14,12 +14,19 @@ def test_the_registrar_is_dialled_first_and_the_others_with_its_incarnation_rule
     side = learner_side(shards=3)
     side.feed(side.exchange.start(side.now))
     assert side.take(Dial) == [Dial(0)]
-    side.welcome(0, incarnation=7)
+    side.welcome(0, incarnation=7, proof="given")
     assert side.take(Dial) == [Dial(1), Dial(2)]
     ((shard, join),) = side.messages("join")
     assert (shard, join.incarnation) == (0, 0)
     side.welcome(2)
-    assert [(shard, join.incarnation) for shard, join in side.messages("join")] == [(2, 7)]
+    ((shard, join),) = side.messages("join")
+    assert (shard, join.incarnation, join.proof) == (2, 7, "given")
+    side.lose(0)
+    side.welcome(0, incarnation=7, proof="by a registrar that has lost its log")
+    side.seen.clear()
+    side.welcome(1, incarnation=7)
+    ((_, join),) = side.messages("join")
+    assert join.proof == "by a registrar that has lost its log"
 
 
 def test_a_join_says_who_asks_and_what_it_holds_and_has_seen_rule_3() -> None:
