@@ -5,9 +5,10 @@
     cd tests && python -m planted ID...               those alone, with what pytest said
 
 A worker has a copy of the repository in a temporary folder. First all tests that the bugs name
-must pass there. Then it puts a bug into its file, runs the bug's tests until one fails, and puts
-the file back. A bug is caught when a test *fails*: an error at import or in a fixture is no proof,
-and a run that ends by its time limit is none either. Ends with 1 when a bug survives.
+must pass, each in one of the copies. Then a worker puts a bug into its file, runs the bug's tests
+until one fails, and puts the file back. A bug is caught when a test *fails*: an error at import or
+in a fixture is no proof, and a run that ends by its time limit is none either. Ends with 1 when a
+bug survives. There are twice as many workers as cores, since some bugs make a test wait.
 """
 
 import argparse
@@ -20,17 +21,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
 from planted.bugs import FOLDER, ROOT, Bug, load
 
 PACKAGES = ("operator", "worker", "syncer", "protos", "examples", "tests")
 SECONDS_MAX = 240.0  # of one bug's tests
 TEST_SECONDS_MAX = 60  # of one test: a bug may make it wait for ever
-ALL_SECONDS_MAX = 1200.0  # of all named tests, without a bug
+CLEAN_SECONDS_MAX = 1200.0  # of some of the named tests, without a bug
+CLEAN_FILES = 6  # of tests in one run without a bug
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
 
@@ -62,7 +68,8 @@ class Copy:
         """Run tests here: pytest's exit status (-1: it took too long), and what it wrote."""
         output = self.folder / "pytest.txt"
         words = ["-x", "-q", "-rf", "--no-header", "-p", "no:cacheprovider", "-m", ""]
-        words += ["-n", "0", f"--timeout={TEST_SECONDS_MAX}", *tests]
+        words += ["-n", "0", "--hypothesis-profile=planted"]
+        words += [f"--timeout={TEST_SECONDS_MAX}", *tests]
         job = {"words": words, "output": str(output), "seconds_max": seconds_max}
         server = self._server = self._server or self._start()
         assert server.stdin is not None
@@ -78,12 +85,19 @@ class Copy:
             self._server.wait()
 
     def _start(self) -> "subprocess.Popen[str]":
-        """It has this folder's packages, as have all processes that tests start."""
-        paths = os.pathsep.join(str(self.folder / name) for name in PACKAGES)
+        """It has this folder's packages, as have all processes that tests start.
+
+        Python keeps what it has compiled here, whatever the environment says of other folders.
+        """
+        own = {
+            "PYTHONPATH": os.pathsep.join(str(self.folder / name) for name in PACKAGES),
+            "PYTHONDONTWRITEBYTECODE": "",
+            "OMP_NUM_THREADS": "1",
+        }
         return subprocess.Popen(
             [sys.executable, str(FOLDER / "server.py")],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **own},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -128,44 +142,73 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(
-    bugs: list[Bug], workers: int, temporary: Path, *, clean: bool, show: bool
-) -> list[Outcome]:
-    """Every bug in some worker's copy."""
-    copies = [Copy(temporary / f"copy{number}") for number in range(workers)]
-    free: SimpleQueue[Copy] = SimpleQueue()
-    for copy in copies:
-        free.put(copy)
+class Progress:
+    """How many of them are done, and about how many seconds the others take."""
 
-    def attempt(bug: Bug) -> Outcome:
-        copy = free.get()
-        try:
-            outcome = copy.attempt(bug)
-        finally:
-            free.put(copy)
+    def __init__(self, count: int) -> None:
+        self._count, self._done, self._began = count, 0, time.monotonic()
+
+    def next(self) -> str:
+        """One more is done."""
+        self._done += 1
+        passed = time.monotonic() - self._began
+        left = passed / self._done * (self._count - self._done)
+        return f"{self._done} of {self._count}, {left:.0f} s left"
+
+
+class Workers:
+    """Copies of the repository, each of which does one thing at a time."""
+
+    def __init__(self, count: int, temporary: Path) -> None:
+        self._copies = [Copy(temporary / f"copy{number}") for number in range(count)]
+        self._pool = ThreadPoolExecutor(count)
+        self._free: SimpleQueue[Copy] = SimpleQueue()
+        for copy in self._copies:
+            self._free.put(copy)
+
+    def map(self, do: "Callable[[Copy, Given], Result]", given: list[Given]) -> Iterator[Result]:
+        """What each of them came to, as soon as it is known."""
+
+        def in_a_copy(one: Given) -> Result:
+            copy = self._free.get()
+            try:
+                return do(copy, one)
+            finally:
+                self._free.put(copy)
+
+        for future in as_completed([self._pool.submit(in_a_copy, one) for one in given]):
+            yield future.result()
+
+    def close(self) -> None:
+        """End all processes, at once: what they were asked for is left out."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for copy in self._copies:
+            copy.close()
+
+
+def run(workers: Workers, bugs: list[Bug], *, show: bool) -> list[Outcome]:
+    """Every bug in some worker's copy."""
+    outcomes, progress = [], Progress(len(bugs))
+    for outcome in workers.map(Copy.attempt, bugs):
+        outcomes.append(outcome)
         by = outcome.caught_by.rpartition("::")[2] or "NOBODY"
-        say(f"{outcome.seconds:5.1f} s  {bug.id}: {by}")
+        say(f"{progress.next()}: {outcome.seconds:5.1f} s  {outcome.bug.id}: {by}")
         if show or not outcome.caught_by:
             say(outcome.said)
-        return outcome
-
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            if clean:
-                pass_without_bugs(copies[0], bugs)
-            return list(pool.map(attempt, bugs))
-        finally:  # before the pool waits for its threads: an interrupted run ends at once
-            for copy in copies:
-                copy.close()
+    return outcomes
 
 
-def pass_without_bugs(copy: Copy, bugs: list[Bug]) -> None:
+def pass_without_bugs(workers: Workers, bugs: list[Bug]) -> None:
     """All tests that the bugs name must pass on the code as it is; else this ends here."""
     tests = sorted({test for bug in bugs for test in bug.tests})
-    status, said = copy.pytest(tests, ALL_SECONDS_MAX)
-    if status != 0:
-        say(said)
-        raise SystemExit("the tests must pass before a bug is planted")
+    tests = [test for test in tests if test.partition("::")[0] not in tests or "::" not in test]
+    some = [tests[start : start + CLEAN_FILES] for start in range(0, len(tests), CLEAN_FILES)]
+    progress = Progress(len(some))
+    for status, said in workers.map(lambda copy, few: copy.pytest(few, CLEAN_SECONDS_MAX), some):
+        if status != 0:
+            say(said)
+            raise SystemExit("the tests must pass before a bug is planted")
+        say(f"without bugs: {progress.next()}")
 
 
 def main() -> int:
@@ -174,13 +217,19 @@ def main() -> int:
     parser.add_argument("ids", nargs="*", help="bugs to plant; all without words")
     parser.add_argument("--list", action="append", default=[], help="a file of the list, no suffix")
     parser.add_argument("--only-bugs", action="store_true", help="the tests are known to pass")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1))
     words = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # copies are removed
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="atoll-planted-") as folder:
-        bugs, show = chosen(words), bool(words.ids)
-        outcomes = run(bugs, words.workers, Path(folder), clean=not words.only_bugs, show=show)
+        bugs = chosen(words)
+        workers = Workers(min(words.workers, len(bugs)), Path(folder))
+        try:
+            if not words.only_bugs:
+                pass_without_bugs(workers, bugs)
+            outcomes = run(workers, bugs, show=bool(words.ids))
+        finally:
+            workers.close()
     survivors = [each.bug for each in outcomes if not each.caught_by]
     for bug in survivors:
         say(f"SURVIVES {bug.id} ({bug.file}): {bug.breaks}")
