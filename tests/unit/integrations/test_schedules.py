@@ -48,3 +48,14 @@ def test_a_learner_takes_one_whose_own_length_is_in_epochs(monkeypatch) -> None:
             optimizer.step()
             learner.step(tokens=1)
     assert scheduler.last_epoch == 3
+
+
+def test_one_with_a_length_is_not_moved_beyond_its_last_step() -> None:
+    scheduler = halved_each_step()
+    scheduler.total_steps = 2  # type: ignore[attr-defined]
+    every = EveryTicks(scheduler, period=3)
+    assert every.total_steps == 6
+    for _ in range(6):
+        scheduler.optimizer.step()
+        every.step()
+    assert scheduler.last_epoch == 1

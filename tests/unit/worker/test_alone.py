@@ -212,3 +212,9 @@ def test_a_script_that_never_closes_ends_well() -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("atoll: no job has started this process")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_model_that_cannot_travel_is_refused_alone_as_in_a_job() -> None:
+    model = tiny_model().requires_grad_(False)
+    with pytest.raises(SpecError), atoll.Learner(model):
+        pass

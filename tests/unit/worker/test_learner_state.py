@@ -1,9 +1,12 @@
 """A data state that the script gives with its steps, as `Learner` keeps and returns it."""
 
+from typing import Any
+
 import pytest
 
 from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Capture, Proceed
+from atoll_worker.training import data_state
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer
 
@@ -87,3 +90,16 @@ def test_with_a_data_state_the_cursor_grows_since_it_says_which_one_is_the_newes
             learner.step(tokens=1, cursor=7, state=b"x")
         learner.step(tokens=1, cursor=8, state=b"x")
         assert learner.own_steps == 2
+
+
+@pytest.mark.parametrize("state", [bytes(17), lambda: bytes(17), "here", lambda: 3])
+def test_what_is_no_data_state_is_refused_in_the_step_that_gives_it(
+    state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_state, "DATA_STATE_BYTES_MAX", 16)
+    kept = data_state.Kept()
+    kept.give(b"0123456789abcdef")
+    assert kept.take() == b"0123456789abcdef"
+    with pytest.raises(SpecError, match="state"):
+        kept.give(state)
+        kept.try_once()

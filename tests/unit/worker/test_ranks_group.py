@@ -3,8 +3,10 @@
 import pytest
 import torch.distributed as dist
 
+from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_worker.errors import LearnerError
+from atoll_worker.errors import LearnerError, ToldToEndError
+from atoll_worker.ranks import group as groups
 from atoll_worker.ranks.control import HEAD, Control, Word
 from atoll_worker.ranks.group import Group
 from atoll_worker.ranks.lifeline import Lifeline
@@ -38,6 +40,22 @@ def test_an_error_of_a_collective_is_the_loss_of_another_rank(group: Group) -> N
     group.lifeline.lost = "rank 1 has ended"
     assert "rank 1 has ended" in str(group.loss(RuntimeError(RESET)))
     assert group.loss(ValueError("of the user")) is None
+
+
+def test_a_learner_that_loses_a_rank_which_was_told_to_end_was_told_too(group: Group) -> None:
+    group.lifeline.lost = "rank 1 has ended"
+    assert not isinstance(group.loss(RuntimeError(RESET)), ToldToEndError)
+    group.lifeline.told_to_end = True
+    assert isinstance(group.loss(RuntimeError(RESET)), ToldToEndError)
+
+
+def test_ranks_that_were_started_for_different_things_are_named(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "together", lambda words, make: [make(), 2])
+    group.same("lanes", 2)
+    with pytest.raises(SpecError, match="rank 1 has lanes 2, rank 0 has 4"):
+        group.same("lanes", 4)
 
 
 def test_an_error_after_another_rank_has_left_early_stays_and_names_it(group: Group) -> None:
