@@ -1,5 +1,6 @@
 """What cannot start is said before anything starts, with the folder in which it was looked for."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -103,3 +104,9 @@ def test_a_process_has_one_thread_unless_the_caller_or_its_container_chooses(
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert threads() == "8"
     assert threads(OMP_NUM_THREADS="2") == "2"
+
+
+def test_python_is_the_one_that_has_atoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/elsewhere")
+    planned = Planned(role="learner", name="a-0", command=("python",), env={})
+    assert environment(planned)["PATH"] == f"{os.path.dirname(sys.executable)}:/elsewhere"

@@ -310,3 +310,17 @@ def test_little_late_work_and_that_of_the_first_five_periods_is_only_a_number(
     status = late(share, tick, a_1=share)
     assert all("too late" not in each.get("message", "") for each in status["conditions"])
     assert status["progress"]["latePercentage"] == round(100 * share)
+
+
+def test_a_learner_without_a_step_is_named_at_the_end() -> None:
+    done = reply(state="Complete", training=("a-0", "a-1"))
+    done.epoch = 1
+    message = progress.phase(job(), [done, done]).message
+    assert message.endswith("; b-0 made no step")
+
+
+def test_of_a_run_that_has_stopped_no_learner_is_live() -> None:
+    before = progress.status(job(), [reply(), reply()], NOW)
+    after = progress.suspended(before, "atoll run was killed")
+    assert (before.learners_live, after.learners_live) == (3, 0)
+    assert {each.live for each in after.regions or []} == {0}

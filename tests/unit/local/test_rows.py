@@ -61,6 +61,12 @@ def test_a_row_says_speed_shares_and_node_and_what_is_not_known_is_a_dash() -> N
     ]
 
 
+def test_a_loss_that_has_diverged_is_a_dash() -> None:
+    shown = reply()
+    shown.slots[0].loss = math.nan
+    assert "nan" not in table([Answer(shown)], {})
+
+
 def test_without_shard_0_nothing_is_said_of_learners() -> None:
     text = table([Answer(None, "s-0 does not answer"), Answer(reply())], {})
     assert text.startswith("learners: unknown while shard 0 is silent\n")

@@ -25,3 +25,18 @@ def test_a_step_that_has_not_moved_since_a_former_look_is_told(
     assert progressing(late, 41, 51) == "True/Training"
     assert progressing(late + 1, 41, None) == "False/WaitingForSyncer"
     assert progressing(2 * late + 1, 41, 52) == "False/Stalled"  # nothing was seen in between
+
+
+def test_a_rate_is_of_all_shards_or_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    poller = Poller(job(), ())
+    replies: list[pb.StatusReply | None] = []
+    monkeypatch.setattr(poller, "_replies", lambda: replies)
+
+    def rate(now: float, *counts: int | None) -> float | None:
+        replies[:] = [None if n is None else pb.StatusReply(bytes_sent=n) for n in counts]
+        return poller.poll(now).bytes_per_second
+
+    assert rate(0.0, 10, 10) is None
+    assert rate(2.0, 30, 50) == 30.0
+    assert rate(4.0, 90, None) is None
+    assert rate(6.0, 1, 2) is None  # a shard that was started again counts from 0
