@@ -18,7 +18,7 @@ def test_back_off_grows_from_one_second_to_a_minute(chance: float) -> None:
     assert 30.0 <= waits[-1] <= 60.0
 
 
-KEY = ("demo", "tiny")
+KEY, OTHER = ("demo", "tiny"), ("demo", "other")
 NOW = 1000.0
 
 
@@ -124,3 +124,32 @@ def test_an_edit_of_the_job_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) ->
     queue.add(KEY)
     assert queue.due[KEY] == NOW + SPACING_SECONDS
     assert not queue.failures
+
+
+def test_a_job_has_one_pass_at_a_time() -> None:
+    running, most = 0, 0
+
+    async def run() -> None:
+        begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def reconcile(key: Key) -> float | None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            (done if begun.is_set() else begun).set()
+            await go_on.wait()
+            running -= 1
+            return None
+
+        queue = Queue(reconcile=reconcile)
+        queue.add(KEY)
+        task = asyncio.create_task(queue.run())
+        await begun.wait()
+        queue.add(KEY)
+        queue.add(OTHER)  # this one is not held up
+        await done.wait()
+        go_on.set()
+        task.cancel()
+
+    asyncio.run(run())
+    assert most == 2  # one of each job

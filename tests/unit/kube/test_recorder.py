@@ -165,3 +165,9 @@ def test_other_jobs_and_old_events_are_forgotten(world: World) -> None:
     assert set(world.recorder.told["job-uid"]) == {changed("True", "False").name}
     world.recorder.forget("job-uid")
     assert not world.recorder.told
+
+
+def test_a_long_message_is_cut_to_what_the_api_server_takes(world: World) -> None:
+    world.tell(events.of_restart(JOB, "tiny-us-east-0", "x" * 2000, "10:00"))
+    (written,) = world.written
+    assert len(written["message"]) == events.MESSAGE_CHARACTERS_MAX

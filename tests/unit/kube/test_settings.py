@@ -28,3 +28,11 @@ def test_the_user_of_pods_may_be_left_to_the_cluster() -> None:
     for wrong in ("0", "root", "-1", "1.5"):
         with pytest.raises(SpecError, match=f"{Env.OPERATOR_POD_USER}.*give a number above 0"):
             from_environment({**IMAGES, Env.OPERATOR_POD_USER: wrong})
+
+
+def test_an_install_serves_all_regions_or_those_that_it_names() -> None:
+    assert from_environment({**IMAGES, Env.OPERATOR_REGIONS: "*"}).spans_regions
+    some = from_environment({**IMAGES, Env.OPERATOR_REGIONS: "a, b"})
+    assert [some.serves(each) for each in ("a", "b", "c")] == [True, True, False]
+    with pytest.raises(SpecError, match=Env.OPERATOR_REGIONS):
+        from_environment({**IMAGES, Env.OPERATOR_REGIONS: "*,a"})

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -188,3 +189,14 @@ def test_a_pass_whose_write_is_refused_for_want_of_a_lease_is_no_failure() -> No
         assert metrics.registry.get_sample_value("atoll_operator_pass_failures_total") == 0
 
     asyncio.run(scenario())
+
+
+def test_an_edit_lifts_what_failed_in_the_term_that_runs_and_a_standby_forgets_it() -> None:
+    queue = Queue(reconcile=cast(Any, None), failures={KEY: 3}, blocked={KEY: 9e9})
+    terms = Terms(election=cast(Any, Election()), begin=cast(Any, None))
+    terms.edited(KEY)
+    terms.ask(KEY)
+    assert (queue.failures, queue.due) == ({KEY: 3}, {})
+    terms.now = cast(Any, SimpleNamespace(queue=queue))
+    terms.edited(KEY)
+    assert (queue.failures, queue.blocked) == ({}, {})
