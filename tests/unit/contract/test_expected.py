@@ -6,7 +6,7 @@ import json
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_protos.expected import NOBODY, Expected
+from atoll_protos.expected import NOBODY, Expected, Limit
 from atoll_protos.run import Region
 
 TWO = Expected(regions=(Region(name="us", learners=1), Region(name="eu", learners=1)))
@@ -45,3 +45,10 @@ def test_a_bad_list_is_named_with_its_field(text: str, field: str) -> None:
         Expected.from_json(text)
     assert raised.value.field == field
     assert raised.value.remedy
+
+
+def test_a_limit_is_of_its_region_alone() -> None:
+    limited = dataclasses.replace(TWO, limits=(Limit(region="eu", generation=3),))
+    assert limited.limit("eu").generation == 3
+    assert limited.limit("us") == Limit(region="us")
+    assert Expected.from_json(limited.to_json()) == limited

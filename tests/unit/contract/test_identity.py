@@ -1,5 +1,6 @@
 """Identities: what a certificate's URI says, and what is none."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ def test_an_identity_is_read_back_from_its_uri(
 ) -> None:
     one = Identity(namespace=namespace, job=job, uid=uid, region=region, role=role)
     assert Identity.parse(one.uri) == one
+
+
+def test_the_generation_of_a_regions_certificates_is_read_back() -> None:
+    third = dataclasses.replace(OURS, generation=3)
+    assert third.uri == f"{URI}/generation/3"
+    assert Identity.parse(third.uri) == third
 
 
 def test_the_uri_and_the_server_name_stay_as_they_are() -> None:

@@ -1,6 +1,7 @@
 """Exports on a schedule follow the job's present length, which may have grown."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,28 @@ def test_what_a_killed_process_has_left_half_written_is_removed_at_the_next_star
     with pytest.raises(EOFError):
         asyncio.run(exporting.keep_taking(JOB, exporting.Reach(("x",)), tmp_path, clock))
     assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
+
+
+def test_the_last_three_exports_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "LOOK_SECONDS", 0.0)
+    ticks = iter([0, 10, 20, 30, 40, 50])
+
+    def written(out: Path) -> int:
+        out.mkdir()
+        at = int(out.name.removeprefix("step-"))
+        os.utime(out, (at, at))
+        return at
+
+    async def take(run_file: RunFile, endpoints: Any, out: Path) -> int:
+        return written(out)
+
+    def clock() -> tuple[int, int | None]:
+        try:
+            return next(ticks), None
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(exporting, "take", take)
+    with pytest.raises(EOFError):
+        asyncio.run(exporting.keep_taking(JOB, exporting.Reach(("x",)), tmp_path, clock))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-30", "step-40", "step-50"]

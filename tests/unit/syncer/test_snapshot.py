@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+from typing import Any
+
+import pytest
 
 from atoll_syncer.model import snapshot
 from atoll_syncer.model.history import Head, History
@@ -79,3 +82,9 @@ def test_a_copy_does_not_change_with_its_history() -> None:
     before.apply(Taken(slot="a-0", incarnation=4, uid="v", instance="v-1"))
     before.lose(1)
     assert copied == a_history()
+
+
+@pytest.mark.parametrize("wrong", [{"run": 3}, {"epoch": "2"}, {"due": {"0": "8"}}])
+def test_what_has_another_type_is_no_snapshot(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        snapshot.from_document({**snapshot.to_document(a_history()), **wrong})
