@@ -147,9 +147,10 @@ def run(world: World) -> Outcome:
     """Faults, then the liveness phase."""
     scenario, sim = world.scenario, world.sim
     faults.schedule(world)
+    may_fail = scenario.loses_a_store
 
-    def over() -> bool:
-        return world.complete or (scenario.loses_a_store and world.failed)
+    def over() -> bool:  # asked after each event
+        return world.complete or (may_fail and world.failed)
 
     if not sim.run(FAULTS_END, over):
         faults.stop(world)

@@ -215,10 +215,10 @@ class World:
     @property
     def closed(self) -> bool:
         """Whether a registrar has ever said Complete."""
-        self._closed = self._closed or any(
-            p.number == REGISTRAR_SHARD and p.shard is not None and p.shard.complete
-            for p in self.all_shards
-        )
+        if not self._closed:
+            for process in self.all_shards:
+                if process.number == REGISTRAR_SHARD and process.shard is not None:
+                    self._closed = self._closed or process.shard.complete
         return self._closed
 
     @property

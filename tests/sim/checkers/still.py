@@ -71,7 +71,7 @@ class StillChecker(Watcher):
                 continue
             instance = session.join.instance
             learner, key = self.world.instances[instance], (shard.name, instance)
-            if not self._reaches(shard, learner) or slot.state(now) != pb.SLOT_TRAINING:
+            if slot.state(now) != pb.SLOT_TRAINING or not self._reaches(shard, learner):
                 self.well.pop(key, None)
                 continue
             well = self.well.setdefault(key, now)

@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 Names = dict[str, tuple[int, bool]]  # name: inode, and whether it is a folder
+State = dict[Path, bytes | None]  # content of each file; None: it is a folder
 CHANGES = ("fsync", "link", "rename", "unlink", "mkdir")
 MIXED = 4
 
@@ -86,10 +87,16 @@ class PowerCut:
         self._looking = True
         never, always = (lambda: False), (lambda: True)
         choices = [(never, never), (always, never), (never, always), (always, always)]
+        seen: list[State] = []
         for newer_names, newer_content in [*choices, *[(self._toss, self._toss)] * MIXED]:
+            state: State = {}
+            inode = self.root.stat().st_ino
+            self._build(self.root, inode, Path(), state, newer_names, newer_content)
+            if state in seen:
+                continue
+            seen.append(state)
             with tempfile.TemporaryDirectory() as folder:
-                inode = self.root.stat().st_ino
-                self._build(self.root, inode, Path(folder), newer_names, newer_content)
+                write(Path(folder), state)
                 self.check(Path(folder))
         self._looking = False
 
@@ -100,11 +107,12 @@ class PowerCut:
         self,
         real: Path,
         inode: int,
-        target: Path,
+        below: Path,
+        state: State,
         newer_names: Callable[[], bool],
         newer_content: Callable[[], bool],
     ) -> None:
-        """One state of a folder; both functions say whether the next thing is newer than synced."""
+        """Add a folder to a state; both functions say whether the next thing is new, not synced."""
         durable = self.names.get(inode, {})
         now = names_in(real) if real.is_dir() else {}
         for name in sorted({*durable, *now}):
@@ -113,13 +121,22 @@ class PowerCut:
                 continue
             child, is_folder = view[name]
             if is_folder:
-                (target / name).mkdir()
-                self._build(real / name, child, target / name, newer_names, newer_content)
+                state[below / name] = None
+                self._build(real / name, child, below / name, state, newer_names, newer_content)
                 continue
             data = self.contents.get(child, b"")
             if now.get(name, (0, False))[0] == child and newer_content():
                 data = (real / name).read_bytes()
-            (target / name).write_bytes(data)
+            state[below / name] = data
+
+
+def write(folder: Path, state: State) -> None:
+    """Make the files and folders of a state."""
+    for path, data in state.items():
+        if data is None:
+            (folder / path).mkdir()
+        else:
+            (folder / path).write_bytes(data)
 
 
 def names_in(folder: Path) -> Names:

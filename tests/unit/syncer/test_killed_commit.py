@@ -1,6 +1,7 @@
 """A shard's process is killed in the middle of commits; nothing committed is lost or changed."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -152,16 +153,22 @@ def committed(
 def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) -> None:
     """Promise 2; rules 19, 20, 29: the log replayed elsewhere gives the restored bits."""
     dice = random.Random(11)
-    for _ in range(5):
-        shard = subprocess.Popen([sys.executable, __file__, str(tmp_path)], stdout=subprocess.PIPE)
-        assert shard.stdout is not None
-        assert shard.stdout.readline() == b"ready\n"
-        for _ in range(dice.randint(2, 5)):
-            assert shard.stdout.readline() == b"committed\n"
-        time.sleep(dice.uniform(0.0, 0.05))  # where the kill falls is the test
-        shard.send_signal(signal.SIGKILL)
-        shard.wait()
-        shard.stdout.close()
+    command = [sys.executable, __file__, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as shards:  # type: ignore[call-overload]
+        for _ in range(5):
+            shards.stdin.write("start\n")
+            shards.stdin.flush()
+            pid = int(shards.stdout.readline())
+            assert shards.stdout.readline() == "ready\n"
+            for _ in range(dice.randint(2, 5)):
+                assert shards.stdout.readline() == "committed\n"
+            time.sleep(dice.uniform(0.0, 0.05))  # where the kill falls is the test
+            os.kill(pid, signal.SIGKILL)
+            while (line := shards.stdout.readline()) != "killed\n":
+                assert line == "committed\n"
+        shards.stdin.close()
+    assert shards.returncode == 0
     store = FileStore(tmp_path)
     log = [from_document(json.loads(store.read(name))) for name in store.names("log/")]
     history = History.of(log)
@@ -187,5 +194,18 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
     assert set(store.names("objects/")) == history.live_objects()
 
 
+def start_shards(folder: Path) -> None:
+    """A shard for each line of standard input, as a fork of this process: torch loads once."""
+    for _ in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            sys.stdout.write(f"{os.getpid()}\n")
+            serve(folder)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        sys.stdout.write("killed\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    start_shards(Path(sys.argv[1]))
