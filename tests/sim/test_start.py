@@ -35,7 +35,7 @@ def played(played_scenario: Scenario, look: Callable[[World], None] = lambda _: 
             assert run(world).result == "Complete"
             shard = world.shards[0].shard
             assert shard is not None
-            return {slot for _, slot in shard.history.merged}
+            return {slot for merged in shard.history.merged.values() for slot in merged}
         finally:
             world.close()
 

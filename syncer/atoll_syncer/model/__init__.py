@@ -10,6 +10,7 @@ imports torch, and only numbers and storage import `slices`.
     history    what the entries of a log add up to
     effects    what the rules ask of the driver; refusals with their remedies
     roster     slots and sessions: who is connected, and what each slot does
+    training   the slots that are Training, kept from input to input
     round      one attempt to merge one slice, and the decision to close it
     clock      the job's clock as one shard counts it, and which slices are due
     grace      how long a round waits for more than its quorum, and who is too slow

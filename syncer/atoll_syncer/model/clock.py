@@ -31,12 +31,15 @@ class Credit:
 class Clock:
     """Tick t: the K-th largest position of the Training learners, never less than before.
 
+    Most reports need no look at the positions of others, since `ahead` counts those above the tick.
     `times` are (monotonic seconds, tick) of the last changes, from which the rate is taken;
     `announced` is the last tick that all sessions have got.
     """
 
     period: int
     tick: int = 0
+    ahead: int | None = None  # positions above the tick; None: to be counted
+    training: frozenset[str] = frozenset()  # as it was last given
     positions: dict[str, int] = field(default_factory=dict)
     drawn_at: int = 0
     announced: int = 0
@@ -56,18 +59,26 @@ class Clock:
 
     def advance(self, slot: str, steps: int) -> None:
         """A Training learner reports `steps` more."""
-        self.positions[slot] += steps
+        before = self.positions[slot]
+        self.positions[slot] = before + steps
+        if self.ahead is not None and before <= self.tick < before + steps:
+            self.ahead += 1
 
     def set_training(self, slots: frozenset[str]) -> None:
         """The set of Training learners; a joiner enters at t-1, and a change draws all in."""
+        if slots is self.training:
+            return
+        self.training = slots
         if slots == self.positions.keys():
             return
+        self.ahead = None
         self.positions = {slot: self.positions.get(slot, self.tick - 1) for slot in sorted(slots)}
         self._draw_in()
 
     def raise_to(self, tick: int) -> None:
         """To a tick that was seen on another shard, or that a commit has reached; never back."""
-        self.tick = max(self.tick, tick)
+        if tick > self.tick:
+            self.tick, self.ahead = tick, None
 
     def update(self, quorum: int) -> bool:
         """Move the tick; says whether it moved.
@@ -76,14 +87,21 @@ class Clock:
         that takes an hour.
         """
         before = self.tick
-        if len(self.positions) >= quorum:
+        if len(self.positions) < quorum:
+            self.times.clear()
+        elif self._is_ahead(quorum):
             largest_first = sorted(self.positions.values(), reverse=True)
             self.tick = max(self.tick, largest_first[quorum - 1])
-        else:
-            self.times.clear()
+            self.ahead = None
         if self.tick >= self.drawn_at + self.period:
             self._draw_in()
         return self.tick > before
+
+    def _is_ahead(self, quorum: int) -> bool:
+        """Whether so many positions are above the tick: only then it moves."""
+        if self.ahead is None:
+            self.ahead = sum(position > self.tick for position in self.positions.values())
+        return self.ahead >= quorum
 
     def _draw_in(self) -> None:
         """Draw all positions into [t-1, t+H].

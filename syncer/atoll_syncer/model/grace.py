@@ -13,7 +13,8 @@ one very slow learner does not stretch the grace for all. A grace of more than o
 use: a learner that needs longer offers the next capture instead.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll_protos.means import NO_SAMPLES, MovingMean
@@ -35,12 +36,15 @@ class Timings:
     transfer: MovingMean = NO_SAMPLES
 
 
-def step_seconds(means: Iterable[float]) -> float:
-    """xi_step: the step time of the slowest learner within a factor 2 of the fastest."""
-    known = sorted(mean for mean in means if mean > 0)
-    if not known:
+def step_seconds(means: Sequence[float]) -> float:
+    """xi_step: the step time of the slowest learner within a factor 2 of the fastest.
+
+    The means are in ascending order; 0 is one that is not known.
+    """
+    fastest = bisect_right(means, 0.0)
+    if fastest == len(means):
         return 0.0
-    return max(mean for mean in known if mean <= TRAINER_SPREAD_MAX * known[0])
+    return means[bisect_right(means, TRAINER_SPREAD_MAX * means[fastest]) - 1]
 
 
 def grace_seconds(sync: Sync, timings: Timings, step: float) -> float:

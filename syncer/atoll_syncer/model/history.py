@@ -78,7 +78,7 @@ class History:
     companion_changed: tuple[str, ...] = ()  # likewise, of what training has changed of it
     heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
     previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
-    merged: dict[tuple[int, str], Merged] = field(default_factory=dict)  # by slice and slot
+    merged: dict[int, dict[str, Merged]] = field(default_factory=dict)  # by slice, by slot
     tokens: dict[str, int] = field(default_factory=dict)  # slot: of its earlier instances
     cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
     data_states: dict[str, str] = field(default_factory=dict)  # slot: object with its cursor's
@@ -110,7 +110,7 @@ class History:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
             if isinstance(value, dict):
-                kept = {k: v.copy() if isinstance(v, set | list) else v for k, v in value.items()}
+                kept = {k: v.copy() if hasattr(v, "copy") else v for k, v in value.items()}
                 setattr(copied, each.name, kept)
             elif isinstance(value, set):
                 setattr(copied, each.name, set(value))
@@ -269,7 +269,7 @@ class History:
         self.recovered += entry.recovered
         self.incomplete |= entry.recovered
         if entry.recovered:  # what another value held is not in this one
-            self.merged = {k: each for k, each in self.merged.items() if k[0] != entry.slice}
+            self.merged.pop(entry.slice, None)
         for each in entry.lineage:
             self._merge(entry.slice, each)
         for part in entry.participants:
@@ -286,13 +286,12 @@ class History:
         """What the head of a slice holds of every slot; cursors are the largest of any slice."""
         return [
             dataclasses.replace(each, cursor=self.cursors[slot])
-            for (of, slot), each in sorted(self.merged.items())
-            if of == fragment
+            for slot, each in sorted(self.merged.get(fragment, {}).items())
         ]
 
     def _merge(self, fragment: int, each: Merged, data_state: str = "") -> None:
         """`data_state` is the object that holds the one of this cursor; empty: there is none."""
-        self.merged[fragment, each.slot] = each
+        self.merged.setdefault(fragment, {})[each.slot] = each
         self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
         if each.cursor <= self.cursors.get(each.slot, -1):
             return

@@ -98,6 +98,7 @@ class Slot:
     stepped_at: float = 0.0
     adopted_at: float = 0.0
     t_m_counted: int = 0
+    progress: dict[int, pb.SliceProgress] = field(default_factory=dict)  # of the report, by slice
     instance: str = ""  # whose reports it has
     tokens_before: int = 0  # of earlier instances
     tokens_now: int = 0  # of this instance, over its sessions
@@ -110,10 +111,14 @@ class Slot:
             return pb.SLOT_LEFT if self.left else pb.SLOT_LOST
         if not self.report.training or self.lanes_missing:
             return pb.SLOT_RECOVERING if self.report.t_m else pb.SLOT_JOINING
-        allowed = max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
-        if not self.report.waiting and now - self.stepped_at > allowed:
-            return pb.SLOT_STALLED
-        return pb.SLOT_TRAINING
+        return pb.SLOT_STALLED if now > self.stalled_after else pb.SLOT_TRAINING
+
+    @property
+    def stalled_after(self) -> float:
+        """Until when one that trains is Training, if no other report comes."""
+        if self.report.waiting:
+            return math.inf
+        return self.stepped_at + max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
 
     @property
     def tokens(self) -> int:
@@ -129,7 +134,7 @@ class Slot:
         if instance != self.instance:
             self.tokens_before, self.tokens_now, self.tokens_said = self.tokens, 0, 0
         self.instance = instance
-        self.session, self.left, self.report = session, "", pb.Report()
+        self.session, self.left, self.report, self.progress = session, "", pb.Report(), {}
         self.reported_at = self.stepped_at = self.adopted_at = now
         self.t_m_counted = 0
         self.lanes_missing = lanes if lanes > 1 else 0
@@ -139,12 +144,13 @@ class Slot:
 
         Steps before the learner trains (what a recovering one catches up with) do not count.
         """
-        before = {each.slice: each.held for each in self.report.slices}
-        was = self.report
+        before, was = self.progress, self.report
+        self.progress = {each.slice: each for each in report.slices}
         if report.t_m != was.t_m or not was.training or was.waiting:
             self.stepped_at = now  # until now it had nothing to do but to wait
-        if any(before.get(each.slice) != each.held for each in report.slices):
-            self.adopted_at = now
+        for fragment, each in self.progress.items():
+            if fragment not in before or before[fragment].held != each.held:
+                self.adopted_at = now
         if not self.report.training:
             self.t_m_counted = report.t_m
         trained = max(0, report.tokens - self.tokens_said)
@@ -159,4 +165,4 @@ class Slot:
 
     def steps_since(self, fragment: int) -> pb.SliceProgress | None:
         """What it has reported of a slice: the version held, and counters since then."""
-        return next((each for each in self.report.slices if each.slice == fragment), None)
+        return self.progress.get(fragment)

@@ -33,28 +33,31 @@ class Round:
     momentum: float = 0.0  # of its outer step, once it is closed
     not_finite: set[str] = field(default_factory=set)  # slots whose offers could not be merged
     refused: set[str] = field(default_factory=set)  # slots without which the round does
+    waits_for: list[str] = field(default_factory=list)  # some slots, as they were at the last look
 
     @property
     def participants(self) -> tuple[Participant, ...]:
         """The complete offers in slot order: a replay gives the same bits (rule 12)."""
         return tuple(self.complete[slot] for slot in sorted(self.complete))
 
-    def add(
-        self,
-        offer: Participant,
-        quorum: int,
-        grace_seconds: float,
-        now: float,
-        data_state: bytes | None = None,
-    ) -> None:
-        """A complete offer, with the data state of its cursor; the K-th starts the grace."""
+    def add(self, offer: Participant, now: float, data_state: bytes | None = None) -> None:
+        """A complete offer, with the data state of its cursor."""
         complete_at = self.complete_at.get(offer.slot, now)
         self.remove(offer.slot)
         self.complete[offer.slot], self.complete_at[offer.slot] = offer, complete_at
         if data_state is not None:
             self.data_states[offer.slot] = data_state
+
+    def note_quorum(self, quorum: int, grace_seconds: float, now: float) -> None:
+        """The K-th offer starts the grace; K may also fall, when a learner is lost."""
         if self.quorum_at is None and len(self.complete) >= quorum:
             self.quorum_at, self.grace_seconds = now, grace_seconds
+
+    def is_over(self, now: float) -> bool:
+        """Whether the time has come from which no missing offer holds it open."""
+        if self.last:
+            return self.deadline is not None and now >= self.deadline
+        return self.quorum_at is not None and now >= self.quorum_at + self.grace_seconds
 
     def remove(self, slot: str) -> Participant | None:
         """Forget the offer of a slot; returns it."""

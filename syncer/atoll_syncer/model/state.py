@@ -46,6 +46,7 @@ from atoll_syncer.model.log import Taken
 from atoll_syncer.model.recovery import Failures, Recovery
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.round import Round
+from atoll_syncer.model.training import Training
 
 NEVER: Final = float("-inf")
 
@@ -105,20 +106,17 @@ class Sessions:
     founders: set[str] = field(default_factory=set)  # slots that were welcomed at tick 0
     refused: set[str] = field(default_factory=set)  # slots whose newest learner cannot take part
     slots: dict[str, Slot] = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
     pending: dict[str, int] = field(default_factory=dict)  # slot: session; its entry is on its way
     welcomed_in: dict[str, int] = field(default_factory=dict)  # instance: epoch of that term
     evaluation: pb.Evaluation | None = None  # the newest that an observer has sent
     zombies_refused: int = 0
+    tokens: int  # trained by all slots, each once, over reconnects and restarts (rule 35)
 
     @property
     def welcomed(self) -> list[int]:
         """Numbers of the sessions that may get messages, oldest first."""
         return [number for number, each in sorted(self.open.items()) if each.welcomed]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens trained by the slots that have joined this process, over their instances."""
-        return sum(slot.tokens for slot in self.slots.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,6 +195,7 @@ class Rounds:
     refused: dict[str, Refused] = field(default_factory=dict)  # by slot, until its next good offer
     shares: dict[str, Share] = field(default_factory=dict)  # by slot
     above: dict[str, float] = field(default_factory=dict)  # slot: tokens a step that it may not say
+    seen: tuple[frozenset[str], int] | None = None  # who trained, and the tick, at the last look
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,20 +314,12 @@ class State:
         length = self.ending.length
         if length.end is not None:
             return self.clock.tick >= length.end
-        return self.tokens >= length.tokens
-
-    @property
-    def tokens(self) -> int:
-        """Tokens trained by all slots, each once, over reconnects and restarts (rule 35)."""
-        known = self.history.tokens.items()
-        before = sum(count for slot, count in known if slot not in self.sessions.slots)
-        return before + self.sessions.tokens
+        return self.sessions.tokens >= length.tokens
 
     def standing(self, now: float) -> Standing:
         """Who trains, the quorum and the grace at `now`; once per input (see the module)."""
-        slots = self.sessions.slots.values()
-        training = frozenset(each.name for each in slots if each.state(now) == pb.SLOT_TRAINING)
-        step = step_seconds(each.report.step_seconds for each in slots if each.name in training)
+        training = self.sessions.training.at(now)
+        step = step_seconds(self.sessions.training.step_seconds)
         return Standing(
             training=training,
             quorum=self.sync.awaited(len(training)),
@@ -408,7 +399,7 @@ def new_state(
             started_at=now,
         ),
         term=Term(epoch=history.epoch),
-        sessions=Sessions(),
+        sessions=Sessions(tokens=sum(history.tokens.values())),
         shut_out=ShutOut(),
         seed=Seed(
             layout=layout_of(history, run_file) if history.tensors else None, kept_back=kept_back

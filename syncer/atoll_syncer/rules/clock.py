@@ -14,7 +14,7 @@ bounds what a report counts, and `catch_up` wants a tick confirmed that only a J
 Whatever moved it, `move` announces it once, at the end of the input.
 """
 
-from statistics import median_high
+from bisect import bisect_right
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -68,13 +68,13 @@ def _farthest(state: State) -> int:
     return state.sync.overlap + min(next_due(state.sync, p, first) for p in state.fragments)
 
 
-def _note_steps(state: State, standing: Standing, now: float) -> None:
-    """How long steps usually take; looked at once a second."""
-    clock, slots = state.clock, state.sessions.slots
+def _note_steps(state: State, now: float) -> None:
+    """How long steps usually take, by the upper median; looked at once a second."""
+    clock, means = state.clock, state.sessions.training.step_seconds
     if clock.step_seconds and now < clock.steps_noted_at + NOTE_SECONDS:
         return
-    known = [slots[each].report.step_seconds for each in standing.training]
-    clock.step_seconds = median_high(each for each in known if each) if any(known) else 0.0
+    unknown = bisect_right(means, 0.0)
+    clock.step_seconds = means[(unknown + len(means)) // 2] if unknown < len(means) else 0.0
     clock.steps_noted_at = now
 
 
@@ -108,7 +108,7 @@ def catch_up(state: State, now: float) -> None:
 
 def move(state: State, standing: Standing, now: float) -> list[Effect]:
     """The tick follows the positions of the Training learners; sessions get a new one."""
-    _note_steps(state, standing, now)
+    _note_steps(state, now)
     state.clock.set_training(standing.training)
     if all_wait_at_the_end(state, standing):
         state.clock.raise_to(state.ending.length.end or 0)
@@ -122,7 +122,7 @@ def all_wait_at_the_end(state: State, standing: Standing) -> bool:
     end, slots = state.ending.length.end, state.sessions.slots
     if not state.sync.lockstep or end is None or not standing.training:
         return False
-    reports = [slots[name].report for name in standing.training]
+    reports = (slots[name].report for name in standing.training)
     return all(report.waiting and report.t_m >= end for report in reports)
 
 

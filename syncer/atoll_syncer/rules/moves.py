@@ -3,28 +3,34 @@
 After an input has changed the part of the State that it is about, `move` does all that may have
 become possible, whichever input it was: take back what is lost, move the clock, begin last rounds,
 begin rounds that are due, close rounds whose time has come, log the end. It computes the `Standing`
-(who trains, quorum, grace) once and passes it down.
+(who trains, quorum, grace) once and passes it down. What follows from a report does not grow with
+the number of learners, but for the one report that moves the tick.
 """
 
 from atoll_syncer.model.effects import Effect, EndSession
+from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import clock, companions, ending, recovery, rounds, sessions
 
 
-def move(state: State, now: float) -> list[Effect]:
-    """What is lost, the clock, the end, rounds that are due, rounds that may close."""
+def move(state: State, now: float, only: Slot | None = None) -> list[Effect]:
+    """What is lost, the clock, the end, rounds that are due, rounds that may close.
+
+    With `only` the input was a report of this slot. As long as it moves neither the tick nor the
+    set of learners in training, no other slot is asked for what has become possible.
+    """
     back = without_ended(state, recovery.move(state, now))
     if not state.serving or state.history.ended:
         return back
     standing = state.standing(now)
-    return [
-        *back,
-        *clock.move(state, standing, now),
-        *ending.last_rounds(state, standing, now),
-        *rounds.start_due(state, now),
-        *rounds.look_at_all(state, standing, now),
-        *ending.end_when_finished(state),
-    ]
+    moved = clock.move(state, standing, now)
+    if only is not None and rounds.has_seen(state, standing):
+        begun = ending.last_rounds(state, standing, now)
+    else:
+        only = None
+        begun = [*ending.last_rounds(state, standing, now), *rounds.start_due(state, now)]
+    looked = rounds.look_at_all(state, standing, now, only)
+    return [*back, *moved, *begun, *looked, *ending.end_when_finished(state)]
 
 
 def export(state: State, now: float) -> list[Effect]:

@@ -9,6 +9,8 @@ nor waits for it. When too few others are left, K falls by the number of such sl
 least: one learner that has diverged must not make a slice stand still for all.
 """
 
+from collections.abc import Collection
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import schedule
 from atoll_protos.names import DATA_STATE_BYTES_MAX, split_slot
@@ -36,35 +38,45 @@ def usable(state: State, slot: Slot, each: Round, now: float) -> bool:
 
 def awaited(state: State, each: Round, standing: Standing) -> frozenset[str]:
     """The slots whose offers may still come and count."""
-    slots = state.sessions.slots
+    names: Collection[str] = standing.training
+    if not state.sync.lockstep:
+        names = state.sessions.slots.keys() if each.last else each.called.keys()
+    return frozenset(name for name in names if is_awaited(state, each, standing, name))
+
+
+def is_awaited(state: State, each: Round, standing: Standing, name: str) -> bool:
+    """Whether an offer of the slot may still come and count, or has come."""
+    slot = state.sessions.slots[name]
+    if name in each.refused:
+        return False
     if state.sync.lockstep:
-        return frozenset(
-            name
-            for name in standing.training - each.refused
-            if name in each.complete or _may_hand_over(slots[name], each)
-        )
-    called = frozenset(
-        name
-        for name in each.called.keys() - each.refused
-        if name in standing.training and (each.last or not state.is_too_slow(slots[name]))
-    )
-    if not each.last:
-        return called
-    return called | (newcomers(state) - each.called.keys() - each.refused)
+        return name in standing.training and (name in each.complete or _may_hand_over(slot, each))
+    if name in each.called:
+        return name in standing.training and (each.last or not state.is_too_slow(slot))
+    return each.last and is_newcomer(state, slot)
 
 
-def newcomers(state: State) -> frozenset[str]:
-    """Slots with no work in any version yet that have begun, or were there at the beginning.
+def waits(state: State, each: Round, standing: Standing) -> bool:
+    """Whether an awaited offer is missing. As long as it is the same one, nobody else is asked."""
+    known = each.waits_for
+    while known:
+        name = known[-1]
+        if name not in each.complete and is_awaited(state, each, standing, name):
+            return True
+        known.pop()
+    known.extend(sorted(awaited(state, each, standing) - each.complete.keys(), reverse=True))
+    return bool(known)
 
-    The last rounds wait for the first work of these. One that joins at the end is too late.
+
+def is_newcomer(state: State, slot: Slot) -> bool:
+    """A slot with no work in any version yet that has begun, or was there at the beginning.
+
+    The last rounds wait for its first work. One that joins at the end is too late.
     """
-    merged = {slot for _, slot in state.history.merged}
-    return frozenset(
-        name
-        for name, slot in state.sessions.slots.items()
-        if slot.session is not None
-        and name not in merged
-        and (slot.report.training or name in state.sessions.founders)
+    return (
+        slot.session is not None
+        and (slot.report.training or slot.name in state.sessions.founders)
+        and not any(slot.name in merged for merged in state.history.merged.values())
     )
 
 
@@ -84,6 +96,8 @@ def quorum(state: State, each: Round, standing: Standing) -> int:
     if state.sync.lockstep:
         return max(1, len(awaited(state, each, standing) | each.complete.keys()))
     refused = each.refused - each.complete.keys()
+    if max(len(each.complete), len(standing.training) - len(refused)) >= standing.quorum:
+        return standing.quorum
     others = (standing.training | each.complete.keys()) - refused
     if len(others) >= standing.quorum:
         return standing.quorum

@@ -32,7 +32,7 @@ def publish(state: State, session: int, fragment: int) -> pb.Publish | None:
     if receiver is None or head is None or state.is_lost(fragment):
         return None
     message = pb.Publish(version=state.head(fragment), tick=state.clock.tick, last=head.last)
-    merged = state.history.merged.get((fragment, receiver.slot))
+    merged = state.history.merged.get(fragment, {}).get(receiver.slot)
     if merged is not None:
         message.merged.incarnation = merged.incarnation
         message.merged.base, message.merged.capture = merged.base, merged.capture

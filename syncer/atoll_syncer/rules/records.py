@@ -59,9 +59,10 @@ def commit_again(state: State, entry: Committed) -> dict[str, Any]:
     )
 
 
-def share(entry: Committed, part: Participant) -> float:
-    """Of the weight of a merge, what one learner's offer has."""
-    return part.weight / (sum(each.weight for each in entry.participants) or 1.0)
+def shares(entry: Committed) -> dict[str, float]:
+    """Of the weight of a merge, what each learner's offer has; by slot."""
+    whole = sum(each.weight for each in entry.participants) or 1.0
+    return {each.slot: each.weight / whole for each in entry.participants}
 
 
 def line(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
@@ -79,6 +80,6 @@ def line(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
         "momentum": entry.momentum,
         "reason": entry.reason,
         **fields,
-        "shares": {part.slot: share(entry, part) for part in entry.participants},
+        "shares": shares(entry),
         "last": entry.last,
     }

@@ -20,7 +20,8 @@ The life of a round, and the function that does each step:
    session; only a higher incarnation of its slot removes it (`withdraw`, rule 5).
 4. `look` asks model/round.decide whether the round closes: all awaited offers are complete, or K
    are and the grace has passed since the K-th. It is asked after every complete offer, and for
-   every open round after every input, since a learner that is lost may be the one awaited.
+   every open round after every input, since a learner that is lost may be the one awaited. As long
+   as one that is known to be missing is awaited (`offers.waits`), nobody else is asked.
 5. `_close`: the effect Merge goes to the driver, with the offers in slot order, so that a replay
    sums in the same order. From here on the round takes no offer; what completes is late.
 6. `merged`: the new version's objects are written, and its entry is appended.
@@ -44,6 +45,7 @@ grows until a slow link gets in).
 """
 
 import dataclasses
+from operator import attrgetter
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -61,7 +63,7 @@ from atoll_syncer.model.effects import (
 )
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.momentum import momentum
-from atoll_syncer.model.roster import Coming, Credit, Session
+from atoll_syncer.model.roster import Coming, Credit, Session, Slot
 from atoll_syncer.model.round import Round, decide
 from atoll_syncer.model.state import Refused, Share, Standing, State
 from atoll_syncer.rules import data_states, offers, publishing, records
@@ -122,16 +124,19 @@ def put_off_last(state: State) -> None:
 
 
 def _call(
-    state: State, each: Round, now: float, only: frozenset[str] | None = None
+    state: State, each: Round, now: float, only: Slot | None = None, *, newcomers: bool = False
 ) -> list[Effect]:
-    """Every usable learner that has no Call of this round; with `only`, of these slots."""
+    """Every usable learner that has no Call of this round, or `only` that one of them."""
     effects: list[Effect] = []
-    for name, slot in sorted(state.sessions.slots.items()):
-        if only is not None and name not in only:
-            continue
+    slots = state.sessions.slots.values() if only is None else [only]
+    uncalled = [slot for slot in slots if slot.name not in each.called]
+    for slot in sorted(uncalled, key=attrgetter("name")):
+        name = slot.name
         if name in each.called or name in each.refused or slot.session is None:
             continue
         if not offers.usable(state, slot, each, now):
+            continue
+        if newcomers and not offers.is_newcomer(state, slot):
             continue
         session = state.sessions.open[slot.session]
         coming = session.receiving.get(each.slice)
@@ -184,16 +189,18 @@ def completed(
     effects: list[Effect] = []
     before = each.complete.get(part.slot)
     if before is not None and before.capture >= part.capture:  # rule 13: the newest capture
-        return look(state, offer.slice, standing, now)
+        return look(state, offer.slice, standing, now, state.sessions.slots[part.slot])
     if before is not None:
         effects.append(drop(offer.slice, before))
     if state.sync.lockstep:
         each.due = min(each.due, offer.t_m)
     each.refused.discard(part.slot)
-    quorum = offers.quorum(state, each, standing)
-    each.add(part, quorum, standing.grace_seconds, now, coming.data_state)
+    each.add(part, now, coming.data_state)
+    if not state.sync.lockstep:
+        each.note_quorum(offers.quorum(state, each, standing), standing.grace_seconds, now)
     effects.append(Stage(part.slot, part.incarnation, offer.slice, part.capture))
-    return [*effects, *look(state, offer.slice, standing, now)]
+    slot = state.sessions.slots[part.slot]
+    return [*effects, *look(state, offer.slice, standing, now, slot)]
 
 
 def handed_over(state: State, offer: pb.Offer, now: float) -> None:
@@ -241,6 +248,7 @@ def withdraw(state: State, slot: str, standing: Standing) -> list[Effect]:
                 each.quorum_at = None
             each.count_grace_again(offers.quorum(state, each, standing))
             effects.append(drop(each.slice, offer))
+            state.rounds.seen = None  # others may be called again
     return effects
 
 
@@ -252,26 +260,45 @@ def drop(fragment: int, offer: Participant) -> Drop:
 # ------------------------------------------------------------ 4 and 5: a round closes
 
 
-def look_at_all(state: State, standing: Standing, now: float) -> list[Effect]:
-    """Every open round, by slice."""
+def has_seen(state: State, standing: Standing) -> bool:
+    """Whether the last look at all rounds saw this tick, and the same learners in training."""
+    return state.rounds.seen == (standing.training, state.clock.tick)
+
+
+def look_at_all(
+    state: State, standing: Standing, now: float, only: Slot | None = None
+) -> list[Effect]:
+    """Every open round, by slice. With `only` nothing has changed but what that slot does."""
+    state.rounds.seen = standing.training, state.clock.tick
     effects: list[Effect] = []
     for fragment in sorted(state.rounds.open):
-        effects += look(state, fragment, standing, now)
+        effects += look(state, fragment, standing, now, only)
     return effects
 
 
-def look(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
-    """Call learners that have become usable, and close when it is time."""
+def look(
+    state: State, fragment: int, standing: Standing, now: float, only: Slot | None = None
+) -> list[Effect]:
+    """Call learners that have become usable, and close when it is time.
+
+    Most looks find one learner that the round still waits for, and end there.
+    """
     each = state.rounds.open[fragment]
     if each.closed_at is not None or not state.serving:
         return []
-    quorum = offers.quorum(state, each, standing)
     effects: list[Effect] = []
-    if not state.sync.lockstep and (len(each.complete) < quorum or each.last):
-        effects += _call(state, each, now, offers.newcomers(state) if each.last else None)
+    if not state.sync.lockstep:  # there it has its quorum when nobody is missing
+        quorum = offers.quorum(state, each, standing)
+        if len(each.complete) < quorum or each.last:
+            effects += _call(state, each, now, only, newcomers=each.last)
+        each.note_quorum(quorum, standing.grace_seconds, now)
+        if len(each.complete) < quorum and not each.last:
+            return effects
+    if not each.is_over(now) and offers.waits(state, each, standing):
+        return effects
+    quorum = offers.quorum(state, each, standing)
     awaited = offers.awaited(state, each, standing)
-    if each.quorum_at is None and len(each.complete) >= quorum:  # K fell: a learner was lost
-        each.quorum_at, each.grace_seconds = now, standing.grace_seconds
+    each.note_quorum(quorum, standing.grace_seconds, now)
     decision = decide(each, awaited=awaited, quorum=quorum, now=now)
     if not decision.close:
         return effects
@@ -376,9 +403,9 @@ def committed(state: State, entry: log.Committed, now: float) -> list[Effect]:
 
 def _note_shares(state: State, entry: log.Committed) -> None:
     """How much of this merge came from whom; merges of two learners say nothing of one of them."""
-    known = state.rounds.shares
+    known, shares = state.rounds.shares, records.shares(entry)
     for part in entry.participants:
-        share = records.share(entry, part)
+        share = shares[part.slot]
         over_half = known[part.slot].over_half if part.slot in known else 0
         if len(entry.participants) >= SHARES_MIN:
             over_half = over_half + 1 if share > 0.5 else 0  # noqa: PLR2004 - half

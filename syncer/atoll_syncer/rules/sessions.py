@@ -149,6 +149,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         before = history.tokens.get(joined.slot, 0)
         slot = sessions.slots.setdefault(joined.slot, Slot(name=joined.slot, tokens_before=before))
         slot.open(session, now, joined.join.instance, joined.join.lanes)
+        sessions.training.note(slot, now)
         if max(state.clock.tick, joined.join.tick_seen) == 0:
             sessions.founders.add(joined.slot)
     publishing.note_held(state, joined)
@@ -182,12 +183,13 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     return [*effects, *seeding.ask(state), *companions.ask(state)]
 
 
-def lane_opened(state: State, session: int) -> None:
+def lane_opened(state: State, session: int, now: float) -> None:
     """One more lane of a session that has several; its slot may train with all of them."""
     opened = state.sessions.open.get(session)
     slot = None if opened is None else state.sessions.slots.get(opened.slot)
     if slot is not None and slot.session == session:
         slot.lanes_missing -= 1
+        state.sessions.training.note(slot, now)
 
 
 def live_instance(state: State, slot: str) -> str:
@@ -217,7 +219,10 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
     slot = state.sessions.slots[sender.slot]
     if slot.session != sender.number:
         return False
+    tokens = slot.tokens
     steps = slot.take(report, now, offers.tokens_per_step_max(state, slot.name))
+    state.sessions.tokens += slot.tokens - tokens
+    state.sessions.training.note(slot, now)
     for each in report.slices:
         publishing.note_progress(state, sender, each)
     clock.advance(state, slot.name, steps, now)
@@ -264,6 +269,7 @@ def closed(state: State, session: int) -> list[Effect]:
     slot = state.sessions.slots.get(left.slot)
     if slot is not None and slot.session == session:
         slot.session = None
+        state.sessions.training.remove(slot.name)
         rounds.session_closed(state, left.slot)
     recovery.session_closed(state, session)
     companions.session_closed(state, session)

@@ -267,7 +267,7 @@ class Shard:
 
     def lane_opened(self, session: int, now: float) -> list[Effect]:
         """One more lane of a session that has several; once for each (rule 34)."""
-        sessions.lane_opened(self.state, session)
+        sessions.lane_opened(self.state, session, now)
         return self._move(now)
 
     def session_closed(self, session: int, now: float) -> list[Effect]:
@@ -289,7 +289,8 @@ class Shard:
             case "report" if sender.welcomed and sender.slot:
                 if not sessions.reported(state, sender, message.report, now):
                     return []
-                return [*recovery.versions_claimed(state, sender, now), *self._move(now)]
+                claimed = recovery.versions_claimed(state, sender, now)
+                return [*claimed, *moves.move(state, now, state.sessions.slots[sender.slot])]
             case "leave" if sender.welcomed and sender.slot:
                 sessions.leaves(state, sender, message.leave)
                 return []

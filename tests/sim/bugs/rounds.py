@@ -25,6 +25,7 @@ def every_step_of_anybody_ticks(patch: Patch) -> None:
 
     def advance(self: Clock, slot: str, steps: int) -> None:
         self.positions = {name: at + steps for name, at in self.positions.items()}
+        self.ahead = None
 
     patch.setattr(Clock, "advance", advance)
 

@@ -323,7 +323,7 @@ def test_after_its_end_is_logged_a_shard_stays_at_its_length_rule_27() -> None:
 def test_more_tokens_put_off_the_end_too_rule_27() -> None:
     one, _ = begun("a-0", steps=STEPS)
     one.state.ending.length = Length(tokens=100)
-    one.state.history.tokens["b-0"] = 150
+    one.state.sessions.tokens = 150
     assert one.state.over
     one.feed(one.shard.length_heard(Length(tokens=200), one.now))
     assert not one.state.over

@@ -56,9 +56,9 @@ def test_a_report_of_a_replaced_session_does_not_count_rule_5() -> None:
     one.lingering = True  # its streams are still open
     again = one.join("a-0", incarnation=1)
     one.report(again, 1)
-    tick, tokens = one.state.clock.tick, one.state.tokens
+    tick, tokens = one.state.clock.tick, one.state.sessions.tokens
     one.report(sessions[0], 50, tokens=500)
-    assert (one.state.clock.tick, one.state.tokens) == (tick, tokens)
+    assert (one.state.clock.tick, one.state.sessions.tokens) == (tick, tokens)
     assert one.state.sessions.slots["a-0"].report.t_m == 1
 
 
@@ -66,12 +66,12 @@ def test_the_tokens_of_learners_that_are_gone_count_too_rule_35() -> None:
     one, sessions = begun("a-0", "a-1")
     for session in sessions:
         one.report(session, 1, tokens=100)
-    assert one.state.tokens == 200
+    assert one.state.sessions.tokens == 200
     one.leave(sessions[1])
-    assert one.state.tokens == 200
+    assert one.state.sessions.tokens == 200
     again = one.join("a-1", instance="new")
     one.report(again, 1, tokens=30)
-    assert one.state.tokens == 230
+    assert one.state.sessions.tokens == 230
 
 
 def test_a_job_s_length_in_tokens_counts_those_of_the_dead_rule_35() -> None:

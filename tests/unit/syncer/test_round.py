@@ -22,7 +22,8 @@ def offer(slot: str, capture: int = 4) -> Participant:
 def a_round(*complete: str, quorum: int = 1, grace: float = 2.0, last: bool = False) -> Round:
     each = Round(slice=0, due=8, base=3, opened_at=0.0, last=last)
     for slot in complete:
-        each.add(offer(slot), quorum, grace, now=10.0)
+        each.add(offer(slot), now=10.0)
+        each.note_quorum(quorum, grace, now=10.0)
     if last:
         each.deadline = 20.0
     return each
@@ -48,13 +49,14 @@ def test_with_fewer_than_k_it_stays_open_however_long_rule_11() -> None:
 
 def test_the_grace_counts_from_the_kth_and_not_from_later_ones_rule_11() -> None:
     each = a_round("a")
-    each.add(offer("b"), 1, 9.0, now=11.0)
+    each.add(offer("b"), now=11.0)
+    each.note_quorum(1, 9.0, now=11.0)
     assert (each.quorum_at, each.grace_seconds) == (10.0, 2.0)
 
 
 def test_the_newest_capture_of_a_slot_takes_the_place_of_the_older_rule_13() -> None:
     each = a_round("a", "b")
-    each.add(offer("a", 6), 1, 2.0, now=11.0)
+    each.add(offer("a", 6), now=11.0)
     assert [(p.slot, p.capture) for p in each.participants] == [("a", 6), ("b", 4)]
 
 
@@ -82,7 +84,8 @@ def three_at(*newer: tuple[str, float]) -> Round:
     """K is 2; offers of a, b and c are complete a second apart, and then these newer captures."""
     each = a_round()
     for slot, now in (("a", 10.0), ("b", 11.0), ("c", 12.0), *newer):
-        each.add(offer(slot, round(now)), 2, 2.0, now)
+        each.add(offer(slot, round(now)), now)
+        each.note_quorum(2, 2.0, now)
     return each
 
 

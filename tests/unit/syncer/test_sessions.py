@@ -362,12 +362,12 @@ def test_a_restart_of_the_shard_forgets_no_tokens_rule_35() -> None:
     one.leave(first)
     again = one.join("a-0", run=RUN, incarnation=1)
     one.report(again, 6, tokens=600)
-    assert one.state.tokens == 600
+    assert one.state.sessions.tokens == 600
     one.leave(again)
     one.report(one.join("a-0", instance="second"), 1, tokens=10)
-    assert one.state.tokens == 610
+    assert one.state.sessions.tokens == 610
     next_process = side(entries=tuple(one.entries)).start()
-    assert next_process.state.tokens == 600
+    assert next_process.state.sessions.tokens == 600
     session = next_process.join("a-0", instance="second", run=RUN, incarnation=2)
     next_process.report(session, 2, tokens=20)
-    assert next_process.state.tokens == 620
+    assert next_process.state.sessions.tokens == 620

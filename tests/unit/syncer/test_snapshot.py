@@ -36,7 +36,7 @@ def a_history() -> History:
         companion_changed=("e",),
         heads={0: head, 10: head},
         previous={1: head},
-        merged={(10, "a-0"): merged, (2, "b-0"): merged},
+        merged={10: {"a-0": merged}, 2: {"b-0": merged}},
         tokens={"a-0": 7},
         cursors={"a-0": 99},
         data_states={"a-0": "o2"},
