@@ -15,6 +15,9 @@ other files there.
 Kubernetes replaces a mounted Secret by turning one link, `..data`, to a new folder; `read` follows
 it once, so that the three files are always of one set. Whoever writes such a folder by hand does
 the same, or puts a whole new folder in its place.
+
+`cryptography` is imported where a certificate is read: it is half of what a process without
+credentials would import.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,15 +25,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
-
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-from cryptography.x509.oid import NameOID
+from typing import TYPE_CHECKING, Final
 
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Identity, Role
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
@@ -203,7 +204,7 @@ class Credentials:
             return outdated
         return self._out_of_date(behind[0], AUTHORITY, now)
 
-    def _out_of_date(self, certificate: x509.Certificate, file: str, now: float) -> Fault | None:
+    def _out_of_date(self, certificate: "Certificate", file: str, now: float) -> Fault | None:
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         if now > end.timestamp():
             problem = f"expired at {_words(end)}"
@@ -214,25 +215,29 @@ class Credentials:
             return self._fault(FaultKind.NOT_YET_VALID, file, problem, remedy)
         return None
 
-    def _certificates(self) -> list[x509.Certificate]:
+    def _certificates(self) -> "list[Certificate]":
         return self._pem(CERTIFICATE, self.certificate)
 
-    def _authorities(self) -> list[x509.Certificate]:
+    def _authorities(self) -> "list[Certificate]":
         return self._pem(AUTHORITY, self.authority)
 
-    def _pem(self, file: str, text: bytes) -> list[x509.Certificate]:
+    def _pem(self, file: str, text: bytes) -> "list[Certificate]":
         """The certificates of a file, one or more. Raises CredentialsError."""
         if not text.strip():
             raise CredentialsError(self._fault(FaultKind.MISSING, file, "is empty"))
+        from cryptography import x509
+
         try:
             return x509.load_pem_x509_certificates(text)
         except ValueError as error:
             problem = "holds no certificate in PEM"
             raise CredentialsError(self._fault(FaultKind.UNREADABLE, file, problem)) from error
 
-    def _key_fits(self, certificate: x509.Certificate) -> bool:
+    def _key_fits(self, certificate: "Certificate") -> bool:
         if not self.key.strip():
             raise CredentialsError(self._fault(FaultKind.MISSING, KEY, "is empty"))
+        from cryptography.hazmat.primitives import serialization
+
         try:
             key = serialization.load_pem_private_key(self.key, password=None)
         except (ValueError, TypeError) as error:  # a TypeError: the key is encrypted
@@ -245,8 +250,10 @@ class Credentials:
         return Fault(kind=kind, field=where, problem=problem, remedy=remedy)
 
 
-def identity_of(certificate: x509.Certificate) -> Identity:
+def identity_of(certificate: "Certificate") -> Identity:
     """The identity that a certificate holds as its only URI name. Raises SpecError."""
+    from cryptography import x509
+
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
@@ -258,8 +265,10 @@ def identity_of(certificate: x509.Certificate) -> Identity:
     return Identity.parse(uris[0])
 
 
-def vouches(authority: bytes, certificate: x509.Certificate) -> bool:
+def vouches(authority: bytes, certificate: "Certificate") -> bool:
     """Whether one of these authorities (PEM) has issued the certificate itself."""
+    from cryptography import x509
+
     authorities = x509.load_pem_x509_certificates(authority)
     return any(_issued(certificate, each) for each in authorities)
 
@@ -283,8 +292,8 @@ def _error(kind: FaultKind, where: str, problem: str) -> CredentialsError:
 
 
 def _behind(
-    chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]
-) -> list[x509.Certificate]:
+    chain: "Sequence[Certificate]", authorities: "Sequence[Certificate]"
+) -> "list[Certificate]":
     """The authorities that have issued the first of `chain`, or one that stands behind it."""
     current = chain[0]
     for _ in chain:
@@ -296,7 +305,9 @@ def _behind(
     return []
 
 
-def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _issued(certificate: "Certificate", authority: "Certificate") -> bool:
+    from cryptography.exceptions import InvalidSignature
+
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -304,12 +315,14 @@ def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     return True
 
 
-def _valid(certificate: x509.Certificate, now: float) -> bool:
+def _valid(certificate: "Certificate", now: float) -> bool:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return begin.timestamp() <= now <= end.timestamp()
 
 
-def _issuer(certificate: x509.Certificate) -> str:
+def _issuer(certificate: "Certificate") -> str:
+    from cryptography.x509.oid import NameOID
+
     names = {NameOID.SERIAL_NUMBER: "serialNumber"}  # by which our authorities of a job differ
     return certificate.issuer.rfc4514_string(names) or "nobody by name"
 

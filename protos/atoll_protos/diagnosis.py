@@ -11,14 +11,15 @@ import asyncio
 import os
 import ssl
 from dataclasses import dataclass
-from typing import Final
-
-from cryptography import x509
+from typing import TYPE_CHECKING, Final
 
 from atoll_protos.addresses import split
 from atoll_protos.credentials import Credentials, identity_of, vouches
 from atoll_protos.errors import SpecError
 from atoll_protos.identity import Identity
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 LOOK_SECONDS_MAX: Final = 5.0
 WORD_SECONDS_MAX: Final = 1.0  # for a server that takes this process's certificate to speak
@@ -115,6 +116,8 @@ def judge(seen: Seen | None, credentials: Credentials | None, now: float) -> Exc
             "the shard serves TLS alone, and this process has no credentials",
             "set it to the folder with this process's credentials",
         )
+    from cryptography import x509
+
     return _of_certificate(x509.load_der_x509_certificate(seen.certificate), credentials, now) or (
         None
         if seen.spoke
@@ -127,7 +130,7 @@ def judge(seen: Seen | None, credentials: Credentials | None, now: float) -> Exc
 
 
 def _of_certificate(
-    certificate: x509.Certificate, credentials: Credentials, now: float
+    certificate: "Certificate", credentials: Credentials, now: float
 ) -> Exception | None:
     """What is wrong with the shard's certificate, as this process sees it."""
     mine, theirs = credentials.identity, _identity(certificate)
@@ -153,7 +156,7 @@ def _of_certificate(
     return None
 
 
-def _identity(certificate: x509.Certificate) -> Identity | None:
+def _identity(certificate: "Certificate") -> Identity | None:
     try:
         return identity_of(certificate)
     except SpecError:

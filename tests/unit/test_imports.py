@@ -12,10 +12,14 @@ HEAVY = ("torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib", "rich", "
     ("module", "not_imported"),
     [
         ("atoll_worker.transport.transport", {"torch", "safetensors", "kopf", "matplotlib"}),
+        ("atoll_worker.transport.client", {"torch", "cryptography.x509"}),
         ("atoll_worker.__main__", {"torch", "numpy", "grpc"}),
         ("atoll_operator.cli", {"torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib"}),
         ("atoll_operator.__main__", {"torch", "numpy", "matplotlib"}),
-        ("atoll", {"grpc", "kopf", "matplotlib", "safetensors", "torch._dynamo"}),
+        (
+            "atoll",
+            {"grpc", "kopf", "matplotlib", "safetensors", "torch._dynamo", "cryptography.x509"},
+        ),
     ],
 )
 def test_a_program_imports_nothing_heavy_that_it_does_not_need(
