@@ -387,7 +387,8 @@ def test_a_secret_of_somebody_else_is_left_alone() -> None:
     world.server.children[WEST]["metadata"]["ownerReferences"] = []
     world.server.children[WEST]["metadata"]["labels"] = {}
     without_west(world)
-    world.run()
+    world.run()  # its StatefulSet goes first
+    look_again(world)
     world.run()
     assert WEST in world.server.children
 
