@@ -9,8 +9,8 @@ from atoll_syncer.storage.store import LOG
 from sim.clock import Action
 from sim.learner_process import LearnerProcess
 from sim.rank_processes import FollowerProcess, HeadProcess
-from sim.scenario import FAULTS_END, Fault
 from sim.shard_process import ShardProcess
+from sim.told import FAULTS_END, Fault
 from sim.world import World
 
 FAR = 10_000  # steps that nobody makes
@@ -306,6 +306,10 @@ def claim(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProce
         world.sim.after(fault.seconds, again)
 
 
+def another_list(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """The list of the job's learners changes; each shard reads it in its time (rule 41)."""
+
+
 def false_name(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A learner names a higher incarnation for another slot of its region, at another shard."""
     slots = [slot for slot in world.run_file.slots if slot != learner.slot]
@@ -369,6 +373,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "lie": lie,
     "false name": false_name,
     "claim": claim,
+    "list": another_list,
 }
 
 

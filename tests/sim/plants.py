@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sim.bugs import ending, joining, lanes, lies, lineage, ranks, rounds, still, storage
+from sim.bugs import ending, joining, lanes, lies, lineage, ranks, rounds, shut_out, still, storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,9 @@ PLANTS = (
     Plant(rule="40", plant=still.a_learner_that_waits_whatever_it_is_told, seed=46),
     Plant(rule="38", plant=lies.reports_that_are_not_looked_at, seed=11),
     Plant(rule="38", plant=lies.joins_that_are_not_looked_at, seed=219),
+    Plant(rule="41", plant=shut_out.a_grace_without_end, seed=18),
+    Plant(rule="41", plant=shut_out.a_grace_of_nothing, seed=18),
+    Plant(rule="41", plant=shut_out.certificates_that_nobody_looks_at, seed=18),
     Plant(rule="39", plant=lies.positions_that_nobody_bounds, seed=47),
     Plant(rule="39", plant=lies.ticks_of_joins_that_nobody_confirms, seed=47),
 )

@@ -7,9 +7,25 @@ from dataclasses import dataclass, field
 from atoll_protos.codecs import Wire
 from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout, TensorSpec
-from atoll_protos.run import Fragments, Region, RunFile, Sync
+from atoll_protos.run import Fragments, RunFile, Sync
+from atoll_syncer.rules.shut_out import GRACE_SECONDS
+from sim.told import (
+    CLAIM_SEEDS,
+    FALSE_NAME_SEEDS,
+    FAULTS_BEGIN,
+    FAULTS_END,
+    LIST_SEEDS,
+    Fault,
+    draw_claims,
+    draw_false_names,
+    draw_lies,
+    draw_lists,
+    draw_lists_faults,
+    is_of,
+    quorum_of,
+    regions_of,
+)
 
-FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
 LARGE_SHARE, TOKENS_SHARE, OBSERVER_SHARE = 0.06, 0.15, 0.2  # of the seeds
 MORE_FAULTS_SHARE = 0.3
 KINDS = (
@@ -36,9 +52,6 @@ LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
 LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
 LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
-LIES_SEEDS = 16, 11  # modulus and rest
-CLAIM_SEEDS = 32, (15, 28)  # three learners at least and K = 1; nothing else goes wrong
-FALSE_NAME_SEEDS = 32, (13, 22)  # of jobs of two shards and learners at least
 EFFECT_SEEDS, EFFECT_SHARE = (8, 3), 0.5  # modulus and rest; of them begin with the job
 EFFECTS = (  # of a shard's rules, then of a learner's
     "StoreSeed",
@@ -76,17 +89,6 @@ SLOW_SEEDS, SLOW_SECONDS = (32, (19, 21)), (20.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Something goes wrong at a time, with the world's `which`-th of its kind."""
-
-    at: float
-    kind: str
-    which: int
-    seconds: float
-    effect: str = ""  # from `at` on, at the moment of the next one of this kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """All that is drawn from the seed beforehand."""
 
@@ -113,6 +115,9 @@ class Scenario:
     late_seconds: Mapping[str, float] = field(default_factory=dict)  # slots whose start takes long
     longer: Mapping[int, int] = field(default_factory=dict)  # tick from which a shard's file is new
     steps_longer: int = 0  # and what it says then
+    lists: tuple[tuple[float, Expected], ...] = ()  # of the job's learners, and from when on
+    grace_seconds: float = GRACE_SECONDS  # of who is on the list no more
+    certificate_seconds: float = 0.0  # for which one is valid; 0: plain text
 
     @property
     def steps(self) -> int:
@@ -139,6 +144,8 @@ def draw(seed: int) -> Scenario:
         shards, learners = more.choice((3, 4)), more.randint(5, 8)
     if is_of(seed, FALSE_NAME_SEEDS):
         shards, learners = max(shards, 2), max(learners, 2)
+    if is_of(seed, LIST_SEEDS):
+        learners = max(learners, 2)
     if is_of(seed, CLAIM_SEEDS):
         learners = max(learners, 3)
     period = rng.choice((4, 6, 8, 10))
@@ -148,7 +155,7 @@ def draw(seed: int) -> Scenario:
         fragments=Fragments.AUTO if random.Random(f"{seed}/auto").random() < 0.5 else fragments,
         period=period,
         overlap=overlap,
-        quorum=min(rng.randint(1, learners), 1 if is_of(seed, CLAIM_SEEDS) else learners),
+        quorum=quorum_of(rng.randint(1, learners), learners, seed),
         grace=rng.random() < 0.8,
         lockstep=overlap == 0 or rng.random() < 0.1,
         blend=rng.choice((0.0, 0.0, 0.5)),
@@ -159,7 +166,7 @@ def draw(seed: int) -> Scenario:
     in_tokens = not sync.lockstep and more.random() < TOKENS_SHARE
     run_file = RunFile(
         job="sim",
-        regions=(Region(name="a", learners=learners),),
+        regions=regions_of(learners, seed),
         shards=shards,
         seed=seed,
         steps=None if in_tokens else steps,
@@ -178,6 +185,7 @@ def draw(seed: int) -> Scenario:
     pace = rng.uniform(0.3, 1.0)
     slowest = rng.choice((1.0, 1.5, 3.0, 6.0))
     network = rng.choice((0.005, 0.02, 0.1))
+    lists, grace = draw_lists(run_file.regions, seed)
     ranks, lane_faults = draw_ranks(run_file.slots, seed), draw_lane_faults(seed)
     return Scenario(
         seed=seed,
@@ -198,6 +206,7 @@ def draw(seed: int) -> Scenario:
         fresh=rng.random() < 0.9,
         observer=more.random() < OBSERVER_SHARE,
         faults=draw_claims(seed)
+        or draw_lists_faults(lists)
         or (
             *draw_faults(rng, seed),
             *draw_rank_faults(ranks, seed),
@@ -207,7 +216,11 @@ def draw(seed: int) -> Scenario:
             *draw_lies(seed),
             *draw_false_names(seed),
         ),
-        slow=draw_slow(run_file.slots, seed),
+        slow=frozenset() if lists else draw_slow(run_file.slots, seed),
+        lists=lists,
+        expected=lists[0][1] if lists else NOBODY,
+        grace_seconds=grace,
+        certificate_seconds=10.0 if lists else 0.0,
         lanes_share=LANES_SHARES[bool(lane_faults)],
         ranks=ranks,
         silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),
@@ -268,57 +281,6 @@ def draw_still(seed: int) -> tuple[Fault, ...]:
             seconds=rng.choice((3.0, 8.0, 20.0, 40.0)) * rng.uniform(0.9, 1.1),
         )
         for _ in range(rng.choice((1, 2)))
-    )
-
-
-def draw_lies(seed: int) -> tuple[Fault, ...]:
-    """Learners that say what cannot be true, now and then."""
-    modulus, rest = LIES_SEEDS
-    if seed % modulus != rest:
-        return ()
-    rng = random.Random(f"{seed}/lies")
-    return tuple(
-        Fault(
-            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
-            kind="lie",
-            which=rng.randrange(1 << 16),
-            seconds=0.0,
-        )
-        for _ in range(rng.choice((2, 4, 8)))
-    )
-
-
-def is_of(seed: int, seeds: tuple[int, tuple[int, ...]]) -> bool:
-    """Whether a seed leaves one of the rests."""
-    modulus, rests = seeds
-    return seed % modulus in rests
-
-
-def draw_claims(seed: int) -> tuple[Fault, ...]:
-    """Learners that say that they are far ahead."""
-    rng = random.Random(f"{seed}/claims")
-    return tuple(
-        Fault(
-            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
-            kind="claim",
-            which=rng.randrange(1 << 16),
-            seconds=rng.uniform(3.0, 8.0),
-        )
-        for _ in range(6 if is_of(seed, CLAIM_SEEDS) else 0)
-    )
-
-
-def draw_false_names(seed: int) -> tuple[Fault, ...]:
-    """Learners that join in the slots of others."""
-    rng = random.Random(f"{seed}/false names")
-    return tuple(
-        Fault(
-            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
-            kind="false name",
-            which=rng.randrange(1 << 16),
-            seconds=0.0,
-        )
-        for _ in range(4 if is_of(seed, FALSE_NAME_SEEDS) else 0)
     )
 
 

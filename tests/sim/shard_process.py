@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
+from atoll_protos.expected import Expected
 from atoll_protos.layout import Layout
 from atoll_protos.length import Length
 from atoll_protos.names import REGISTRAR_SHARD
@@ -33,6 +34,9 @@ from sim.symbols import Difference, Value
 if TYPE_CHECKING:
     from sim.learner_process import LearnerProcess
     from sim.world import World
+
+
+LIST_SECONDS = 1.5  # that an edit of the list takes longer to each next shard
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +112,8 @@ class ShardProcess(Process):
             instance=self.instance,
             new_run=f"run-{self.instance}",
             fresh=fresh,
-            expected=world.scenario.expected,
+            expected=self._read_expected() or world.scenario.expected,
+            read_expected=self._read_expected if world.scenario.lists else None,
             read_length=self._read_length if world.scenario.longer else None,
             store=self.store,
             journal=Journal(self.store, self.time),
@@ -135,6 +140,11 @@ class ShardProcess(Process):
         if since is None or self.shard is None or self.shard.state.clock.tick < since:
             return None
         return Length(steps=(self.world.scenario.steps_longer,))
+
+    def _read_expected(self) -> Expected | None:
+        """The list of learners, as it has come into this shard's pod so far."""
+        late = self.sim.now - LIST_SECONDS * self.number
+        return next((each for at, each in self.world.scenario.lists[::-1] if at <= late), None)
 
     def _registrar(self, _: object) -> Any:
         return Channel(self.world, self, f"shard{self.number}", REGISTRAR_SHARD)
@@ -188,9 +198,19 @@ class WatchedShard:
     ) -> list[Effect]:
         """See Shard."""
         process = self._process
-        process.peers[session] = Peer(learner=process.world.instances[join.instance])
+        learner = process.world.instances[join.instance]
+        process.peers[session] = Peer(learner=learner)
+        certificate = process.world.certificate_of(join.slot) or certificate
+        self._tell("certificate_shown", process, session, join.slot, certificate)
         self._tell("shard_joined", process, session, join)
         effects = self._shard.session_opened(session, join, now, certificate)
+        self._did(effects)
+        return effects
+
+    def expected_heard(self, expected: Expected, now: float) -> list[Effect]:
+        """See Shard."""
+        self._tell("list_heard", self._process, expected)
+        effects = self._shard.expected_heard(expected, now)
         self._did(effects)
         return effects
 

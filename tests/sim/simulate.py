@@ -64,10 +64,12 @@ from typing import Any
 import structlog
 
 from atoll_protos import frames
+from atoll_syncer.rules import shut_out
 from sim import faults
 from sim.checkers.every import ALL
-from sim.scenario import FAULTS_END, SLOW_SECONDS, draw
+from sim.scenario import SLOW_SECONDS, Scenario, draw
 from sim.shard_process import ShardProcess
+from sim.told import FAULTS_END
 from sim.watch import Watcher
 from sim.world import World
 
@@ -94,7 +96,8 @@ def simulate(
 ) -> Outcome:
     """Run one seed with faults, then without; raises AssertionErrors of all kinds."""
     scenario = draw(seed)
-    with logs_into(trace), chunks_of(SLOW_CHUNK_BYTES if scenario.slow else frames.CHUNK_BYTES):
+    chunk = SLOW_CHUNK_BYTES if scenario.slow else frames.CHUNK_BYTES
+    with logs_into(trace), chunks_of(chunk), grace_seconds(grace_of(scenario)):
         world = World(scenario, checkers, keep_trace=trace is not None)
         if trace is not None:
             world.sim.lines = trace
@@ -115,6 +118,21 @@ def chunks_of(byte_count: int) -> Iterator[None]:
         yield
     finally:
         frames.CHUNK_BYTES = before  # type: ignore[misc]
+
+
+def grace_of(scenario: Scenario) -> float:
+    """How long this seed's shards wait for who has left the list."""
+    return scenario.grace_seconds
+
+
+@contextmanager
+def grace_seconds(seconds: float) -> Iterator[None]:
+    """A drawn job is shorter than the time that an edit may take."""
+    before, shut_out.GRACE_SECONDS = shut_out.GRACE_SECONDS, seconds  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        shut_out.GRACE_SECONDS = before  # type: ignore[misc]
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim.checkers.every import ALL
 from sim.faults import FAULTS, schedule
 from sim.memory_store import MemoryStore
-from sim.scenario import Fault, draw
+from sim.scenario import draw
 from sim.shard_process import ShardProcess
 from sim.simulate import logs_into, run, simulate
+from sim.told import Fault
 from sim.world import World
 
 QUIET = 0  # a seed without faults, whose job takes some 17 s

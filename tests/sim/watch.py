@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.expected import Expected
 from atoll_syncer.model.effects import Effect, Merge
 from atoll_syncer.model.log import Entry
+from atoll_syncer.model.roster import Certificate
 from sim.symbols import Difference, Key, Value
 
 if TYPE_CHECKING:
@@ -57,6 +59,14 @@ class Watcher:
 
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
         """A Join arrives."""
+
+    def list_heard(self, shard: "ShardProcess", expected: Expected) -> None:
+        """A shard's process has read another list of the job's learners."""
+
+    def certificate_shown(
+        self, shard: "ShardProcess", session: int, slot: str, certificate: Certificate
+    ) -> None:
+        """What the peer of a session that begins has shown."""
 
     def lane_opened(self, shard: "ShardProcess", session: int) -> None:
         """One of the lanes of a session that has several."""

@@ -5,8 +5,9 @@ import warnings
 from functools import partial
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.names import REGISTRAR_SHARD
+from atoll_protos.names import REGISTRAR_SHARD, split_slot
 from atoll_syncer.model.log import from_document
+from atoll_syncer.model.roster import Certificate
 from atoll_syncer.storage.snapshots import newest_position
 from atoll_syncer.storage.store import LOG, OBJECTS
 from sim import payloads
@@ -171,6 +172,19 @@ class World:
             self.watchers.tell("owner_named", slot, uid, number)
             handler = process.server.handler(SET_OWNER)
             process.do(partial(process.server.serve, handler.unary_unary(request, None)))
+
+    def certificate_of(self, slot: str) -> Certificate | None:
+        """What a learner that dials now shows; its files are renewed before they end.
+
+        A region whose certificates are revoked gets others a moment later.
+        """
+        seconds, now = self.scenario.certificate_seconds, self.sim.now
+        if not seconds or not slot:
+            return None
+        region, _ = split_slot(slot)
+        given = [each.limit(region).generation for at, each in self.scenario.lists if at + 1 <= now]
+        until = (now // seconds + 1) * seconds + 1.0
+        return Certificate(region=region, generation=max(given, default=0), until=until)
 
     def operate(self) -> None:
         """The operator's loop: a slot that it has spoken of follows its newest pod."""

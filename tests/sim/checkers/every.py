@@ -22,6 +22,7 @@ from sim.checkers.progress import (
 )
 from sim.checkers.ranks import HeadCountsChecker, LostRankChecker, OneOrderChecker
 from sim.checkers.rounds import CreditChecker, OfferChecker, QuorumChecker, TickChecker
+from sim.checkers.shut_out import ShutOutChecker
 from sim.checkers.start import AdmissionChecker, IncarnationChecker, RunChecker, StartChecker
 from sim.checkers.still import StillChecker
 from sim.checkers.tape import TapeChecker
@@ -78,4 +79,5 @@ ALL: tuple[type[Watcher], ...] = (
     StillChecker,
     LiesChecker,
     ClaimChecker,
+    ShutOutChecker,
 )

@@ -137,6 +137,7 @@ class QuorumChecker(Watcher):
                 assert shard.shard is not None
                 taken = shard.shard.history.taken[effect.slot].incarnation
                 reason = taken > effect.incarnation or (effect.slot, effect.slice) in staged
+                reason |= bool(self.world.scenario.lists)  # who is shut out (rule 41)
                 self.require(reason, f"{shard.name} drops a complete offer: {effect}")
             if isinstance(effect, EndSession) and effect.end.code == pb.BAD_TRANSFER:
                 self.damaged[shard.name, shard.peers[effect.session].learner.slot] += 1
