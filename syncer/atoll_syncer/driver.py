@@ -138,7 +138,9 @@ class Driver:
         return [*effects, *self.shard.lost(set(lost), self.now())]
 
     async def stop(self) -> None:
-        """Finish the log's queue, at most for two seconds, and end."""
+        """Write what was trained since, finish the log's queue, at most for two seconds, end."""
+        if not self.exit.done():
+            self.feed(self.shard.stopping())
         try:
             await asyncio.wait_for(self._entries.join(), 2.0)
         except TimeoutError:

@@ -36,6 +36,9 @@ class Metrics:
         # gauges
         self.epoch = self._gauge("epoch", "Epoch of this process, from the durable log")
         self.tick = self._gauge("tick", "Tick of the job's clock at this shard")
+        self.tokens = self._gauge(
+            "tokens", "Tokens that the job's learners have trained, as far as this shard knows"
+        )
         self.sessions = self._gauge("sessions", "Open sessions, including observers")
         self.slots = self._gauge("slots", "Slots by state", "state")
         self.rounds_open = self._gauge("rounds_open", "Open rounds, waiting for offers")
@@ -129,6 +132,7 @@ class Metrics:
         seen = status(state, now)
         self.epoch.set(seen.epoch)
         self.tick.set(seen.tick)
+        self.tokens.set(seen.trained)
         self.sessions.set(len(state.sessions.open))
         self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.open.values()))
         self.grace_seconds.set(seen.grace_seconds)

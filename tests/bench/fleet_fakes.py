@@ -110,6 +110,7 @@ class Shard(SyncerServicer, RegistrarServicer):
         return pb.StatusReply(
             run="run", epoch=1, state=pb.SHARD_SERVING, tick=self.tick, steps=self.steps,
             slots=slots, quorum=1, live=len(slots), registrar=True, ticks_per_second=1.0,
+            trained=self.tick * 1000 * len(slots),
         )  # fmt: skip
 
     async def SetOwner(self, request: Any, context: Any) -> pb.SetOwnerReply:  # noqa: N802

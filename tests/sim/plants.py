@@ -68,6 +68,8 @@ PLANTS = (
     Plant(rule="8 (lower bound)", plant=rounds.a_clock_that_counts_every_other_step, seed=0),
     Plant(rule="3 (tick seen)", plant=joining.joins_that_name_the_lowest_tick),
     Plant(rule="35", plant=lineage.tokens_that_count_again_in_each_session, seed=7),
+    Plant(rule="35 (tokens)", plant=lineage.tokens_that_only_the_next_instance_writes),
+    Plant(rule="35 (tokens)", plant=lineage.tokens_that_count_again_after_a_restart),
     Plant(rule="2 (old run)", plant=joining.runs_that_are_not_compared, seed=127),
     Plant(rule="4 (word)", plant=joining.words_that_count_whatever_their_number, seed=23),
     Plant(rule="28", plant=lineage.learners_that_begin_their_data_again),

@@ -372,7 +372,7 @@ def _progress(view: View, live: Sequence[pb.SlotStatus] | None) -> Progress | No
         return None
     spec = view.job.spec
     step = min(reply.tick for reply in known)
-    tokens = sum(slot.tokens for slot in registrar.slots)
+    tokens = registrar.trained
     losses = [slot.loss for slot in live if math.isfinite(slot.loss)]
     done, total = (step, spec.steps) if spec.steps else (tokens, spec.tokens or 1)
     rate = min(reply.ticks_per_second for reply in known)

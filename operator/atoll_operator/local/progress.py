@@ -106,7 +106,7 @@ def facts(
 def _is_fresh(slot: str, replies: Sequence[pb.StatusReply | None]) -> bool:
     """Whether the registrar has seen nothing of a learner yet but that it joins."""
     shown = [each for each in (replies[0].slots if replies[0] else []) if each.slot == slot]
-    return all(each.state == pb.SLOT_JOINING and not each.tokens for each in shown)
+    return all(each.state == pb.SLOT_JOINING and not each.tokens_here for each in shown)
 
 
 def failed(status: Status, reason: str, message: str) -> Status:

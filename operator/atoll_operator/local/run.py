@@ -79,6 +79,7 @@ from atoll_operator.local.recorder import recording
 from atoll_operator.local.shards import Poller, utc_now
 from atoll_operator.local.summary import Exit
 from atoll_operator.local.supervisor import (
+    ROLES,
     Child,
     Supervisor,
     by_slot,
@@ -184,7 +185,20 @@ class Training:
 
     def fail(self, error: JobFailedError) -> None:
         """Write a last status that says why."""
-        self.write(progress.failed(self.status, error.reason, str(error)))
+        self.write(progress.failed(self._left(), error.reason, str(error)))
+
+    def interrupted(self) -> None:
+        """Write a last status of a run that can go on."""
+        self.write(progress.suspended(self._left(), "atoll run was interrupted"))
+
+    def _left(self) -> Status:
+        """Let the learners leave; returns the status with what they have trained until then."""
+        self.supervisor.stop(ROLES[:-1])
+        last, known = self.poller.poll(time.monotonic()).status.progress, self.status.progress
+        if last is None or known is None:
+            return self.status
+        reached = known.model_copy(update={"step": last.step, "tokens": last.tokens})
+        return self.status.model_copy(update={"progress": reached})
 
     def _tell_absent(self) -> None:
         """Write the list of learners again when another one was given up."""
@@ -374,7 +388,7 @@ def _outcome(training: Training) -> tuple[Exit, str]:
         if training.complete_at is not None:
             training.stopped("stopped by Ctrl-C")
             return Exit.COMPLETE, "complete"
-        training.write(progress.suspended(training.status, "atoll run was interrupted"))
+        training.interrupted()
         return (
             Exit.INTERRUPTED,
             f"interrupted (atoll run {shown(training.files.out)} --resume continues)",

@@ -84,6 +84,7 @@ from atoll_operator.local.summary import read_lines
 from atoll_protos.environment import Env
 from atoll_protos.exits import ExitCode, is_permanent
 
+ROLES = ("learner", "evaluator", "shard")  # in the order in which they are stopped
 BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STOP_SECONDS = 8.0
 PORTS = range(20_000, 29_000)  # below those of outgoing connections and of Kubernetes' services
@@ -213,9 +214,9 @@ class Supervisor:
             if each.process is not None:
                 each.process.kill()
 
-    def stop(self) -> None:
-        """Stop all: SIGTERM to learners first and shards last, SIGKILL to what does not end."""
-        for role in ("learner", "evaluator", "shard"):
+    def stop(self, roles: Sequence[str] = ROLES) -> None:
+        """Stop all of these roles, one after the other: SIGTERM, SIGKILL to what does not end."""
+        for role in roles:
             running = [child.process for child in self.in_roles(role) if child.process is not None]
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
@@ -227,7 +228,7 @@ class Supervisor:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-        for child in self.children:
+        for child in self.in_roles(*roles):
             child.process = None
             child.close_log()
         self._write()

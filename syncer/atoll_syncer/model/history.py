@@ -25,6 +25,7 @@ from atoll_syncer.model.log import (
     Closed,
     Committed,
     Companion,
+    Counted,
     Ended,
     Entry,
     Merged,
@@ -34,8 +35,10 @@ from atoll_syncer.model.log import (
     ShardFinal,
     Taken,
     TermBegun,
+    Trained,
 )
 
+NONE_TRAINED: Final = Trained()
 ENTRIES_OF_A_TRAINED_LOG: Final = 3  # at least: Seeded, Begun, Committed
 
 
@@ -79,7 +82,7 @@ class History:
     heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
     previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
     merged: dict[int, dict[str, Merged]] = field(default_factory=dict)  # by slice, by slot
-    tokens: dict[str, int] = field(default_factory=dict)  # slot: of its earlier instances
+    trained: dict[str, Trained] = field(default_factory=dict)  # by slot
     cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
     data_states: dict[str, str] = field(default_factory=dict)  # slot: object with its cursor's
     named: dict[str, int] = field(default_factory=dict)  # slot: highest incarnation in a version
@@ -199,6 +202,8 @@ class History:
                 self._seed(entry)
             case Committed():
                 self._commit(entry)
+            case Counted():
+                self._count(entry.trained)
             case Companion(objects=objects, changed=True):
                 self.companion_changed = objects
             case Companion(objects=objects):
@@ -235,7 +240,8 @@ class History:
                 uids.add(before.uid)
             uids.discard(entry.uid)  # the same pod, or an operator's word has lifted the refusal
         self.taken[entry.slot] = entry
-        self.tokens[entry.slot] = max(self.tokens.get(entry.slot, 0), entry.tokens)
+        taken = Trained(incarnation=entry.incarnation, before=entry.tokens)
+        self._count({entry.slot: taken})
 
     def _seed(self, entry: Seeded) -> None:
         """Every slice has version 0, and the layout is known."""
@@ -265,6 +271,7 @@ class History:
         self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)
         self.suspect.discard(entry.slice)
         self.torn.discard(entry.slice)
+        self._count(entry.trained)
         self.commits += 1
         self.recovered += entry.recovered
         self.incomplete |= entry.recovered
@@ -281,6 +288,11 @@ class History:
                 cursor=part.cursor,
             )
             self._merge(entry.slice, merged, entry.data_states.get(part.slot, ""))
+
+    def _count(self, trained: Mapping[str, Trained]) -> None:
+        """An entry may say less than an earlier one: it was on its way when that one was made."""
+        for slot, each in trained.items():
+            self.trained[slot] = self.trained.get(slot, NONE_TRAINED).also(each)
 
     def lineage(self, fragment: int) -> list[Merged]:
         """What the head of a slice holds of every slot; cursors are the largest of any slice."""

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from atoll_protos.names import COUNTER_MAX
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
@@ -45,6 +47,34 @@ class Merged:
     base: int
     capture: int
     cursor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a slot has trained, in tokens (rule 35).
+
+    `incarnation` is the newest one that counts, `before` what earlier ones have trained, `now` what
+    counts of its own, `said` the same as its reports say, which may be more (rule 41).
+    """
+
+    incarnation: int = 0
+    before: int = 0
+    now: int = 0
+    said: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens over all incarnations."""
+        return min(self.before + self.now, COUNTER_MAX)
+
+    def also(self, other: "Trained") -> "Trained":
+        """What both know together. Each may lack some of what the slot has trained."""
+        if self.incarnation == other.incarnation:
+            before, now = max(self.before, other.before), max(self.now, other.now)
+            said = max(self.said, other.said)
+            return Trained(incarnation=self.incarnation, before=before, now=now, said=said)
+        older, newer = sorted((self, other), key=lambda each: each.incarnation)
+        return dataclasses.replace(newer, before=max(newer.before, older.total))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +163,9 @@ class Committed:
     A recovered one has no participants and zero momentum; its `base` is the number under which a
     learner held its value, whose lineage it has (rule 22). `data_states` names, by slot, the object
     that holds the data state of a participant's cursor (rule 28). `momentum` is that of the outer
-    step, and `merges` how many merges the momentum in the object has taken in.
+    step, and `merges` how many merges the momentum in the object has taken in. `tokens` are those
+    that all learners of the job had trained, as far as this shard had reports, and `trained` has
+    the counts, by slot, that the log did not have yet; after a loss, what the learner knew.
     """
 
     slice: int
@@ -154,6 +186,15 @@ class Committed:
     data_states: Mapping[str, str] = field(default_factory=dict)
     momentum: float = 0.0
     merges: int = 0
+    tokens: int = 0
+    trained: Mapping[str, Trained] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What slots have trained since the log said so last; the process was told to stop."""
+
+    trained: Mapping[str, Trained]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +230,7 @@ Entry = (
     | Seeded
     | Companion
     | Committed
+    | Counted
     | Ended
     | ShardFinal
     | Closed
@@ -202,6 +244,7 @@ KINDS: Final[Mapping[str, Any]] = {
     "Seeded": Seeded,
     "Companion": Companion,
     "Committed": Committed,
+    "Counted": Counted,
     "Ended": Ended,
     "ShardFinal": ShardFinal,
     "Closed": Closed,
@@ -230,5 +273,8 @@ def from_document(document: Mapping[str, Any]) -> Entry:
         fields["participants"] = tuple(Participant(**p) for p in fields["participants"])
     if "lineage" in fields:
         fields["lineage"] = tuple(Merged(**each) for each in fields["lineage"])
+    if "trained" in fields:
+        counts = document["trained"].items()
+        fields["trained"] = {slot: Trained(**each) for slot, each in counts}
     entry: Entry = kind(**fields)
     return entry

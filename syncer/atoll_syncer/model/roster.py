@@ -14,10 +14,10 @@ A slot's state follows from its session and its reports, on the monotonic clock;
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.names import COUNTER_MAX
+from atoll_syncer.model.log import Trained
 
 STALL_STEPS = 3.0
 STALL_SECONDS_MIN = 2.0
@@ -99,10 +99,8 @@ class Slot:
     adopted_at: float = 0.0
     t_m_counted: int = 0
     progress: dict[int, pb.SliceProgress] = field(default_factory=dict)  # of the report, by slice
-    instance: str = ""  # whose reports it has
-    tokens_before: int = 0  # of earlier instances
-    tokens_now: int = 0  # of this instance, over its sessions
-    tokens_said: int = 0  # the same as it says, which may be more than it may (rule 41)
+    trained: Trained = field(default_factory=Trained)
+    restored: int = 0  # of its tokens, what others than this process have counted
     lanes_missing: int = 0  # that are not open yet, where the session has several
 
     def state(self, now: float) -> pb.SlotState:
@@ -122,18 +120,16 @@ class Slot:
 
     @property
     def tokens(self) -> int:
-        """Tokens trained by all instances, each counted once (rule 35)."""
-        return min(self.tokens_before + self.tokens_now, COUNTER_MAX)
+        """Tokens trained by all incarnations, each counted once (rule 35)."""
+        return self.trained.total
 
-    def open(self, session: int, now: float, instance: str = "", lanes: int = 1) -> None:
+    def open(self, session: int, now: float, incarnation: int = 0, lanes: int = 1) -> None:
         """A session was welcomed; its reports count from nothing, the slot keeps its tokens.
 
-        A report has the total of its instance, so only another instance's tokens add up. One lane
+        A report has the total of its incarnation, so only another one's tokens add up. One lane
         need not be waited for: a learner without it gets no version and cannot train.
         """
-        if instance != self.instance:
-            self.tokens_before, self.tokens_now, self.tokens_said = self.tokens, 0, 0
-        self.instance = instance
+        self.trained = self.trained.also(Trained(incarnation=incarnation))
         self.session, self.left, self.report, self.progress = session, "", pb.Report(), {}
         self.reported_at = self.stepped_at = self.adopted_at = now
         self.t_m_counted = 0
@@ -153,11 +149,12 @@ class Slot:
                 self.adopted_at = now
         if not self.report.training:
             self.t_m_counted = report.t_m
-        trained = max(0, report.tokens - self.tokens_said)
+        counted = self.trained
+        trained = max(0, report.tokens - counted.said)
         if tokens_per_step_max is not None:
             trained = min(trained, tokens_per_step_max * max(0, report.t_m - self.report.t_m))
-        self.tokens_now += trained
-        self.tokens_said = max(self.tokens_said, report.tokens)
+        if report.tokens > counted.said:
+            self.trained = replace(counted, now=counted.now + trained, said=report.tokens)
         self.report, self.reported_at = report, now
         steps = max(0, report.t_m - self.t_m_counted)
         self.t_m_counted += steps

@@ -42,7 +42,7 @@ from atoll_protos.schedule import start_distance
 from atoll_syncer.model.clock import Clock
 from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Taken
+from atoll_syncer.model.log import Taken, Trained
 from atoll_syncer.model.recovery import Failures, Recovery
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.round import Round
@@ -316,6 +316,16 @@ class State:
             return self.clock.tick >= length.end
         return self.sessions.tokens >= length.tokens
 
+    @property
+    def unwritten(self) -> dict[str, Trained]:
+        """What slots have trained, where the log does not say it yet (rule 35)."""
+        known = self.history.trained
+        return {
+            name: slot.trained
+            for name, slot in sorted(self.sessions.slots.items())
+            if slot.trained != known.get(name)
+        }
+
     def standing(self, now: float) -> Standing:
         """Who trains, the quorum and the grace at `now`; once per input (see the module)."""
         training = self.sessions.training.at(now)
@@ -399,7 +409,7 @@ def new_state(
             started_at=now,
         ),
         term=Term(epoch=history.epoch),
-        sessions=Sessions(tokens=sum(history.tokens.values())),
+        sessions=Sessions(tokens=sum(each.total for each in history.trained.values())),
         shut_out=ShutOut(),
         seed=Seed(
             layout=layout_of(history, run_file) if history.tensors else None, kept_back=kept_back

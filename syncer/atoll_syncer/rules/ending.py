@@ -103,7 +103,10 @@ def appended(state: State, entry: log.Ended | log.ShardFinal | log.Closed) -> li
     """One more step towards the end is durable."""
     match entry:
         case log.Ended():
-            return [Tape({"event": "final", "tick": state.clock.tick}), *say_final(state)]
+            return [
+                Tape({"event": "final", "tick": state.clock.tick, "tokens": state.sessions.tokens}),
+                *say_final(state),
+            ]
         case log.ShardFinal():
             return index_when_whole(state)
     state.ending.complete = entry.result == "Complete"

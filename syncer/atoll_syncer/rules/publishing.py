@@ -18,7 +18,7 @@ merged and what was late (rule 13).
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model.effects import Effect, PublishHead
-from atoll_syncer.model.history import Head
+from atoll_syncer.model.history import NONE_TRAINED, Head
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
 
@@ -44,10 +44,19 @@ def publish(state: State, session: int, fragment: int) -> pb.Publish | None:
                 base=each.base,
                 capture=each.capture,
                 cursor=each.cursor,
+                trained=_trained(state, each.slot),
             )
             for each in state.history.lineage(fragment)
         )
     return message
+
+
+def _trained(state: State, slot: str) -> pb.Trained:
+    """What is written of a slot's tokens, for a shard that loses its log (rule 22)."""
+    each = state.history.trained.get(slot, NONE_TRAINED)
+    return pb.Trained(
+        incarnation=each.incarnation, before=each.before, now=each.now, said=each.said
+    )
 
 
 # ------------------------------------------------------------ what a session holds

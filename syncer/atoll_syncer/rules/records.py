@@ -79,6 +79,7 @@ def line(state: State, entry: Committed, **fields: Any) -> dict[str, Any]:
         "digest": entry.digest,
         "momentum": entry.momentum,
         "reason": entry.reason,
+        "tokens": entry.tokens,
         **fields,
         "shares": shares(entry),
         "last": entry.last,

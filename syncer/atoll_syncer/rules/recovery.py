@@ -41,6 +41,7 @@ A registrar whose log is lost does not know which incarnations it gave. Until it
 it admits only instances that bring an incarnation from another shard (`refusal`).
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -385,6 +386,8 @@ def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
         lineage=tuple(_merged(each) for each in held.lineage),
         tensors=seeding.tensors(state) if first else (),
         layout_digest=state.layout.digest if first else "",
+        tokens=state.sessions.tokens,
+        trained=_trained(state, held.lineage),
     )
     return [Append(entry)]
 
@@ -412,6 +415,17 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
         left_out=[],
     )
     return [*publishing.to_all(state, entry.slice), Tape(record), *ends]
+
+
+def _trained(state: State, lineage: Iterable[pb.SlotMerged]) -> dict[str, log.Trained]:
+    """What slots have trained, as the lineage says and as this process has heard."""
+    trained = state.unwritten
+    for of, each in ((each.slot, each.trained) for each in lineage):
+        said = log.Trained(
+            incarnation=each.incarnation, before=each.before, now=each.now, said=each.said
+        )
+        trained[of] = trained.get(of, log.Trained()).also(said)
+    return trained
 
 
 def _merged(each: pb.SlotMerged) -> log.Merged:

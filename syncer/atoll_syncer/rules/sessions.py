@@ -39,7 +39,7 @@ from atoll_protos.names import PROTOCOL, split_slot
 from atoll_protos.parts import LANES_MAX
 from atoll_protos.run import RunFile
 from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
-from atoll_syncer.model.history import History
+from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Taken
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.state import Standing, State
@@ -121,8 +121,8 @@ def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Eff
     if answer.entry is not None:
         state.sessions.pending[join.slot] = session
         known = state.sessions.slots.get(join.slot)
-        trained = known.tokens if known else state.history.tokens.get(join.slot, 0)
-        return [Append(replace(answer.entry, tokens=trained))]
+        trained = known.trained if known else state.history.trained.get(join.slot, NONE_TRAINED)
+        return [Append(replace(answer.entry, tokens=trained.total))]
     effects = _end_others(state, join.slot, session, pb.REPLACED)
     return [*effects, *welcome(state, session, answer.incarnation, now)]
 
@@ -146,9 +146,10 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
     joined.welcomed = True
     sessions.welcomed_in[joined.join.instance] = state.term.epoch
     if joined.slot:
-        before = history.tokens.get(joined.slot, 0)
-        slot = sessions.slots.setdefault(joined.slot, Slot(name=joined.slot, tokens_before=before))
-        slot.open(session, now, joined.join.instance, joined.join.lanes)
+        trained = history.trained.get(joined.slot, NONE_TRAINED)
+        known = Slot(name=joined.slot, trained=trained, restored=trained.total)
+        slot = sessions.slots.setdefault(joined.slot, known)
+        slot.open(session, now, incarnation, joined.join.lanes)
         sessions.training.note(slot, now)
         if max(state.clock.tick, joined.join.tick_seen) == 0:
             sessions.founders.add(joined.slot)
@@ -227,6 +228,18 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
         publishing.note_progress(state, sender, each)
     clock.advance(state, slot.name, steps, now)
     return True
+
+
+def recovered(state: State) -> None:
+    """A version came back, and with it what its learner knew of the tokens of all slots."""
+    slots, trained = state.sessions.slots, state.history.trained
+    away = sum(each.total for name, each in trained.items() if name not in slots)
+    state.sessions.tokens = away + sum(slot.tokens for slot in slots.values())
+    for name, slot in state.sessions.slots.items():
+        before, here = slot.tokens, slot.tokens - slot.restored
+        slot.trained = slot.trained.also(state.history.trained.get(name, NONE_TRAINED))
+        slot.restored = slot.tokens - here
+        state.sessions.tokens += slot.tokens - before
 
 
 def leaves(state: State, sender: Session, leave: pb.Leave) -> None:

@@ -59,7 +59,7 @@ from atoll_protos.layout import Layout
 from atoll_protos.length import Length
 from atoll_protos.run import RunFile, Sync
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Effect, Exit, end_session
+from atoll_syncer.model.effects import Append, Effect, Exit, end_session
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import PLAIN_TEXT, Certificate, Session
 from atoll_syncer.model.state import Beginning, new_state
@@ -217,6 +217,7 @@ class Shard:
             case log.Companion():
                 return [*companions.appended(state, entry), *ending.index_when_whole(state)]
             case log.Committed(recovered=True):
+                sessions.recovered(state)
                 return [*recovery.committed(state, entry), *self._move(now)]
             case log.Committed():
                 return [*rounds.committed(state, entry, now), *self._move(now)]
@@ -228,6 +229,11 @@ class Shard:
     def deposed(self, now: float) -> list[Effect]:
         """Another process has the shard: what this one has under way cannot become durable."""
         return [Exit(ExitCode.SUPERSEDED, "another process has taken this shard over")]
+
+    def stopping(self) -> list[Effect]:
+        """The process is told to stop: what was trained since the last entry becomes durable."""
+        unwritten = self.state.unwritten if self.state.term.durable else {}
+        return [Append(log.Counted(trained=unwritten))] if unwritten else []
 
     def deadline(self) -> float:
         """When `tick_time` is due at the latest."""

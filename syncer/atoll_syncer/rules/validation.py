@@ -126,7 +126,9 @@ def _of_lineage(state: State, lineage: Sequence[pb.SlotMerged]) -> str:
         objection = (
             of_slot(state, each.slot)
             or _of_counters(each, "base", "capture", "cursor")
+            or _of_counters(each.trained, "before", "now", "said")
             or _most(f"incarnation of {each.slot}", each.incarnation, known + AHEAD_MAX)
+            or _most(f"incarnation of {each.slot}", each.trained.incarnation, known + AHEAD_MAX)
         )
         if objection:
             return objection

@@ -100,8 +100,8 @@ def training_with_a_lane_missing(patch: Patch) -> None:
     """Rule 34."""
     opened = Slot.open
 
-    def whole(self: Slot, session: int, now: float, instance: str = "", lanes: int = 1) -> None:
-        opened(self, session, now, instance, lanes=1)
+    def whole(self: Slot, session: int, now: float, incarnation: int = 0, lanes: int = 1) -> None:
+        opened(self, session, now, incarnation, lanes=1)
 
     patch.setattr(Slot, "open", whole)
 

@@ -8,7 +8,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect, Send
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Merged
+from atoll_syncer.model.log import Merged, Trained
 from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import data_states, sessions
@@ -69,10 +69,27 @@ def tokens_that_count_again_in_each_session(patch: Patch) -> None:
     take = Slot.take
 
     def twice(self: Slot, report: pb.Report, *rest: Any) -> int:
-        self.tokens_before += report.tokens
+        self.trained = replace(self.trained, before=self.trained.before + report.tokens)
         return take(self, report, *rest)
 
     patch.setattr(Slot, "take", twice)
+
+
+def tokens_that_only_the_next_instance_writes(patch: Patch) -> None:
+    """Rule 35: after a restart of the shard those of the present instances are gone."""
+    patch.setattr(State, "unwritten", property(lambda self: {}))
+
+
+def tokens_that_count_again_after_a_restart(patch: Patch) -> None:
+    """Rule 35: what is written of an incarnation counts as that of an earlier one."""
+
+    def opened(self: Slot, session: int, now: float, incarnation: int = 0, lanes: int = 1) -> None:
+        if self.session is None and not self.reported_at:
+            self.trained = Trained(incarnation=incarnation, before=self.trained.total)
+        open_slot(self, session, now, incarnation, lanes)
+
+    open_slot = Slot.open
+    patch.setattr(Slot, "open", opened)
 
 
 def learners_that_begin_their_data_again(patch: Patch) -> None:

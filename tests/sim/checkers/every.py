@@ -8,6 +8,7 @@ from sim.checkers.kept import (
     LengthChecker,
     OldRunChecker,
     SeenChecker,
+    TokensChecker,
     WordChecker,
 )
 from sim.checkers.lanes import TrainingChecker, WholeSessionChecker, WholeVersionChecker
@@ -61,6 +62,7 @@ ALL: tuple[type[Watcher], ...] = (
     ClockChecker,
     SeenChecker,
     LengthChecker,
+    TokensChecker,
     OldRunChecker,
     WordChecker,
     CursorChecker,

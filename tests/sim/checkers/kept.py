@@ -1,10 +1,11 @@
 """Rules 2 to 4, 28 and 35: what is said once is kept: ticks, words, cursors, tokens, the run."""
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.effects import Effect
+from atoll_syncer.model.effects import Append, Effect, EndSession
 from atoll_syncer.model.log import Committed, Ended, Entry, Owned
 from atoll_worker.link.messages import Start
 from sim.training_process import data_state_at
@@ -44,6 +45,56 @@ class LengthChecker(Watcher):
         if isinstance(entry, Ended) and length is not None:
             trained = sum(each.training.tokens for each in self.world.all_learners)
             self.require(trained >= length, f"shard {shard} ends at {trained} of {length} tokens")
+
+
+class TokensChecker(Watcher):
+    """Rule 35: a shard counts what was trained, never more, and no less than it has written.
+
+    What it had heard when it made the entry of a version counts in every later process too. What
+    its learners have told this process counts at once.
+    """
+
+    rule = "35 (tokens)"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.heard: dict[str, Counter[str]] = defaultdict(Counter)  # by process, then instance
+        self.written: dict[int, Counter[str]] = defaultdict(Counter)  # by shard, then instance
+        self.under_way: dict[tuple[int, int, int, int], Counter[str]] = {}
+        self.said: tuple[int, str, int] | None = None  # session, instance, tokens: not yet counted
+
+    def store_lost(self, shard: int) -> None:
+        self.written.pop(shard, None)
+
+    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+        peer = shard.peers.get(session)
+        if message.HasField("report") and peer is not None and peer.incarnation and not peer.ended:
+            self.said = session, peer.learner.instance, message.report.tokens
+
+    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+        heard, said, self.said = self.heard[shard.name], self.said, None
+        ended = [each.session for each in effects if isinstance(each, EndSession)]
+        if said is not None and said[0] not in ended:
+            heard |= Counter({said[1]: said[2]})
+        for effect in effects:
+            if isinstance(effect, Append) and isinstance(effect.entry, Committed):
+                self.under_way[self._key(shard.number, effect.entry)] = Counter(heard)
+        newest = self.world.shards[shard.number] is shard
+        if newest and shard.shard is not None and shard.shard.state.term.durable:
+            self._look(shard, shard.shard.state.sessions.tokens, heard | self.written[shard.number])
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Committed):
+            self.written[shard] |= self.under_way.pop(self._key(shard, entry), Counter())
+
+    def _look(self, shard: "ShardProcess", counted: int, known: Counter[str]) -> None:
+        trained = sum(each.training.tokens for each in self.world.all_learners)
+        self.require(counted <= trained, f"{shard.name} counts {counted} tokens of {trained}")
+        least = known.total()
+        self.require(counted >= least, f"{shard.name} counts {counted} tokens, knows of {least}")
+
+    def _key(self, shard: int, entry: Committed) -> tuple[int, int, int, int]:
+        return shard, entry.slice, entry.number, entry.epoch
 
 
 class OldRunChecker(Watcher):

@@ -37,6 +37,7 @@ WRITTEN = (
 def replies() -> list[pb.StatusReply]:
     registrar = pb.StatusReply(
         run="r", state=pb.SHARD_SERVING, tick=50, ticks_per_second=10.0, epoch=3,
+        trained=400,
         slots=[
             pb.SlotStatus(slot="a-0", state=pb.SLOT_TRAINING, loss=2.0, tokens=400),
             pb.SlotStatus(slot="b-0", state=pb.SLOT_LOST, loss=math.nan),

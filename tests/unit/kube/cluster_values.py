@@ -98,7 +98,7 @@ def reply(**slots: str) -> pb.StatusReply:
         pb.SlotStatus(
             slot=name.replace("_", "-"), state=f"SLOT_{state.upper()}",
             uid=f"uid-{name.replace('_', '-')}",
-            loss=2.5, tokens=100,
+            loss=2.5, tokens=100, tokens_here=100,
         )
         for name, state in slots.items()
     ]  # fmt: skip
@@ -108,6 +108,7 @@ def reply(**slots: str) -> pb.StatusReply:
         tick=60,
         steps=600,
         slots=shown,
+        trained=100 * len(shown),
         ticks_per_second=2.0,
         epoch=1,
     )

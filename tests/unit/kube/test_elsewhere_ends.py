@@ -173,13 +173,14 @@ def test_each_cluster_deletes_its_own_object_after_its_time_to_live_and_not_befo
 def test_the_last_reports_of_learners_reach_the_status_of_a_job_that_is_over() -> None:
     registrar = completed(evaluation=60)
     registrar.slots.extend(serving(us_east_0="Left").slots)
+    registrar.trained = 100
     one = there(remembered=heard(registrar, final_seconds=1.0))
     first = decided(one)
     assert first.status is not None
     assert first.status.status["progress"]["tokens"] == 100
-    registrar.slots[0].tokens = 128
+    registrar.trained = 128
     later = decided(again(one, first, remembered=heard(registrar)))
     assert later.status is not None
     assert later.status.status["progress"]["tokens"] == 128
-    registrar.slots[0].tokens = 64  # a shard that was started again
+    registrar.trained = 64  # a shard that was started again
     assert decided(again(one, later, remembered=heard(registrar))).status is None

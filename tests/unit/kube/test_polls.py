@@ -284,7 +284,7 @@ def test_credentials_that_no_shard_takes_are_told_and_the_last_that_worked_stay_
 def test_progress_is_no_news_but_states_sessions_and_owners_are() -> None:
     one = reply(us_east_0="Training")
     moved = reply(us_east_0="Training")
-    moved.tick, moved.slots[0].tokens = 99, 7
+    moved.tick, moved.trained, moved.slots[0].tokens = 99, 7, 7
     assert said_by([one]) == said_by([moved])
     moved.slots[0].owner_word = 3
     assert said_by([one]) != said_by([moved])

@@ -53,7 +53,7 @@ def scene(state: str = "", pods: Sequence[Pod] = (YOUNG,), **changes: Any) -> St
 
 def joining_for_the_first_time() -> Starts:
     found = scene("Joining")
-    found.shown[SLOT].tokens = 0
+    found.shown[SLOT].tokens_here = 0
     return found
 
 

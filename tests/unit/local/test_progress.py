@@ -38,7 +38,13 @@ def reply(
 ) -> pb.StatusReply:
     slots = [
         pb.SlotStatus(
-            slot=name, state=pb.SLOT_TRAINING, t_m=40, step_seconds=0.1, loss=2.0, tokens=400
+            slot=name,
+            state=pb.SLOT_TRAINING,
+            t_m=40,
+            step_seconds=0.1,
+            loss=2.0,
+            tokens=400,
+            tokens_here=400,
         )
         for name in training
     ]
@@ -49,6 +55,7 @@ def reply(
         state=f"SHARD_{state.upper()}",
         tick=tick,
         slots=slots,
+        trained=400 * len(training),
         ticks_per_second=10.0,
         epoch=3,
     )

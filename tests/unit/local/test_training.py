@@ -1,5 +1,6 @@
 """One pass of `atoll run` over its processes, and the last one."""
 
+import contextlib
 import json
 import signal
 from collections.abc import Callable
@@ -52,6 +53,11 @@ class Processes:
 
     def in_roles(self, *roles: str) -> list[Any]:
         return [each for each in self.children if each.planned.role in roles]
+
+    def stop(self, roles: tuple[str, ...]) -> None:
+        """Learners report what they have trained when they leave."""
+        assert roles == ("learner", "evaluator")
+        self.has_left = True
 
 
 def ignored(*_: object) -> None:
@@ -254,6 +260,47 @@ def test_an_interrupt_of_a_job_that_is_complete_leaves_it_complete(tmp_path: Pat
     conditions = json.loads((tmp_path / "status.json").read_text())["conditions"]
     assert {each["type"]: each["status"] for each in conditions}["Complete"] == "True"
     assert training.supervisor.children[0].after == "stopped by Ctrl-C"
+
+
+@pytest.mark.parametrize(
+    ("stops", "state"), [(KeyboardInterrupt(), "Suspended"), (JobFailedError("R", "m"), "Failed")]
+)
+def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
+    stops: BaseException, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those too that learners have trained between the last look at the shards and their end."""
+    training = training_of(tmp_path, learner("a-0"))
+    processes = training.supervisor
+
+    def poll(now: float, ends: progress.Ends = progress.NO_ENDS) -> progress.Snapshot:
+        said = reply("Serving", tick=60)
+        if getattr(processes, "has_left", False):
+            said = reply("Serving", tick=61, training=())
+            said.trained = 1234
+        found = progress.status(job(), [said, said], NOW, ends)
+        return progress.Snapshot(
+            job=job(), replies=[said, said], status=found, bytes_per_second=None
+        )
+
+    monkeypatch.setattr(training.poller, "poll", poll)
+    training.advance(1.0)
+    assert training.status.progress is not None
+    assert training.status.progress.tokens == 1200
+
+    def stopped() -> None:
+        raise stops
+
+    class Quiet(contextlib.nullcontext[None]):
+        say = staticmethod(ignored)
+
+    training.view = Quiet()  # type: ignore[assignment]
+    monkeypatch.setattr(Training, "run", lambda _: stopped())
+    run._outcome(training)
+    written = json.loads((tmp_path / "status.json").read_text())
+    assert (written["progress"]["step"], written["progress"]["tokens"]) == (61, 1234)
+    assert written["progress"]["loss"] == "2.0000"
+    conditions = {each["type"]: each["status"] for each in written["conditions"]}
+    assert conditions[state] == "True"
 
 
 def host(number: int, needed: int = 2) -> Child:

@@ -108,3 +108,24 @@ def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule_19() 
         appending.cancel()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deposed", [False, True])
+def test_a_driver_that_stops_writes_what_was_trained_unless_it_is_deposed_rule_35(
+    deposed: bool,
+) -> None:
+    async def scenario() -> None:
+        written: list[object] = []
+        driver = a_driver({})
+        driver.shard.stopping = lambda: ["counted"]
+        driver.feed = written.extend
+        driver.exit = asyncio.get_running_loop().create_future()
+        if deposed:
+            driver.exit.set_result(None)
+        driver._entries = asyncio.Queue()
+        driver.background = SimpleNamespace(stop=lambda: written.append("stopped"))
+        driver.recording = SimpleNamespace(close=lambda: None)
+        await driver.stop()
+        assert written == [*["counted"] * (not deposed), "stopped"]
+
+    asyncio.run(scenario())

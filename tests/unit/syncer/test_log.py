@@ -10,6 +10,7 @@ def test_the_kinds_in_the_files_of_a_log_never_change() -> None:
         "Closed",
         "Committed",
         "Companion",
+        "Counted",
         "Ended",
         "Owned",
         "Reign",

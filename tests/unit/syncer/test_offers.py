@@ -98,11 +98,11 @@ def test_nothing_counts_of_a_session_that_is_not_its_slots_newest_rule_5() -> No
     one, sessions = open_round("a-0", "a-1", quorum=2)
     head = began(one, sessions[0], 5)
     assert len(one.take(Accept)) == 1
-    one.state.sessions.slots["a-0"].open(99, one.now, "a-0-process")
+    one.state.sessions.slots["a-0"].open(99, one.now, incarnation=1)
     one.feed(one.shard.transfer_verified(sessions[0], head, one.now))
     assert one.take(Stage) == []
     assert "a-0" not in one.state.rounds.open[1].complete
-    one.state.sessions.slots["a-1"].open(98, one.now, "a-1-process")
+    one.state.sessions.slots["a-1"].open(98, one.now, incarnation=1)
     began(one, sessions[1], 5)
     assert one.take(Accept) == []
     assert [end.code for end in one.ends()] == [pb.BAD_TRANSFER]

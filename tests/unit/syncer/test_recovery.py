@@ -301,6 +301,7 @@ def test_what_a_version_holds_of_every_slot_comes_back_with_it() -> None:
     session = held_by(one, "a-0", 9, 8)
     one.wait(1.0)
     merged = pb.SlotMerged(slot="a-0", incarnation=1, base=8, capture=3, cursor=77)
+    merged.trained.CopyFrom(pb.Trained(incarnation=1, before=40, now=30, said=31))
     one.held(session, version(0, 9), lineage=[merged])
     publish = one.shard.publish(session, 0)
     assert publish is not None

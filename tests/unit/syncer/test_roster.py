@@ -71,7 +71,7 @@ def test_without_a_session_it_is_lost_or_it_has_left_with_its_reason_rule_6() ->
 def test_a_new_session_begins_its_own_count_and_keeps_the_tokens_of_the_slot() -> None:
     one = slot(t_m=5, training=True, tokens=50)
     one.left = "SIGTERM"
-    one.open(2, now=9.0, instance="another")
+    one.open(2, now=9.0, incarnation=2)
     assert (one.tokens, one.report.t_m, one.t_m_counted, one.left) == (50, 0, 0, "")
     assert one.state(9.0) == pb.SLOT_JOINING
 
@@ -79,9 +79,9 @@ def test_a_new_session_begins_its_own_count_and_keeps_the_tokens_of_the_slot() -
 def test_the_tokens_of_an_instance_count_once_over_its_sessions_rule_35() -> None:
     one = Slot(name="a-0")
     for session in range(1, 10):
-        one.open(session, now=0.0, instance="first")
+        one.open(session, now=0.0, incarnation=1)
         assert one.tokens == (50 if session > 1 else 0)
         one.take(pb.Report(t_m=5, training=True, tokens=50), now=0.0)
-    one.open(10, now=0.0, instance="second")
+    one.open(10, now=0.0, incarnation=2)
     one.take(pb.Report(t_m=1, training=True, tokens=10), now=0.0)
     assert one.tokens == 60

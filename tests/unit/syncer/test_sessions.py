@@ -199,7 +199,7 @@ def test_a_report_of_a_session_that_is_not_its_slots_newest_counts_nothing_rule_
     one, (older,) = begun("a-0")
     one.report(older, 3)
     slot = one.state.sessions.slots["a-0"]
-    slot.open(99, one.now, "a-0-process")
+    slot.open(99, one.now, incarnation=1)
     tick, report = one.state.clock.tick, slot.report
     one.report(older, 30)
     assert one.state.clock.tick == tick

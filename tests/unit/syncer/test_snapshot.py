@@ -8,7 +8,7 @@ import pytest
 
 from atoll_syncer.model import snapshot
 from atoll_syncer.model.history import Head, History
-from atoll_syncer.model.log import Closed, Merged, Owned, ShardFinal, Taken
+from atoll_syncer.model.log import Closed, Merged, Owned, ShardFinal, Taken, Trained
 
 
 def a_history() -> History:
@@ -37,7 +37,7 @@ def a_history() -> History:
         heads={0: head, 10: head},
         previous={1: head},
         merged={10: {"a-0": merged}, 2: {"b-0": merged}},
-        tokens={"a-0": 7},
+        trained={"a-0": Trained(incarnation=3, before=5, now=2, said=2)},
         cursors={"a-0": 99},
         data_states={"a-0": "o2"},
         named={"a-0": 3},

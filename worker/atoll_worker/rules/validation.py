@@ -56,6 +56,7 @@ def of_publish(state: State, shard: int, publish: pb.Publish) -> str:
         or _of_text(slots, LETTERS_MAX)
         or _first(
             _of_counters(each, "incarnation", "base", "capture", "cursor")
+            or _of_counters(each.trained, "incarnation", "before", "now", "said")
             for each in publish.lineage
         )
     )

@@ -66,7 +66,7 @@ def _starts(scene: Starts, slot: str, pods: Sequence[Pod]) -> bool:
     joining = shown is None or shown.state == pb.SLOT_JOINING
     if not joining and shown is not None and shown.uid in {pod.uid for pod in present}:
         return False  # this very pod has trained
-    fresh = shown is None or (shown.state == pb.SLOT_JOINING and not shown.tokens)
+    fresh = shown is None or (shown.state == pb.SLOT_JOINING and not shown.tokens_here)
     left_seconds = scene.remembered.left_seconds.get(slot)
     if left_seconds is not None and split_slot(slot)[0] not in scene.here:
         return min(left_seconds, scene.running_seconds) < LEFT_ELSEWHERE_SECONDS
