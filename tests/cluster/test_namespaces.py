@@ -5,13 +5,14 @@ open watch outlives the right to it by minutes, so the operator's pods are repla
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from cluster.installed import NAMESPACE, SELECTOR, Installed
-from cluster.kubectl import Kubectl, until
-from cluster.training import Job, manifest
+from cluster.kubectl import Kubectl
+from cluster.training import Job, Stopwatch, manifest
 
 STAYS, LEAVES = "team-stays", "team-leaves"
 ROLE = ("role", f"{NAMESPACE}-atoll-operator")
@@ -53,15 +54,17 @@ LOSSES: dict[str, Callable[[Kubectl], object]] = {
 def test_what_is_lost_of_one_namespace_is_nothing_to_the_jobs_of_the_other(
     atoll: Installed, kube: Kubectl, lost: str
 ) -> None:
+    watch = Stopwatch()
     LOSSES[lost](kube)
     kube("-n", NAMESPACE, "delete", "pod", "-l", SELECTOR)
     name = f"after-{lost}"
     kube.apply(STAYS, manifest(name, {"us-east": 1}, suspend=True))
     job = Job(kube=kube, namespace=STAYS, name=name)
-    until("the job is judged", lambda: job.is_true("Accepted"))
+    watch.until("the job is judged", lambda: job.is_true("Accepted"))
     if lost == "namespace":
-        until("it is left out", lambda: "NamespaceLeftOut" in _told(kube))
-        until("the replicas are ready", lambda: len(atoll.ready()) == len(atoll.pods()))
+        watch.until("it is left out", lambda: "NamespaceLeftOut" in _told(kube))
+        watch.until("the replicas are ready", lambda: len(atoll.ready()) == len(atoll.pods()))
+    sys.stderr.write(f"\n{lost} lost: {watch.laps}\n")
 
 
 def _told(kube: Kubectl) -> set[str]:

@@ -103,7 +103,8 @@ def test_a_learner_whose_kubelet_was_away_for_105_s_trains_on(
     assert job.training()[slot] == uid
     assert job.steps()[slot] > steps
     lab("heal", node)
-    until("ready again", lambda: kube.node_is_ready(node))
+    watch.until("ready again", lambda: kube.node_is_ready(node))
+    sys.stderr.write(f"\nkubelet away: {watch.laps}\n")
     steps = job.steps()[slot]
     pass_seconds(ENDED_SECONDS)
     assert job.training()[slot] == uid

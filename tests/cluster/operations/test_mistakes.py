@@ -1,9 +1,12 @@
 """Mistakes in a manifest: said with the names that matter, the others train on, the fix arrives."""
 
+import sys
+
 import pytest
 
 from cluster.kubectl import until
 from cluster.person import JOB, Person
+from cluster.training import Stopwatch
 
 EU_WEST = "- {name: eu-west, learners: 1}"
 CONTAINER = "          - name: learner\n"
@@ -28,8 +31,12 @@ def test_a_wrong_argument_and_a_missing_secret_in_one_region_are_said_and_the_fi
         "{volumes: [{name: text, secret: {secretName: no-such-secret}}],"
         " volumeMounts: [{name: text, mountPath: /text}]}"
     )
+    crashes, watch = person.uids()["tiny-eu-west-0"], Stopwatch()
     person.edits((wrong, missing))
+    watch.until("made", lambda: person.uids().get("tiny-eu-west-0", crashes) != crashes)
     person.reads("Degraded", "True", "tiny-eu-west-0 cannot start", "no-such-secret")
+    watch.until("said", lambda: True)
+    sys.stderr.write(f"\nmissing Secret: {watch.laps}\n")
     person.edits((missing, EU_WEST))
     person.trains(2)
     person.reads("Degraded", "False")
