@@ -19,7 +19,7 @@ imports numpy; the operator's image has neither.
 - reading.py       files of a job as dataclasses, read strictly from JSON
 - run.py           the run file: one job as its processes see it
 - expected.py      the learners that a job has at present
-- length.py        how long the job is, which may grow while it runs
+- length.py        how long the job is, which may change while it runs
 - schedule.py      when each fragment is due, for shards and learners alike
 - means.py         the moving mean by which both sides measure times
 - states.py        what shards and slots do, in the words that people see

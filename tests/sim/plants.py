@@ -64,6 +64,8 @@ PLANTS = (
     Plant(rule="11 (close)", plant=rounds.a_grace_that_is_cut_short, seed=12),
     Plant(rule="11 (progress)", plant=rounds.calls_that_outlive_their_session, seed=94),
     Plant(rule="11 (progress)", plant=rounds.offers_that_never_leave, seed=12),
+    Plant(rule="27 (length)", plant=ending.lengths_of_which_the_largest_counts, seed=7),
+    Plant(rule="27 (length)", plant=ending.files_that_are_believed_again, seed=24),
     Plant(rule="27", plant=ending.last_rounds_that_wait_for_their_deadline, seed=0),
     Plant(rule="8 (lower bound)", plant=rounds.a_clock_that_counts_every_other_step, seed=0),
     Plant(rule="3 (tick seen)", plant=joining.joins_that_name_the_lowest_tick),

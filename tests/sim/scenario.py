@@ -3,10 +3,12 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from atoll_protos.codecs import Wire
 from atoll_protos.expected import NOBODY, Expected
 from atoll_protos.layout import Layout, TensorSpec
+from atoll_protos.length import Length
 from atoll_protos.run import Fragments, RunFile, Sync
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 from sim.told import (
@@ -46,6 +48,7 @@ KINDS = (
     "store answers",
     "damage",
 )
+EDITS_SHARE = 0.25  # of the seeds
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
@@ -88,6 +91,9 @@ ACTIONS = ("kill shard", "kill learner", "cut", "pause shard", "pause learner", 
 SLOW_SEEDS, SLOW_SECONDS = (32, (19, 21)), (20.0, 60.0)
 
 
+Reads: TypeAlias = tuple[tuple[int, int], ...]  # tick, and revision of the file from then on
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """All that is drawn from the seed beforehand."""
@@ -113,19 +119,28 @@ class Scenario:
     silence_seconds: float = 8.0  # after which a rank counts as lost
     expected: Expected = NOBODY  # the job's learners, as far as the shards are told
     late_seconds: Mapping[str, float] = field(default_factory=dict)  # slots whose start takes long
-    longer: Mapping[int, int] = field(default_factory=dict)  # tick from which a shard's file is new
-    steps_longer: int = 0  # and what it says then
     lists: tuple[tuple[float, Expected], ...] = ()  # of the job's learners, and from when on
     grace_seconds: float = GRACE_SECONDS  # of who is on the list no more
     certificate_seconds: float = 0.0  # for which one is valid; 0: plain text
+    lengths: tuple[int, ...] = ()  # in ticks, after each edit of the job; revisions 1, 2, ...
+    reads: Mapping[int, Reads] = field(default_factory=dict)  # by shard
 
     @property
     def steps(self) -> int:
         """The job's length in ticks; if it is given in tokens, those that all must train for it."""
         if self.run_file.steps is not None:
-            return max(self.run_file.steps, self.steps_longer)
+            return max((self.run_file.steps, *self.lengths))
         assert self.run_file.tokens is not None
-        return self.run_file.tokens // self.tokens_per_step
+        others = (self.length(n).tokens for n, _ in enumerate(self.lengths, 1))
+        return max((self.run_file.tokens, *others)) // self.tokens_per_step
+
+    def length(self, revision: int) -> Length:
+        """What the operator's file says at that revision."""
+        steps = self.lengths[revision - 1]
+        if self.run_file.steps is not None:
+            return Length(revision=revision, steps=steps, ends=(steps,))
+        tokens = steps * self.tokens_per_step * len(self.run_file.slots)
+        return Length(revision=revision, tokens=tokens)
 
     @property
     def loses_a_store(self) -> bool:
@@ -187,6 +202,7 @@ def draw(seed: int) -> Scenario:
     network = rng.choice((0.005, 0.02, 0.1))
     lists, grace = draw_lists(run_file.regions, seed)
     ranks, lane_faults = draw_ranks(run_file.slots, seed), draw_lane_faults(seed)
+    lengths, reads = draw_edits(run_file.shards, steps, period, seed)
     return Scenario(
         seed=seed,
         run_file=run_file,
@@ -224,7 +240,31 @@ def draw(seed: int) -> Scenario:
         lanes_share=LANES_SHARES[bool(lane_faults)],
         ranks=ranks,
         silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),
+        lengths=lengths,
+        reads=reads,
     )
+
+
+def draw_edits(
+    shards: int, steps: int, period: int, seed: int
+) -> tuple[tuple[int, ...], dict[int, Reads]]:
+    """Edits of the job's length, up and down, and when they come into each shard's file.
+
+    They come late or soon after each other, to some shards never, and an old file may come back.
+    """
+    rng = random.Random(f"{seed}/edits")
+    if rng.random() >= EDITS_SHARE:
+        return (), {}
+    lengths = tuple(rng.randint(1, steps + 2 * period) for _ in range(rng.choice((1, 2, 2, 3))))
+    made = sorted(rng.randint(1, steps) for _ in lengths)
+    reads: dict[int, Reads] = {}
+    for shard in range(shards):
+        read = [(at + rng.choice((0, 0, 1, period)), n) for n, at in enumerate(made, 1)]
+        if rng.random() < 0.3:
+            read.append((rng.randint(1, steps), rng.randint(1, len(lengths))))
+        if not shard or rng.random() < 0.7:
+            reads[shard] = tuple(sorted(read))
+    return lengths, reads
 
 
 def draw_ranks(slots: Sequence[str], seed: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.expected import Expected
 from atoll_protos.layout import Layout
-from atoll_protos.length import Length
+from atoll_protos.length import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import Sync
 from atoll_syncer.background import Thread
@@ -114,7 +114,7 @@ class ShardProcess(Process):
             fresh=fresh,
             expected=self._read_expected() or world.scenario.expected,
             read_expected=self._read_expected if world.scenario.lists else None,
-            read_length=self._read_length if world.scenario.longer else None,
+            read_length=self._read_length if world.scenario.lengths else None,
             store=self.store,
             journal=Journal(self.store, self.time),
             tape=world.tapes[self.number],
@@ -135,11 +135,15 @@ class ShardProcess(Process):
         return self.sim.now
 
     def _read_length(self) -> Length | None:
-        """The file that the operator has changed, as it has come into this shard's pod so far."""
-        since = self.world.scenario.longer.get(self.number)
-        if since is None or self.shard is None or self.shard.state.clock.tick < since:
-            return None
-        return Length(steps=(self.world.scenario.steps_longer,))
+        """The file that the operator changes, as it is in this shard's pod now."""
+        scenario, reached = self.world.scenario, self.world.reached
+        if self.shard is not None:
+            reached[self.number] = max(reached[self.number], self.shard.state.clock.tick)
+        came = [n for at, n in scenario.reads.get(self.number, ()) if at <= reached[self.number]]
+        found = scenario.length(came[-1]) if came else None
+        if self.shard is None and found is not None:
+            self.world.watchers.tell("length_heard", self, found)
+        return found
 
     def _read_expected(self) -> Expected | None:
         """The list of learners, as it has come into this shard's pod so far."""
@@ -186,6 +190,11 @@ class WatchedShard:
             return member
 
         def asked(*arguments: Any) -> list[Effect]:
+            for told in arguments if name in HEARS else ():
+                if isinstance(told, Length):
+                    self._tell("length_heard", self._process, told)
+                elif isinstance(told, pb.HelloRequest | pb.HelloReply):
+                    self._tell("length_heard", self._process, heard(told.length))
             effects: list[Effect] = member(*arguments)
             self._did(effects)
             return effects
@@ -275,6 +284,7 @@ class WatchedShard:
 
 
 # Methods that answer with no effects.
+HEARS = frozenset({"length_heard", "answered", "registrar_request"})
 READ = frozenset({"deadline", "publish", "held_by", "commit_again", "part_wanted"})
 
 

@@ -13,8 +13,8 @@ from atoll_worker.link.messages import (
     Fail,
     Finished,
     GiveCompanion,
+    JobLength,
     Proceed,
-    Prolonged,
     Start,
     Tick,
 )
@@ -207,7 +207,7 @@ class TrainingProcess(Process, abc.ABC):
                     self.fail(code, reason)
                 case GiveCompanion(changed=changed):
                     self.give_companion(changed=changed)
-                case Tick() | Prolonged():
+                case Tick() | JobLength():
                     pass
         for key in captures:
             base, since = training.bases[key]

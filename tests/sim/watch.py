@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import Expected
+from atoll_protos.length import Length
 from atoll_syncer.model.effects import Effect, Merge
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import Certificate
@@ -82,6 +83,9 @@ class Watcher:
 
     def offer_accepted(self, shard: "ShardProcess", session: int, transfer: pb.Transfer) -> None:
         """The rules of the shard let it come."""
+
+    def length_heard(self, shard: "ShardProcess", length: Length) -> None:
+        """A shard reads its file, or another shard's Hello or the answer to it."""
 
     def merging(
         self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]

@@ -47,6 +47,7 @@ class World:
         self._closed = False
         count = self.run_file.shards
         self.restarted = [False] * count
+        self.reached = [0] * count  # the highest tick at which each shard has read the length
         self.pods = [0] * count  # how many each shard has had
         self.starts = 0
         self.all_shards: list[ShardProcess] = []

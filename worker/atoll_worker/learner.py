@@ -18,7 +18,7 @@ from atoll_protos.exits import TERMINATED
 from atoll_protos.run import RunFile
 from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
-from atoll_worker.link.messages import Boundary, Prolonged
+from atoll_worker.link.messages import Boundary, JobLength
 from atoll_worker.ranks import boxes, states
 from atoll_worker.ranks.group import Group, open_group
 from atoll_worker.settings import Job, read_job
@@ -160,7 +160,7 @@ class Learner:
 
     @property
     def total_ticks(self) -> int | None:
-        """The job's length in ticks (`spec.steps`), which may grow; None when it is in tokens."""
+        """The job's length in ticks (`spec.steps`), which may change; None when it is in tokens."""
         return self._length().steps
 
     @property
@@ -539,11 +539,11 @@ class Learner:
         """To the job's tick; before entering that is 0."""
         self._schedules.move_to(self.tick, self.progress)
 
-    def _length(self) -> Prolonged:
+    def _length(self) -> JobLength:
         """How long the job is, as far as this learner has heard."""
         run_file = self._job.run_file
-        longer = self._replica.prolonged if self._replica else None
-        return longer or Prolonged(steps=run_file.steps, tokens=run_file.tokens)
+        heard = self._replica.length if self._replica else None
+        return heard or JobLength(steps=run_file.steps, tokens=run_file.tokens)
 
     def _leave(self, reason: str) -> None:
         """Leave once, also when the training ends by a signal, an exception or a failed entry."""

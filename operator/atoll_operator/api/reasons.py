@@ -334,10 +334,9 @@ REASONS: Final[tuple[Reason, ...]] = (
         TRUE,
         (
             "Differs",
-            "a shard does not know the present spec.steps or spec.tokens yet, or knows of a larger"
-            " number, which was taken back",
+            "a shard does not know the present spec.steps or spec.tokens yet",
             "wait: shards read it within about a minute, without a restart; if it stays, see"
-            " SyncerReady. A smaller number counts when the job was suspended and is resumed",
+            " SyncerReady. A shard that has ended keeps to the length at which it did",
         ),
         (
             "OtherManifest",

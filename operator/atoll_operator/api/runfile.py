@@ -41,9 +41,9 @@ def expected(job: Job, generations: Mapping[str, int] = NONE_REVOKED) -> Expecte
     )
 
 
-def length(job: Job) -> LengthFile:
-    """How long the job is at present, for its shards to read while it runs."""
-    return LengthFile(steps=job.spec.steps, tokens=job.spec.tokens)
+def length(job: Job, revision: int) -> LengthFile:
+    """How long the job is at present, for its shards to read; `revision`: the job's generation."""
+    return LengthFile(revision=revision, steps=job.spec.steps, tokens=job.spec.tokens)
 
 
 def _regions(job: Job) -> tuple[Region, ...]:

@@ -87,8 +87,8 @@ class Spec(Model):
         le=COUNT_MAX,
         description=(
             "Length of the training in steps of the job's clock (ticks), which all learners share."
-            " Give exactly one of steps and tokens. It may grow while the job runs; fewer than its"
-            " processes know of count after suspend and resume."
+            " Give exactly one of steps and tokens. It may change while the job runs, which ends"
+            " at once where it is beyond the new length."
         ),
     )
     tokens: int | None = Field(
@@ -97,8 +97,8 @@ class Spec(Model):
         le=COUNT_MAX,
         description=(
             "Length of the training in tokens of all learners together. Give exactly one of steps"
-            " and tokens. It may grow while the job runs; fewer than its processes know of count"
-            " after suspend and resume."
+            " and tokens. It may change while the job runs, which ends at once where it is beyond"
+            " the new length."
         ),
     )
     seed: int = Field(

@@ -347,12 +347,16 @@ class Tick(_message.Message):
     def __init__(self, tick: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ...) -> None: ...
 
 class Length(_message.Message):
-    __slots__ = ("steps", "tokens")
+    __slots__ = ("revision", "steps", "tokens", "ends")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    steps: _containers.RepeatedScalarFieldContainer[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    steps: int
     tokens: int
-    def __init__(self, steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ...) -> None: ...
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, revision: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SendSeed(_message.Message):
     __slots__ = ()

@@ -312,8 +312,8 @@ class State:
     def over(self) -> bool:
         """t >= T: the job's length in ticks or in tokens is reached."""
         length = self.ending.length
-        if length.end is not None:
-            return self.clock.tick >= length.end
+        if length.steps is not None:
+            return self.clock.tick >= length.steps
         return self.sessions.tokens >= length.tokens
 
     @property

@@ -111,7 +111,7 @@ def move(state: State, standing: Standing, now: float) -> list[Effect]:
     _note_steps(state, now)
     state.clock.set_training(standing.training)
     if all_wait_at_the_end(state, standing):
-        state.clock.raise_to(state.ending.length.end or 0)
+        state.clock.raise_to(state.ending.length.steps or 0)
     if state.clock.update(standing.quorum):
         state.clock.times.append((now, state.clock.tick))
     return _announce(state)
@@ -119,7 +119,7 @@ def move(state: State, standing: Standing, now: float) -> list[Effect]:
 
 def all_wait_at_the_end(state: State, standing: Standing) -> bool:
     """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come."""
-    end, slots = state.ending.length.end, state.sessions.slots
+    end, slots = state.ending.length.steps, state.sessions.slots
     if not state.sync.lockstep or end is None or not standing.training:
         return False
     reports = (slots[name].report for name in standing.training)

@@ -8,15 +8,18 @@
    registrar only: all parts and the companion --> index written --> Closed is logged: Complete
 
 A last round closes with the offers that are complete when no more are awaited, or at its
-deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. A learner that is there
+deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. In lock-step, beyond
+the end or with a length in tokens, learners hand a slice over for the last time when it is due
+next, and the deadline gives them the time for these steps. A learner that is there
 and has no work in any version yet is awaited too, so that no learner's whole work is missed because
 others were quick. The round may close with nothing; then the slice's head is final. A process that
 starts again at t >= T does the same for the slices whose head is not final yet.
 
-A job may become longer while it runs. A shard hears of it from a file that the operator writes, or
-from another shard in Hello, and tells its learners. Before Ended is on its way
-to the log that puts the end off, whatever had begun of it: the last rounds become rounds like
-others. From then on it comes too late: the shard keeps to the length at which it ended.
+A job may get another length while it runs. A shard hears of it from a file that the operator
+writes, or from another shard in Hello, and tells its learners. A shorter one ends the job at once
+where the clock or the tokens are beyond it. A longer one, before Ended is on its way to the log,
+puts the end off, whatever had begun of it: the last rounds become rounds like others. From then on
+every length comes too late: the shard keeps to the one at which it ended.
 
 A registrar that lost its store has lost the parts too. A shard learns this from the answer to
 its Hello, and writes and reports its part again.
@@ -25,6 +28,7 @@ its Hello, and writes and reports its part again.
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import schedule
 from atoll_protos.length import Length
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, Tape, WriteIndex, WritePart
@@ -32,25 +36,29 @@ from atoll_syncer.model.state import Standing, State
 from atoll_syncer.rules import companions, rounds
 
 LAST_ROUND_SECONDS: Final = 10.0
+SLOWER_MAX: Final = 2.0  # than its mean step: what a learner may need for steps that are awaited
 LOGGED: Final = float("inf")  # in place of the time at which the end began
 
 
-# ------------------------------------------------------------ a longer job
+# ------------------------------------------------------------ another length
 
 
-def heard(state: State, length: Length) -> list[Effect]:
-    """The job may be longer than this shard knew."""
+def heard(state: State, told: Length) -> list[Effect]:
+    """The job may be longer or shorter than this shard knew (rule 27)."""
     ending = state.ending
-    longer = ending.length.also(length)
-    if longer == ending.length or state.history.ended or ending.began_at == LOGGED:
+    known, length = ending.length, ending.length.also(told)
+    if length == known or state.history.ended or ending.began_at == LOGGED:
         return []
-    ending.length = longer
+    ending.length = length
     if ending.began_at is not None and not state.over:
         ending.began_at, ending.put_off = None, True
         rounds.put_off_last(state)
-    message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick, length=longer.message()))
-    told: list[Effect] = [Send(number, message) for number in state.sessions.welcomed]
-    return [*told, Tape({"event": "length", "steps": longer.end, "tokens": longer.tokens or None})]
+    message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick, length=length.message()))
+    effects: list[Effect] = [Send(number, message) for number in state.sessions.welcomed]
+    if (length.steps, length.tokens) == (known.steps, known.tokens):
+        return effects
+    line = {"event": "length", "steps": length.steps, "tokens": length.tokens or None}
+    return [*effects, Tape(line)]
 
 
 # ------------------------------------------------------------ last rounds
@@ -75,16 +83,30 @@ def _last_round(state: State, fragment: int, standing: Standing, now: float) -> 
 
     A round that is open on such a head becomes the last: else it would merge after the end.
     """
-    head, end = state.history.heads[fragment], state.ending.length.end
+    head, end = state.history.heads[fragment], state.ending.length.steps
     reached = end is not None and state.history.due.get(fragment, 0) >= end
-    is_last = head.last and not state.ending.put_off
-    final = is_last or (state.sync.lockstep and reached)
-    if final and fragment not in state.rounds.open:
+    again = state.ending.put_off and not (state.sync.lockstep and reached)
+    if head.last and not again and fragment not in state.rounds.open:
         rounds.finish(state, fragment)
         return []
+    due = _last_due(state, fragment)
+    slots = state.sessions.slots
+    slowest = max((slots[name].report.step_seconds for name in standing.training), default=0.0)
     deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * len(state.fragments)
-    effects = rounds.begin_last(state, fragment, deadline, now)
+    deadline += SLOWER_MAX * slowest * (due - state.clock.tick)
+    effects = rounds.begin_last(state, fragment, due, deadline, now)
     return [*effects, *rounds.look(state, fragment, standing, now)]
+
+
+def _last_due(state: State, fragment: int) -> int:
+    """In lock-step, where all hand over next: at the end, or beyond it when the slice is due.
+
+    The clock is beyond an end that an edit has brought nearer, and where the length is in tokens.
+    """
+    tick = state.clock.tick
+    if not state.sync.lockstep or tick == state.ending.length.steps:
+        return tick
+    return schedule.next_due(state.sync, fragment, tick)
 
 
 def end_when_finished(state: State) -> list[Effect]:

@@ -144,7 +144,7 @@ def _hand_over_objection(state: State, sender: Session, offer: pb.Offer) -> str:
     head = state.history.heads.get(offer.slice)
     if not state.is_lost(offer.slice) and (head is None or offer.base > head.number):
         return f"slice {offer.slice}: base {offer.base} is not known here"
-    at_the_end = offer.t_m in state.ending.length.steps  # former ends, too
+    at_the_end = state.ending.length.is_end(offer.t_m)
     if not at_the_end and not schedule.hands_over(state.sync, offer.slice, offer.t_m):
         return f"slice {offer.slice}: it is not handed over at step {offer.t_m}"
     tick, reported = state.clock.tick, state.sessions.slots[sender.slot].report.t_m

@@ -101,11 +101,11 @@ def _begin(state: State, fragment: int, due: int, now: float) -> list[Effect]:
     return [] if state.sync.lockstep else _call(state, each, now)
 
 
-def begin_last(state: State, fragment: int, deadline: float, now: float) -> list[Effect]:
+def begin_last(state: State, fragment: int, due: int, deadline: float, now: float) -> list[Effect]:
     """A slice's last round; one that is open becomes it. Neither K nor rule 9's distance apply."""
     effects: list[Effect] = []
     if fragment not in state.rounds.open:
-        effects += _begin(state, fragment, state.clock.tick, now)
+        effects += _begin(state, fragment, due, now)
     each = state.rounds.open[fragment]
     each.last, each.deadline = True, deadline
     if not state.sync.lockstep:
@@ -325,11 +325,10 @@ def _close(state: State, each: Round, reason: str, now: float) -> list[Effect]:
     for part in each.participants:
         if part.cursor <= cursors.get(part.slot, 0):
             each.data_states.pop(part.slot, None)  # a newer one is kept already
-    end = state.ending.length.end
-    at_the_end = state.sync.lockstep and end is not None and each.due >= end
-    last = each.last or at_the_end
+    end = state.ending.length.steps
+    each.last |= state.sync.lockstep and end is not None and each.due >= end
     each.momentum = momentum(state.sync, state.history.heads[each.slice].merges, end)
-    return [Merge(each.slice, each.participants, each.momentum, dict(each.data_states), last)]
+    return [Merge(each.slice, each.participants, each.momentum, dict(each.data_states), each.last)]
 
 
 def _is_rounded(state: State, fragment: int) -> bool:

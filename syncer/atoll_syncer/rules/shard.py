@@ -163,7 +163,7 @@ class Shard:
     @property
     def reached(self) -> tuple[int, int | None]:
         """The tick, and the length of the job in ticks; None: it is given in tokens."""
-        return self.state.clock.tick, self.state.ending.length.end
+        return self.state.clock.tick, self.state.ending.length.steps
 
     @property
     def complete(self) -> bool:

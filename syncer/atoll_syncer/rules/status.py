@@ -34,7 +34,7 @@ def status(state: State, now: float) -> pb.StatusReply:
         state=does,
         reason=reason,
         tick=state.clock.tick,
-        steps=state.ending.length.end or 0,
+        steps=state.ending.length.steps or 0,
         tokens=state.ending.length.tokens,
         trained=state.sessions.tokens,
         slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],

@@ -175,6 +175,8 @@ def _of_hello(state: State, request: pb.HelloRequest) -> str:
     if objection := (
         _of_text([request.run], LETTERS_MAX)
         or _of_counters(request, "tick")
+        or _of_counters(request.length, "revision", "steps", "tokens")
+        or _most("end", max(request.length.ends, default=0), COUNTER_MAX)
         or _most("slots", max(len(request.taken), len(request.named)), SLOTS_MAX)
         or _of_text((each.run for each in request.named), LETTERS_MAX)
         or next(filter(None, (of_slot(state, each.slot) for each in request.named)), "")

@@ -1,10 +1,12 @@
 """Bugs in the last versions, the end of the job, the export (rules 17, 27, 36)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.length import Length
 from atoll_syncer.model.history import History
 from atoll_syncer.model.round import Round, RoundDecision, decide
 from atoll_syncer.model.state import State
@@ -39,6 +41,23 @@ def a_companion_that_counts_as_unneeded(patch: Patch) -> None:
         return live(self) - {*self.companion, *self.companion_changed}
 
     patch.setattr(History, "live_objects", versions)
+
+
+def lengths_of_which_the_largest_counts(patch: Patch) -> None:
+    """Rule 27: an old revision wins over a newer one that is shorter."""
+    also = Length.also
+
+    def grown(self: Length, other: Length) -> Length:
+        newest = also(self, other)
+        return max(self, newest, key=lambda each: (each.steps or 0, each.tokens))
+
+    patch.setattr(Length, "also", grown)
+
+
+def files_that_are_believed_again(patch: Patch) -> None:
+    """Rule 27: what was heard last counts."""
+    also = Length.also
+    patch.setattr(Length, "also", lambda self, other: also(replace(self, revision=-1), other))
 
 
 def last_rounds_of_nothing_that_leave_what_is_rounded(patch: Patch) -> None:

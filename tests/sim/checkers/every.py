@@ -12,6 +12,7 @@ from sim.checkers.kept import (
     WordChecker,
 )
 from sim.checkers.lanes import TrainingChecker, WholeSessionChecker, WholeVersionChecker
+from sim.checkers.length import NewestLengthChecker
 from sim.checkers.lies import LiesChecker
 from sim.checkers.parts import NormsChecker, PlacesChecker, TransferChecker
 from sim.checkers.progress import (
@@ -63,6 +64,7 @@ ALL: tuple[type[Watcher], ...] = (
     SeenChecker,
     LengthChecker,
     TokensChecker,
+    NewestLengthChecker,
     OldRunChecker,
     WordChecker,
     CursorChecker,

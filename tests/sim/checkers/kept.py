@@ -41,8 +41,10 @@ class LengthChecker(Watcher):
     rule = "35"
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
-        length = self.world.run_file.tokens
+        length, scenario = self.world.run_file.tokens, self.world.scenario
         if isinstance(entry, Ended) and length is not None:
+            others = (scenario.length(n).tokens for n, _ in enumerate(scenario.lengths, 1))
+            length = min((length, *others))
             trained = sum(each.training.tokens for each in self.world.all_learners)
             self.require(trained >= length, f"shard {shard} ends at {trained} of {length} tokens")
 

@@ -41,7 +41,7 @@ class CallChecker(RoundWatcher):
         if isinstance(entry, Committed):
             before, self.due[shard, entry.slice] = self.due.get((shard, entry.slice), 0), entry.due
             fits = entry.due - before >= start_distance(self.sync)
-            put_off = bool(self.world.scenario.longer)  # a last round became one like others
+            put_off = bool(self.world.scenario.lengths)  # a last round became one like others
             drives = not (self.sync.lockstep or entry.recovered or entry.last or put_off)
             self.require(fits or not drives, f"shard {shard}: {before}, then {entry.due} is due")
 

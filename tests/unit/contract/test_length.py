@@ -1,69 +1,100 @@
-"""How long a job is: lengths only grow, in whatever order a process hears of them."""
+"""How long a job is: the newest length counts, in whatever order a process hears of several."""
+
+from itertools import permutations
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.length import Length, LengthFile, at_start, heard, of_run_file, read
+from atoll_protos.length import ENDS_MAX, Length, LengthFile, at_start, heard, of_run_file, read
 from atoll_protos.run import Region, RunFile
 
-
-def test_lengths_in_ticks_are_all_kept_and_the_largest_is_the_end() -> None:
-    known = Length(steps=(100,)).also(Length(steps=(300,))).also(Length(steps=(200, 300)))
-    assert known == Length(steps=(100, 200, 300))
-    assert known.end == 300
+JOB = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=100)
 
 
-def test_of_lengths_in_tokens_the_largest_counts() -> None:
-    known = Length(tokens=100).also(Length(tokens=300)).also(Length(tokens=200))
-    assert known == Length(tokens=300)
-    assert known.end is None
+def ticks(revision: int, steps: int) -> Length:
+    return read(LengthFile(revision=revision, steps=steps).to_json())
 
 
-def test_what_is_of_the_other_kind_or_of_an_earlier_version_says_nothing() -> None:
-    for known in (Length(steps=(5,)), Length(tokens=5)):
-        assert known.also(Length()) == known
-        assert heard(pb.Length()) == Length()
-    assert Length(steps=(5,)).also(Length(tokens=7)) == Length(steps=(5,))
-    assert Length(tokens=7).also(Length(steps=(5,))) == Length(tokens=7)
+def tokens(revision: int, count: int) -> Length:
+    return read(LengthFile(revision=revision, tokens=count).to_json())
+
+
+@pytest.mark.parametrize("order", [*permutations([(1, 100), (2, 1000), (3, 200)])])
+def test_the_length_of_the_highest_revision_counts_and_all_ends_are_kept(
+    order: tuple[tuple[int, int], ...],
+) -> None:
+    known, known_tokens = of_run_file(JOB), Length(tokens=5)
+    for revision, length in order:
+        known = known.also(ticks(revision, length))
+        known_tokens = known_tokens.also(tokens(revision, length))
+    assert known == Length(revision=3, steps=200, ends=(100, 200, 1000))
+    assert known_tokens == Length(revision=3, tokens=200)
+    assert [position for position in range(2000) if known.is_end(position)] == [100, 200, 1000]
+
+
+def test_of_one_revision_what_is_known_stays() -> None:
+    assert ticks(2, 50).also(ticks(2, 60)).steps == 50
+
+
+def test_none_and_one_of_the_other_kind_say_nothing() -> None:
+    for known in (ticks(1, 5), tokens(1, 5)):
+        for nothing in (Length(), heard(pb.Length()), Length(revision=9)):
+            assert known.also(nothing) == known
+    assert ticks(1, 5).also(tokens(2, 7)) == ticks(1, 5)
+    assert tokens(1, 7).also(ticks(2, 5)) == tokens(1, 7)
 
 
 def test_it_travels_and_begins_with_the_run_file() -> None:
-    for known in (Length(steps=(3, 5)), Length(tokens=9)):
+    for known in (ticks(3, 5).also(ticks(2, 9)), tokens(4, 9)):
         assert heard(known.message()) == known
-    job = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=7)
-    assert of_run_file(job) == Length(steps=(7,))
+    assert of_run_file(JOB) == Length(steps=100)
 
 
-@pytest.mark.parametrize("given", [LengthFile(steps=200), LengthFile(tokens=10**12)])
-def test_the_file_says_one_of_the_two(given: LengthFile) -> None:
-    found = read(given.to_json())
-    assert (found.end, found.tokens) == (given.steps, given.tokens or 0)
+def test_a_learner_takes_the_ends_from_shards_alone() -> None:
+    """An end that no shard knows of would be a hand-over that all of them refuse."""
+    known = of_run_file(JOB)
+    assert known.is_end(100)
+    assert not known.also(ticks(1, 200)).is_end(100)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"steps": "x"}', '{"more": 1}'])
-def test_a_file_that_says_nothing_else_is_refused(text: str) -> None:
+def test_the_largest_ends_are_kept() -> None:
+    many = heard(pb.Length(steps=7, ends=range(1, 1000)))
+    assert many.ends == tuple(range(1000 - ENDS_MAX, 1000))
+    assert many.also(Length(steps=1, ends=(1,))) == many
+    assert many.is_end(7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", '{"revision": 1, "steps": "x"}', '{"revision": 1, "steps": 5, "more": 1}'),
+        *('{"steps": 5}', '{"revision": 0, "steps": 5}', '{"revision": 1, "steps": 0}'),
+        *('{"revision": 1}', '{"revision": 1, "steps": 5, "tokens": 5}'),
+    ],
+)
+def test_a_file_that_does_not_say_one_length_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
         read(text)
 
 
 @pytest.mark.parametrize(
-    ("began", "file", "known"),
+    ("began", "file", "ends"),
     [
         (100, None, (100,)),
         (100, 100, (100,)),
         (100, 300, (100, 300)),  # the former end is a hand-over of all slices
-        (300, 100, (100,)),  # what was taken back is known to nobody
+        (300, 100, (100, 300)),
     ],
 )
 def test_a_shard_that_starts_takes_the_length_that_the_job_has_now(
-    began: int, file: int | None, known: tuple[int, ...]
+    began: int, file: int | None, ends: tuple[int, ...]
 ) -> None:
     regions = (Region(name="a", learners=1),)
-    now = None if file is None else Length(steps=(file,))
     job = RunFile(job="x", regions=regions, steps=began)
-    assert at_start(job, now) == Length(steps=known)
-    now = None if file is None else Length(tokens=file)
+    found = at_start(job, None if file is None else ticks(1, file))
+    assert (found.steps, found.ends) == (began if file is None else file, ends)
     job = RunFile(job="x", regions=regions, tokens=began)
-    assert at_start(job, now) == Length(tokens=began if file is None else file)
-    assert at_start(job, Length(steps=(7,))) == Length(tokens=began)
+    found = at_start(job, None if file is None else tokens(1, file))
+    assert found.tokens == (began if file is None else file)
+    assert at_start(job, ticks(1, 7)) == Length(tokens=began)

@@ -318,7 +318,8 @@ def file_of(live: Live, kind: str, name: str) -> dict[str, Any]:
 def test_more_steps_restart_nobody_and_reach_the_shards_in_place() -> None:
     before = begun()
     after = next_pass(before, LONGER, generation=2, settings=NEW)
-    assert (length_told(before), length_told(after)) == ('{"steps": 600}\n', '{"steps": 700}\n')
+    assert length_told(before) == '{"revision": 1, "steps": 600}\n'
+    assert length_told(after) == '{"revision": 2, "steps": 700}\n'
     for key, template in templates(before).items():
         mark = template["metadata"]["annotations"][Annotation.TEMPLATE]
         assert templates(after)[key]["metadata"]["annotations"][Annotation.TEMPLATE] == mark

@@ -112,7 +112,7 @@ def test_no_spec_of_any_child_and_no_run_file_changes() -> None:
 def test_the_length_comes_beside_the_slots_of_shards_that_do_not_read_it() -> None:
     slots = next_pass(before(), stored(), 2)["ConfigMap", "tiny-slots"]["data"]
     assert slots[SLOTS_FILE] == before()["ConfigMap", "tiny-slots"]["data"][SLOTS_FILE]
-    assert json.loads(slots[LENGTH_FILE]) == {"steps": 600}
+    assert json.loads(slots[LENGTH_FILE]) == {"revision": 2, "steps": 600}
 
 
 def test_more_learners_get_the_earlier_template_and_restart_nobody() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from atoll_protos.length import Length, read
+from atoll_protos.length import Length, LengthFile, read
 from atoll_syncer import job_files
 from atoll_syncer.job_files import JobFile, follow
 from atoll_syncer.model.effects import Effect
@@ -17,10 +17,9 @@ from atoll_syncer.model.effects import Effect
 def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
     path = tmp_path / "length.json"
     file = JobFile(str(path), read)
-    path.write_text('{"steps": 200}')
-    assert file.read() == Length(steps=(200,))
-    path.write_text('{"steps": 300}')
-    assert file.read() == Length(steps=(300,))
+    for revision, steps in ((1, 300), (2, 200)):
+        path.write_text(LengthFile(revision=revision, steps=steps).to_json())
+        assert file.read() == Length(revision=revision, steps=steps, ends=(steps,))
 
 
 def test_a_file_that_is_not_there_or_damaged_says_nothing_and_is_told_once(tmp_path: Path) -> None:
@@ -30,14 +29,14 @@ def test_a_file_that_is_not_there_or_damaged_says_nothing_and_is_told_once(tmp_p
         assert file.read() is None
         assert file.read() is None
     assert len(lines) == 1
-    for content in (b"{", b"\xff\xfe", b'{"steps": "x"}'):
+    for content in (b"{", b"\xff\xfe", b'{"revision": 1, "steps": "x"}'):
         path.write_bytes(content)
         assert file.read() is None
 
 
 def test_only_what_is_new_is_told_to_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_files, "READ_SECONDS", 0.0)
-    said = [None, Length(steps=(5,)), Length(steps=(5,)), None, Length(steps=(6,))]
+    said = [None, Length(steps=5), Length(steps=5), None, Length(steps=6)]
     told: list[Length] = []
 
     async def at_once(thread: str, work: Any) -> Any:
@@ -59,4 +58,4 @@ def test_only_what_is_new_is_told_to_the_shard(monkeypatch: pytest.MonkeyPatch) 
     )
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(follow(driver, look, hear))
-    assert told == [Length(steps=(5,)), Length(steps=(6,))]
+    assert told == [Length(steps=5), Length(steps=6)]

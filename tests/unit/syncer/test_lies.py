@@ -7,7 +7,6 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import Expected
-from atoll_protos.length import LENGTHS_MAX, Length, heard
 from atoll_protos.names import COUNTER_MAX
 from atoll_protos.run import Region
 from atoll_syncer.model.effects import Ask, EndSession
@@ -345,15 +344,6 @@ def test_a_learner_that_is_new_after_a_loss_is_not_most_of_them_rule_39() -> Non
     assert one.state.clock.tick == tick
 
 
-# ------------------------------------------------------------ lengths (rule 27)
-
-
-def test_of_the_lengths_that_a_job_has_had_the_largest_64_are_kept_rule_27() -> None:
-    many = heard(pb.Length(steps=range(1, 1000)))
-    assert many.steps == tuple(range(1000 - LENGTHS_MAX, 1000))
-    assert Length(steps=(1,)).also(many) == many
-
-
 def test_an_observer_names_no_run_rule_2() -> None:
     one = side(fresh=False).start()
     one.join("", observer=True, instance="eye", run="another")
@@ -367,6 +357,8 @@ def test_an_observer_names_no_run_rule_2() -> None:
 
 CALLS = [
     pb.HelloRequest(shard=1, tick=BIG),
+    pb.HelloRequest(shard=1, length=pb.Length(revision=BIG)),
+    pb.HelloRequest(shard=1, length=pb.Length(ends=[BIG])),
     pb.HelloRequest(shard=2),
     pb.HelloRequest(shard=1, run_hash="another"),
     pb.HelloRequest(shard=1, taken=[pb.SlotTaken(slot="a-0", incarnation=BIG)]),

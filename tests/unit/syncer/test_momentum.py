@@ -122,5 +122,5 @@ def test_the_counter_outlives_the_process_in_the_log_and_in_snapshots() -> None:
 def test_the_momentum_follows_the_length_that_the_job_has_now() -> None:
     one, sessions = begun("a-0", "a-1", steps=800)
     trained(one, sessions, range(1, 10))
-    one.feed(one.shard.length_heard(Length(steps=(800, 80_000)), one.now))
+    one.feed(one.shard.length_heard(Length(revision=1, steps=80_000), one.now))
     assert trained(one, sessions, range(10, 18)) == [f32(1 / 101)]

@@ -14,11 +14,11 @@ from atoll_worker.link.messages import (
     Fail,
     Finished,
     GiveCompanion,
+    JobLength,
     Leaving,
     Listening,
     Message,
     Proceed,
-    Prolonged,
     Start,
     Tick,
     Warned,
@@ -52,7 +52,7 @@ MESSAGES = [
     Start(incarnation=1, cursor=2, tick=3, data_state=b""),
     Tick(tick=9),
     Warned(reason="a layer was unfrozen"),
-    Prolonged(steps=200, tokens=None),
+    JobLength(steps=200, tokens=None),
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker.link.messages import Prolonged
+from atoll_worker.link.messages import JobLength
 from atoll_worker.training.counts import Counts
 from atoll_worker.training.obeying import BoundaryWork
 
@@ -34,7 +34,7 @@ def test_numbers_of_the_head_that_cannot_be_are_refused(tokens: int, cursor: int
 
 
 def test_a_length_in_tokens_is_estimated_from_the_tokens_of_a_step() -> None:
-    length, counts = Prolonged(steps=None, tokens=1000), Counts()
+    length, counts = JobLength(steps=None, tokens=1000), Counts()
     assert counts.progress(5, length, learners=2) == 0.0
     counts.count(10, 1)
     assert counts.progress(5, length, learners=2) == 0.1

@@ -3,7 +3,7 @@
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Prolonged
+from atoll_worker.link.messages import Adopt, Capture, Finished, JobLength, Proceed
 from atoll_worker.rules import handover
 from atoll_worker.rules.effects import SendOffer
 from unit.worker.learner_side import LearnerSide, learner_side
@@ -213,7 +213,7 @@ def test_what_is_final_is_not_handed_over_and_nobody_waits_for_it_rule_27() -> N
     for shard in range(2):
         side.value(shard, 0, 1)
     side.again()
-    side.receive(0, tick=longer(4, 9))
+    side.receive(0, tick=told(4, 9))
     assert side.take(Proceed) == [Proceed()]
     side.receive(1, final=pb.Final(versions=side.heads(1, 1)))
     pace(side, 3)
@@ -239,8 +239,10 @@ def test_a_final_ends_the_wait_for_a_hand_over_that_came_too_late_rule_27() -> N
     assert side.take(Proceed) == [Proceed()]
 
 
-def longer(*steps: int) -> pb.Tick:
-    return pb.Tick(tick=0, length=pb.Length(steps=steps))
+def told(*ends: int, revision: int = 1) -> pb.Tick:
+    """The job is as long as the last of these."""
+    length = pb.Length(revision=revision, steps=ends[-1], ends=sorted(ends))
+    return pb.Tick(tick=0, length=length)
 
 
 def test_one_that_waits_at_a_former_end_goes_on_when_it_hears_of_a_longer_job_rule_27() -> None:
@@ -251,11 +253,11 @@ def test_one_that_waits_at_a_former_end_goes_on_when_it_hears_of_a_longer_job_ru
     side.value(0, 0, 1)
     side.again()
     assert side.take(Proceed) == []
-    side.receive(0, tick=longer(4, 9))
+    side.receive(0, tick=told(4, 9))
     assert side.take(Proceed) == [Proceed()]
-    assert side.take(Prolonged) == [Prolonged(steps=9, tokens=None)]
-    side.receive(0, tick=longer(4, 9))
-    assert side.take(Prolonged) == []
+    assert side.take(JobLength) == [JobLength(steps=9, tokens=None)]
+    side.receive(0, tick=told(4, 9))
+    assert side.take(JobLength) == []
     pace(side, 3)
 
 
@@ -263,7 +265,7 @@ def test_a_former_end_is_a_hand_over_for_those_that_know_better_as_well_rule_15(
     """Another learner may not have heard of the longer job, and waits for this one's slices."""
     side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=10)
     side.begin(tick=8)
-    side.receive(0, tick=longer(10, 30))
+    side.receive(0, tick=told(10, 30))
     pace(side, 1)
     side.step()
     side.again()
@@ -276,17 +278,69 @@ def test_a_former_end_is_a_hand_over_for_those_that_know_better_as_well_rule_15(
 
 def test_the_length_comes_with_a_welcome_rule_27() -> None:
     side = diloco(steps=8)
-    side.welcome(0, heads=side.heads(0, 0), length=pb.Length(steps=[8, 20]))
-    assert side.take(Prolonged) == [Prolonged(steps=20, tokens=None)]
+    side.welcome(0, heads=side.heads(0, 0), length=told(20).length)
+    assert side.take(JobLength) == [JobLength(steps=20, tokens=None)]
 
 
-@pytest.mark.parametrize("tick", [8, 11])  # the step after 11 would be a due one
-def test_one_that_joins_at_the_end_hands_nothing_over_beyond_it_rule_27(tick: int) -> None:
-    side = diloco(steps=8).begin(tick=tick)
+def test_of_two_lengths_that_of_the_higher_revision_counts_rule_27() -> None:
+    side = diloco(steps=8)
+    side.welcome(0, heads=side.heads(0, 0), length=told(8, 1000, 12, revision=3).length)
+    side.receive(0, tick=told(8, 1000, revision=2))
+    side.receive(0, tick=told(8, 1000, 12, revision=4))
+    assert side.take(JobLength) == [JobLength(steps=12, tokens=None)]
+
+
+def test_a_learner_at_a_shorter_end_hands_everything_over_and_stays_rule_27() -> None:
+    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=100)
+    side.begin()
+    pace(side, 1)
+    side.receive(0, tick=told(100, 3))
+    pace(side, 1)
     side.step()
     side.again()
-    assert side.take(SendOffer) == []
+    assert sorted(sent.offer.slice for sent in side.take(SendOffer)) == [0, 1]
+    for fragment in range(2):
+        side.value(0, fragment, 1)
+    side.again()
     assert side.take(Proceed) == []
+
+
+def test_one_that_waits_at_what_has_become_the_end_hands_over_the_rest_rule_27() -> None:
+    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=100)
+    side.begin()
+    pace(side, 3)
+    side.step()
+    side.again()
+    assert [sent.offer.slice for sent in side.take(SendOffer)] == [1]
+    side.receive(0, tick=told(100, 4))
+    side.again()
+    assert [sent.offer.slice for sent in side.take(SendOffer)] == [0]
+    for fragment in range(2):
+        side.value(0, fragment, 1)
+    side.again()
+    assert side.take(Proceed) == []
+
+
+def test_one_beyond_a_shorter_end_hands_over_when_slices_are_due_until_final_rule_27() -> None:
+    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=100)
+    side.begin(tick=4)
+    pace(side, 1)
+    side.receive(0, tick=told(100, 3))
+    pace(side, 2)
+    side.step()
+    side.again()
+    assert [sent.offer.slice for sent in side.take(SendOffer)] == [0]
+    side.value(0, 0, 1)
+    side.again()
+    assert side.take(Proceed) == [Proceed()]
+    pace(side, 3)
+    side.step()
+    side.again()
+    assert [sent.offer.slice for sent in side.take(SendOffer)] == [1]
+    side.value(0, 1, 1)
+    side.receive(0, final=pb.Final(versions=side.heads(1, 1)))
+    side.again()
+    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
 
 
 @pytest.mark.parametrize("overlap", [0, 2])

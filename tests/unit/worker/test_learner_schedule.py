@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 
 from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
-from atoll_worker.link.messages import Prolonged, Tick
+from atoll_worker.link.messages import JobLength, Tick
 from unit.worker.fake_transport import RUN_FILE, FakeTransport, Gate, playing
 from unit.worker.tiny_learner import learner_of, model_and_optimizer
 
@@ -56,7 +56,7 @@ def test_a_schedule_may_be_given_before_entering_and_may_be_chained() -> None:
 
 def test_total_ticks_and_progress_follow_a_job_that_becomes_longer() -> None:
     def script(fake: FakeTransport) -> None:
-        fake.send(Prolonged(steps=400, tokens=None))
+        fake.send(JobLength(steps=400, tokens=None))
         fake.begin(tick=10)
         fake.until_leaving()
 

@@ -23,8 +23,8 @@ from atoll_worker.link.messages import (
     Capture,
     Finished,
     GiveCompanion,
+    JobLength,
     Leaving,
-    Prolonged,
     Tick,
     Warned,
 )
@@ -198,11 +198,11 @@ def test_adoptions_fill_the_set_of_held_slices_and_ticks_only_grow(
 
 def test_the_newest_length_of_the_job_is_kept(slow: tuple[Replica, Link, SlowStaging]) -> None:
     replica, other, _ = slow
-    assert replica.prolonged is None
+    assert replica.length is None
     for steps in (200, 300):
-        other.send(Prolonged(steps=steps, tokens=None))
+        other.send(JobLength(steps=steps, tokens=None))
     replica.apply_commands()
-    assert replica.prolonged == Prolonged(steps=300, tokens=None)
+    assert replica.length == JobLength(steps=300, tokens=None)
 
 
 def test_a_finished_model_has_the_final_values_though_it_was_trained_on(

@@ -21,7 +21,9 @@ TEXT = st.sampled_from([RUN, "", "x", "y" * 600, "1/0 v1 e1"])
 VERSION = st.builds(pb.Version, run=TEXT, number=LONG, epoch=LONG, digest=TEXT)
 NAMED = st.builds(pb.SliceVersion, slice=SHORT, version=VERSION)
 NAMEDS = st.lists(NAMED, max_size=3)
-LENGTH = st.builds(pb.Length, steps=st.lists(LONG, max_size=3), tokens=LONG)
+LENGTH = st.builds(
+    pb.Length, revision=LONG, steps=LONG, tokens=LONG, ends=st.lists(LONG, max_size=3)
+)
 WELCOME = st.builds(
     pb.Welcome,
     run=TEXT,
@@ -166,8 +168,11 @@ NO_WELCOMES: list[dict[str, Any]] = [
     {"tick": 1 << 60},
     {"cursor": 1 << 53},
     {"lanes": 1 << 20},
-    {"length": pb.Length(steps=range(1, 2000))},
-    {"length": pb.Length(steps=[1 << 63])},
+    {"length": pb.Length(ends=range(1, 2000))},
+    {"length": pb.Length(ends=[1 << 63])},
+    {"length": pb.Length(ends=[0, 5])},
+    {"length": pb.Length(steps=1 << 63)},
+    {"length": pb.Length(revision=1 << 63)},
     {"run": ""},
     {"secret": "s" * 10_000},
     {"data_state": bytes((1 << 20) + 1)},

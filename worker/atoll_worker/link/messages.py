@@ -132,8 +132,8 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prolonged:
-    """The job has become longer: its length in ticks or in tokens."""
+class JobLength:
+    """The job has another length, in ticks or in tokens."""
 
     steps: int | None
     tokens: int | None
@@ -195,7 +195,7 @@ Command: TypeAlias = (
     | GiveCompanion
     | Listening
     | Proceed
-    | Prolonged
+    | JobLength
     | Start
     | Tick
 )

@@ -57,7 +57,7 @@ from atoll_protos.layout import Layout
 from atoll_protos.length import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Finished, Prolonged, Tick
+from atoll_worker.link.messages import Boundary, Finished, JobLength, Tick
 from atoll_worker.rules import adoption, companions, handover, joining, reports, validation
 from atoll_worker.rules.effects import (
     Command,
@@ -288,8 +288,8 @@ class Exchange:
             case "call" if not self._state.run_file.sync.lockstep:
                 return handover.called(self._state, shard, message.call)
             case "tick":
-                longer = self._hear(heard(message.tick.length))
-                return [*longer, *self._tick(shard, message.tick.tick, now)]
+                effects = self._hear(heard(message.tick.length))
+                return [*effects, *self._tick(shard, message.tick.tick, now)]
             case "send_seed":
                 return self._send_seed(shard)
             case "send_held":
@@ -326,14 +326,23 @@ class Exchange:
             return []
         return [Command(Tick(tick=state.clock.tick))]
 
-    def _hear(self, length: Length) -> list[Effect]:
-        """The job may have become longer (rule 27): one that waits at its former end goes on."""
+    def _hear(self, told: Length) -> list[Effect]:
+        """The job may have another length (rule 27).
+
+        One that waits in step() goes on, if it was at the former end, or hands everything over, if
+        it is at the new one.
+        """
         state = self._state
-        known, state.length = state.length, state.length.also(length)
-        if state.length == known:
+        known, length = state.length, state.length.also(told)
+        if length == known:
             return []
-        told = Prolonged(steps=state.length.end, tokens=state.length.tokens or None)
-        return [Command(told), *handover.proceed(state)]
+        state.length = length
+        effects: list[Effect] = []
+        if (length.steps, length.tokens) != (known.steps, known.tokens):
+            effects.append(Command(JobLength(steps=length.steps, tokens=length.tokens or None)))
+        if state.step_waits:
+            effects += handover.begin_wait(state)
+        return [*effects, *handover.proceed(state)]
 
     def _send_seed(self, shard: int) -> list[Effect]:
         """Send version 0: the capture regions hold it until the first capture (rule 1)."""

@@ -153,20 +153,16 @@ def begin_wait(state: State) -> list[Effect]:
 def is_due(state: State, each: SliceState) -> bool:
     """Whether the slice is handed over at this position; at the job's length every slice is.
 
-    At a former length of a job that has become longer, too: another learner may not have heard of
-    the longer one, and would wait for the offers of this one. Not on a base that a newer one is
-    about to replace. Not what is final: its shard has ended, maybe at a former length. And not
-    beyond the length, where a learner that joined at the end may come: no round waits for it there.
+    At a former length, too: another learner may not have heard of the present one, and would wait
+    for the offers of this one. Not on a base that a newer one is about to replace. And not what is
+    final: its shard has ended, maybe at a former length.
     """
     if each.awaited_from is not None or each.steps < 1 or each.adopting or each.waiting:
         return False
     if state.is_final(each):
         return False
-    sync, position, end = state.sync, state.progress.position, state.length.end
-    if position in state.length.steps:
-        return True
-    beyond = end is not None and position > end
-    return not beyond and schedule.hands_over(sync, each.fragment, position)
+    position = state.progress.position
+    return state.length.is_end(position) or schedule.hands_over(state.sync, each.fragment, position)
 
 
 def hand_over(state: State, keys: tuple[tuple[int, int], ...]) -> list[Effect]:

@@ -191,9 +191,8 @@ class State:
 
     @property
     def at_the_end(self) -> bool:
-        """Lock-step: this learner's position has reached the job's length."""
-        end = self.length.end
-        return self.run_file.sync.lockstep and end is not None and self.progress.position >= end
+        """Lock-step: the job ends at this learner's position; beyond it training goes on."""
+        return self.run_file.sync.lockstep and self.progress.position == self.length.steps
 
     @property
     def awaits_version(self) -> bool:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.length import LENGTHS_MAX
+from atoll_protos.length import ENDS_MAX
 from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, REGISTRAR_SHARD
 from atoll_protos.parts import LANES_MAX
 from atoll_worker.rules.state import Connection, State
 
 AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
-MORE_TICKS_MAX: Final = 10_000_000  # above twice the job's length: last rounds, shorter jobs
+MORE_TICKS_MAX: Final = 10_000_000  # above twice the largest length
 LETTERS_MAX: Final = 512  # of a name, a digest, an id
 TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
 LINEAGE_MAX: Final = 20_000  # slots
@@ -116,15 +116,17 @@ def _of_slice(state: State, shard: int, fragment: int) -> str:
 
 def _of_length(length: pb.Length) -> str:
     return (
-        _most("lengths", len(length.steps), LENGTHS_MAX)
-        or _most("length", max((length.tokens, *length.steps)), COUNTER_MAX)
-        or ("a length of 0 ticks" if 0 in length.steps else "")
+        _most("ends", len(length.ends), ENDS_MAX)
+        or _most("end", max(length.ends, default=0), COUNTER_MAX)
+        or _of_counters(length, "revision", "steps", "tokens")
+        or ("an end at 0 ticks" if 0 in length.ends else "")
     )
 
 
 def _of_ticks(state: State, **ticks: int) -> str:
     """A tick, or a number of versions, of which there is at most one a tick and some of losses."""
-    most = 2 * max(state.length.end or 0, state.length.tokens) + MORE_TICKS_MAX
+    length = state.length
+    most = 2 * max(length.steps or 0, length.tokens, *length.ends) + MORE_TICKS_MAX
     return _first(_most(name, tick, min(most, COUNTER_MAX)) for name, tick in ticks.items())
 
 

@@ -22,7 +22,7 @@ class Alone:
     tick: int = 0
     proceed: bool = True
     finished: bool = False
-    prolonged: None = None
+    length: None = None
 
     def step_made(self) -> None:
         """Nothing is ever adopted."""

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from atoll_protos.errors import SpecError
-from atoll_worker.link.messages import Boundary, Prolonged
+from atoll_worker.link.messages import Boundary, JobLength
 from atoll_worker.training.data_state import DataState, Kept
 from atoll_worker.training.losses import Losses
 from atoll_worker.training.obeying import BoundaryWork
@@ -101,12 +101,12 @@ class Counts:
         """The script goes on, and its next step begins."""
         self.left_at = time.monotonic()
 
-    def progress(self, tick: int, length: Prolonged, learners: int) -> float:
+    def progress(self, tick: int, length: JobLength, learners: int) -> float:
         """How much of a job of so many learners is done at its tick, 0.0 to 1.0."""
         total_ticks = self.ticks_of(length, learners)
         return min(1.0, tick / total_ticks) if total_ticks else 0.0
 
-    def ticks_of(self, length: Prolonged, learners: int) -> int | None:
+    def ticks_of(self, length: JobLength, learners: int) -> int | None:
         """The length of a job of so many learners in ticks.
 
         If it is given in tokens, it is estimated, as if every slot trained as many tokens in a step

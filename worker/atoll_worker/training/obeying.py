@@ -50,7 +50,7 @@ class Obeying(ABC):
     specs: Sequence[TensorSpec]
     slices: dict[Key, Slice]
     tick: int = 0  # of the job's clock, the newest that the transport has sent
-    prolonged: messages.Prolonged | None = None  # None: the length is that of the run file
+    length: messages.JobLength | None = None  # None: the length is that of the run file
     start: messages.Start | None = None  # None until training may begin
     held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
     proceed: bool = False  # in lock-step modes: step() may return
@@ -85,8 +85,8 @@ class Obeying(ABC):
                     captures.update(dict.fromkeys(slices))
                 case messages.Tick(tick=tick):
                     self.tick = max(self.tick, tick)
-                case messages.Prolonged():
-                    self.prolonged = command
+                case messages.JobLength():
+                    self.length = command
                 case messages.Start():
                     self.start = command
                     self.tick = max(self.tick, command.tick)

@@ -101,7 +101,7 @@ class JobChildren:
         if home:
             found.append(configs.account(owner, SHARD_ROLE))
             found.append(configs.run_config_map(owner, self._shards_file()))
-            found.append(configs.slots_map(owner, job))
+            found.append(configs.slots_map(owner, job, self.renderings.generation))
             found.append(budgets.of_shards(owner, job, self.unmarked))
             for number in range(job.spec.syncer.shards):
                 found += self._shard(number)
@@ -137,7 +137,7 @@ class JobChildren:
         return self.renderings.learners_file or configs.run_config(run_file(self.job))
 
     def _shards_file(self) -> RunConfig:
-        """A longer job restarts no shard: its file keeps the length with which it was made."""
+        """Another length restarts no shard: its file keeps the one with which it was made."""
         if self.renderings.shards_file is not None:
             return self.renderings.shards_file
         new = configs.run_config(configs.shards_file(self.job))

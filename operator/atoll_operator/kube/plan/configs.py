@@ -38,15 +38,16 @@ def run_config_map(owner: Owner, file: RunConfig) -> Object:
     return owner.child("ConfigMap", "v1", name, labels, data=data, immutable=True)
 
 
-def slots_map(owner: Owner, job: Job) -> Object:
+def slots_map(owner: Owner, job: Job, generation: int) -> Object:
     """What a running job may change, for shards to read: who its learners are, and its length.
 
-    It changes in place, so that neither more learners nor more steps restart a shard. It is applied
-    before the learners' StatefulSets, so no learner runs that it lacks.
+    It changes in place, so that neither more learners nor another length restarts a shard. It is
+    applied before the learners' StatefulSets, so no learner runs that it lacks. `generation` is the
+    job's, which tells shards which of two lengths is newer.
     """
     name, labels = slots_name(job.name), owner.labels("run")
     listed = expected(job, owner.generations)
-    data = {SLOTS_FILE: listed.to_json(), LENGTH_FILE: length(job).to_json()}
+    data = {SLOTS_FILE: listed.to_json(), LENGTH_FILE: length(job, generation).to_json()}
     return owner.child("ConfigMap", "v1", name, labels, data=data)
 
 

@@ -255,22 +255,11 @@ def _facts(case: Situation) -> Facts:
 
 def _drift(case: Situation) -> tuple[str, ...]:
     """That shards know of another length than the manifest's."""
-    spec, known = case.job.spec, [each for each in case.seen.replies if each is not None]
-    name, given = ("steps", spec.steps) if spec.tokens is None else ("tokens", spec.tokens)
-    asked, lengths = given or 0, {each.shard: getattr(each, name) for each in known}
-    behind = [str(shard) for shard, length in lengths.items() if length < asked]
-    if behind:
-        return (f"spec.{name} is not yet known to shard {', '.join(behind)}",)
-    longest = max(lengths.values(), default=0)
-    if longest <= asked:
-        return ()
-    remedy = "suspend the job, and resume it when it has no pods: then the new value counts"
-    if spec.syncer.storage.type is StorageType.EPHEMERAL:
-        remedy = "with Ephemeral storage that stays so"
-    return (
-        f"spec.{name} is {asked}, and the job continues to {longest}, of which its processes have"
-        f" heard; {remedy}",
-    )
+    spec = case.job.spec
+    name, asked = ("steps", spec.steps) if spec.tokens is None else ("tokens", spec.tokens)
+    known = {each.shard: getattr(each, name) for each in case.seen.replies if each is not None}
+    others = [f"{length} at shard {shard}" for shard, length in known.items() if length != asked]
+    return (f"spec.{name} is {asked}, and still {', '.join(others)}",) if others else ()
 
 
 def _starting(case: Situation) -> tuple[str, ...]:
