@@ -177,7 +177,8 @@ def test_a_region_is_shut_out_by_the_manifest_and_by_a_revocation(both: Apart) -
     sys.stderr.write(f"\n{time.monotonic() - began:.0f} s until the session had ended\n")
     merged = both.merges("eu-west")
     other.kubectl("delete", "pod", "apart-eu-west-0")  # the next one has the former's certificate
-    refused = lambda: "is shut out" in other.kubectl("logs", "apart-eu-west-0")  # noqa: E731
+    logs = ("-n", other.namespace, "logs", "apart-eu-west-0")  # fail until its container has begun
+    refused = lambda: "is shut out" in other.kube.attempt(*logs).stdout  # noqa: E731
     until("its pod is there again", lambda: list(other.pods("learner")) == ["apart-eu-west-0"])
     until("it is refused", refused, SAID_SECONDS_MAX)
     assert both.merges("eu-west") == merged
