@@ -20,9 +20,17 @@ from atoll_protos.frames import FrameError, Whole
 from atoll_protos.layout import TensorSpec, build_layout
 from atoll_protos.run import Region, RunFile, Sync
 from atoll_worker.link import memory
-from atoll_worker.link.messages import Boundary, Configure
+from atoll_worker.link.messages import Boundary, Configure, Finished
 from atoll_worker.link.socket import memory_plan
-from atoll_worker.rules.effects import Effect, Place, Promote, SendOffer, SendSeed
+from atoll_worker.rules.effects import (
+    Command,
+    Effect,
+    Place,
+    Promote,
+    Record,
+    SendOffer,
+    SendSeed,
+)
 from atoll_worker.transport.__main__ import until_a_bug
 from atoll_worker.transport.lanes import Outgoing, Payload
 from atoll_worker.transport.numbers import ArrayNumbers
@@ -329,6 +337,31 @@ def test_final_values_are_placed_once_more_from_the_bases() -> None:
     rig.transport.values.candidates[0, 0, 4] = full(6.0)
     rig.transport.feed([Place(0, 0, 4)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 6.0, np.float32).tobytes()
+
+
+def test_a_turn_of_the_loop_copies_one_slice_and_what_follows_keeps_its_order() -> None:
+    """At a job's end all slices are placed; a learner that copies for seconds is silent."""
+    rig = Rig()
+    performed: list[Effect] = []
+    rig.transport._perform = performed.append  # type: ignore[method-assign, assignment]
+    effects: list[Effect] = [
+        Record({"event": "first"}),
+        *(Place(0, fragment, 1) for fragment in range(3)),
+        Command(Finished()),
+    ]
+    later = Record({"event": "fed meanwhile"})
+
+    async def scenario() -> list[int]:
+        rig.transport.feed(effects)
+        rig.transport.feed([later])
+        counts = [len(performed)]
+        while len(performed) < len(effects) + 1:
+            await asyncio.sleep(0)
+            counts.append(len(performed))
+        return counts
+
+    assert asyncio.run(scenario()) == [2, 3, 6]
+    assert performed == [*effects, later]
 
 
 def test_each_capture_that_a_boundary_names_counts_its_region_on_by_two() -> None:

@@ -141,6 +141,7 @@ class Transport:
         self.over = asyncio.Event()
         self._bug: Exception | None = None
         self._adoptions = 0
+        self._waiting: list[Effect] = []  # for the next turn of the loop
         self._looks: set[asyncio.Task[None]] = set()
         self._owes_nothing = asyncio.Event()  # to the export
         self._away: dict[int, str] = {}  # why shards could not be reached last time
@@ -214,17 +215,34 @@ class Transport:
             raise
 
     def feed(self, effects: list[Effect]) -> None:
-        """Perform effects in order; none any more when a hand is lost."""
+        """Perform effects in order; none any more when a hand is lost.
+
+        A turn of the loop copies one slice. At the end of a job all of them are placed, which may
+        be many GB, and meanwhile the shards are to hear this learner.
+        """
         if self.hands.lost:
             return
         with self._bugs_end():
-            for effect in effects:
-                self._perform(effect)
+            self._perform_turn(effects)
         if self.exchange.owes_companion:
             self._owes_nothing.clear()
         else:
             self._owes_nothing.set()
         self._deadline.moved()
+
+    def _perform_turn(self, effects: list[Effect]) -> None:
+        """Perform effects up to the second Place; the rest, and what comes after it, waits."""
+        places = [n for n, effect in enumerate(effects) if isinstance(effect, Place)]
+        end = 0 if self._waiting else places[1] if len(places) > 1 else len(effects)
+        for effect in effects[:end]:
+            self._perform(effect)
+        if end < len(effects) and not self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._waiting += effects[end:]
+
+    def _next_turn(self) -> None:
+        effects, self._waiting = self._waiting, []
+        self.feed(effects)
 
     # ------------------------------------------------------------ what the clients say
 
