@@ -1,13 +1,18 @@
 """What a person does to nodes and pods: drain, cordon, delete, evict."""
 
 import json
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
 from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, until
 from cluster.person import Person
+from cluster.training import Job, Stopwatch
 
 
 @pytest.fixture
@@ -53,13 +58,37 @@ def test_a_drain_of_three_nodes_in_a_row_keeps_the_quorum_while_pods_load_for_60
     person.trains(4)
     nodes = {person.job.node_of(f"tiny-eu-west-{ordinal}") for ordinal in range(3)}
     assert len(nodes) == 3
-    for node in sorted(nodes):
-        person.types(
-            f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=900s"
-        )
-        here = set(person.uids("learner").values())
-        assert len(here & set(person.job.training().values())) >= 3
-    person.trains(4)
+    watch = Stopwatch()
+    with counted(person.job) as counts:
+        for node in sorted(nodes):
+            person.types(
+                f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=900s"
+            )
+            watch.until(f"{node} is empty", lambda: True)
+        watch.until("all train", lambda: len(person.job.training()) == 4)
+    sys.stderr.write(f"\n{watch.laps}, {min(counts)} to {max(counts)} learners trained\n")
+    assert min(counts) >= 3
+
+
+@contextmanager
+def counted(job: Job) -> Iterator[list[int]]:
+    """How many learners train, each time that the shard is asked meanwhile: twice a second."""
+    counts: list[int] = []
+    over = threading.Event()
+    own = Job(kube=job.kube, namespace=job.namespace, name=job.name)  # with its own channel
+
+    def count() -> None:
+        while not over.wait(0.5):
+            if (reply := own.status()) is not None:
+                counts.append(sum(slot.state == pb.SLOT_TRAINING for slot in reply.slots))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.long
