@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from atoll_protos.exits import ExitCode
+from atoll_protos.expected import Expected, Limit
 from atoll_syncer.model.log import Companion, Seeded
 from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim.checkers.every import ALL
@@ -21,6 +22,7 @@ from sim.world import World
 
 QUIET = 0  # a seed without faults, whose job takes some 17 s
 DURING = 8.0
+LATE = 12.0  # the shard has made versions
 
 
 @pytest.fixture
@@ -34,11 +36,20 @@ def world() -> Iterator[World]:
 def events(*faults: Fault) -> list[str]:
     """What happens to learners with ranks and lanes, but for the faults themselves."""
     drawn = draw(QUIET)
-    several = replace(drawn, ranks={drawn.run_file.slots[0]: 2}, lanes_share=1.0)
+    everybody = Expected(regions=drawn.run_file.regions)
+    revoked = replace(everybody, limits=(Limit(region=everybody.regions[0].name, generation=1),))
+    several = replace(
+        drawn,
+        ranks={drawn.run_file.slots[0]: 2},
+        lanes_share=1.0,
+        silence_seconds=3.0,
+        lists=((0.0, everybody), *((each.at, revoked) for each in faults if each.kind == "list")),
+        faults=faults,
+    )
     with logs_into(None):
-        world = World(replace(several, silence_seconds=3.0, faults=faults), (), keep_trace=True)
+        world = World(several, (), keep_trace=True)
         schedule(world)
-        world.sim.run(DURING + 12.0, lambda: False)
+        world.sim.run(LATE + 12.0, lambda: False)
         world.close()
     return [line for line in world.sim.lines if " FAULT " not in line]
 
@@ -50,7 +61,8 @@ def undisturbed() -> list[str]:
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_of_each_kind_makes_a_difference(kind: str, undisturbed: list[str]) -> None:
-    assert events(Fault(at=DURING, kind=kind, which=0, seconds=8.0)) != undisturbed
+    at = LATE if kind == "claim" else DURING
+    assert events(Fault(at=at, kind=kind, which=0, seconds=8.0)) != undisturbed
 
 
 def test_a_store_that_is_away_while_a_shard_restores_is_waited_for(
