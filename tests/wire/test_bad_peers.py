@@ -143,6 +143,8 @@ def test_a_learner_with_another_model_is_refused_and_the_run_goes_on(
             end = (await other.join()).end
             assert end.code == pb.OTHER_LAYOUT
             assert "same model" in end.remedy
+            assert end.model == first.layout.to_model()
+            assert "which here-0 brought" in end.reason
         assert served.status.state == pb.SHARD_SERVING
 
     asyncio.run(scenario())

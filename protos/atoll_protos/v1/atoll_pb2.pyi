@@ -385,16 +385,18 @@ class Final(_message.Message):
     def __init__(self, versions: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ...) -> None: ...
 
 class End(_message.Message):
-    __slots__ = ("code", "reason", "remedy", "retry")
+    __slots__ = ("code", "reason", "remedy", "retry", "model")
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REMEDY_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     code: Code
     reason: str
     remedy: str
     retry: bool
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ...) -> None: ...
+    model: Model
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ..., model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Transfer(_message.Message):
     __slots__ = ("offer", "seed", "held", "publish", "companion", "encoding", "byte_count")

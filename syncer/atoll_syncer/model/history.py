@@ -76,6 +76,7 @@ class History:
     begun: set[int] = field(default_factory=set)
     tensors: tuple[Mapping[str, Any], ...] = ()
     layout_digest: str = ""
+    model_from: str = ""  # slot whose learner brought it; empty: not known
     frozen_digest: str = ""  # of what must be equal beside it; empty: not known
     companion: tuple[str, ...] = ()  # its parts' objects, in order
     companion_changed: tuple[str, ...] = ()  # likewise, of what training has changed of it
@@ -246,7 +247,7 @@ class History:
     def _seed(self, entry: Seeded) -> None:
         """Every slice has version 0, and the layout is known."""
         self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
-        self.frozen_digest = entry.frozen_digest
+        self.frozen_digest, self.model_from = entry.frozen_digest, entry.slot
         self.lost_before_seed = 0
         for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
             self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)

@@ -142,6 +142,7 @@ class Seeded:
     digests: tuple[str, ...]  # of the bases, by fragment
     objects: tuple[str, ...]  # by fragment
     frozen_digest: str = ""  # at the registrar: of what does not travel and must be equal
+    slot: str = ""  # whose learner sent it, and with it the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,6 +145,7 @@ class Seed:
     kept_back: bool = False
     session: int | None = None  # from which version 0 comes
     asked_at: float | None = None  # when the shard first looked whether it comes
+    slot: str = ""  # of that session
     frozen_digest: str = ""  # that its Join named
     arrived: set[int] = field(default_factory=set)  # slices of it that are whole
 

@@ -25,8 +25,7 @@ durably. From then on an empty store means that committed data was lost, and the
 takes a seed again (rule 22): a random seed would silently throw the training away.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
@@ -42,7 +41,9 @@ from atoll_syncer.model.effects import (
     StoreSeed,
     Tape,
     end_session,
+    refuse,
 )
+from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import State
 from atoll_syncer.rules import publishing
@@ -94,34 +95,28 @@ def does_not_fit(state: State, digest: str, reason: str) -> list[Effect]:
 def end_others(state: State) -> list[Effect]:
     """The layout is durable: sessions with another model end."""
     digest, sessions = state.history.layout_digest, sorted(state.sessions.open.items())
-    models, state.seed.models = state.seed.models, {}
+    state.seed.models = {}
     ends: list[Effect] = []
     for number, each in sessions:
         named = each.join.layout_digest
         if named != digest and not (each.join.observer and not named):
-            how = other(state.history.tensors, models.get(named))
-            reason = f"another model than this run's{how}"
-            ends.append(end_session(number, pb.OTHER_LAYOUT, reason))
+            ends.append(EndSession(number, of_another_model(state.history)))
         elif has_other_frozen(state.history.frozen_digest, each.join):
             ends.append(end_session(number, pb.OTHER_FROZEN, OTHER_FROZEN))
     return ends
 
 
-def other(tensors: Sequence[Mapping[str, Any]], model: pb.Model | None) -> str:
-    """By which tensors a model differs from that of the run, the first of them with both shapes.
-
-    Empty where the model has not come yet.
-    """
-    if model is None:
-        return ""
-    runs = {each["name"]: f"{each['dtype']} {list(each['shape'])}" for each in tensors}
-    its = {each.name: f"{each.dtype} {list(each.shape)}" for each in model.tensors}
-    names = [name for name in {**runs, **its} if runs.get(name) != its.get(name)]
-    if not names:
-        return ": how tensors are merged"
-    name = names[0]
-    more = f", and {len(names) - 1} other tensors" if len(names) > 1 else ""
-    return f": {name} is {its.get(name, 'not there')}, in the run {runs.get(name, 'none')}{more}"
+def of_another_model(history: History) -> pb.End:
+    """The refusal of one whose model differs from the run's, which it brings for a comparison."""
+    brought = f", which {history.model_from} brought" if history.model_from else ""
+    end = refuse(
+        pb.OTHER_LAYOUT,
+        f"another model than this run's{brought}",
+        "give every learner the same model, or start another job",
+    )
+    end.model.layout_digest = history.layout_digest
+    end.model.tensors.extend(pb.Tensor(**each) for each in history.tensors)
+    return end
 
 
 def has_other_frozen(frozen_digest: str, join: pb.Join) -> bool:
@@ -154,7 +149,7 @@ def ask(state: State) -> list[Effect]:
         new_layout = lay_out(state, session)
         if new_layout is not None:
             seed.session, seed.arrived, seed.asked_at = number, set(), None
-            seed.frozen_digest = session.join.frozen_digest
+            seed.slot, seed.frozen_digest = session.slot, session.join.frozen_digest
             return [*new_layout, Send(number, pb.ToLearner(send_seed=pb.SendSeed()))]
     return []
 
@@ -202,6 +197,7 @@ def stored(state: State, digests: tuple[str, ...], objects: tuple[str, ...]) -> 
         digests=digests,
         objects=objects,
         frozen_digest=state.seed.frozen_digest if state.registrar else "",
+        slot=state.seed.slot,
     )
     return [Append(entry)]
 

@@ -304,11 +304,7 @@ def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
         )
     of_no_model = join.observer and not join.layout_digest
     if history.layout_digest not in ("", join.layout_digest) and not of_no_model:
-        return refuse(
-            pb.OTHER_LAYOUT,
-            "the model's tensors differ from those of this run",
-            "give every learner the same model, or start another job",
-        )
+        return seeding.of_another_model(history)
     if seeding.has_other_frozen(history.frozen_digest, join):
         return refuse(pb.OTHER_FROZEN, seeding.OTHER_FROZEN)
     if not run:

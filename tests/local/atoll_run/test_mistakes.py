@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -152,7 +153,7 @@ def test_one_with_another_model_is_refused_and_the_others_begin_without_it(
     out = tmp_path / "out"
     other = """
 if os.environ["ATOLL_SLOT"] == "c-0":
-    model = nn.Linear(3, 3)
+    model[0] = nn.Linear(9, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     tape = os.path.join("out", "syncer", "0.tape.jsonl")
     while not os.path.exists(tape) or '"seeded"' not in open(tape).read(): time.sleep(0.05)
@@ -160,7 +161,9 @@ if os.environ["ATOLL_SLOT"] == "c-0":
     code, said = run(job(tmp_path, before=other, regions=3), out)
     assert code == 4, said
     assert "; refused for good: c-0 (--allow-refused: 0); exit code 4; see " in said[-1]
-    assert [line for line in said if "c-0 is given up (exit code 65)" in line], said
+    (given_up,) = [line for line in said if "c-0 is given up (exit code 65)" in line]
+    assert re.search("another model than this run's, which [ab]-0 brought: 0.weight is", given_up)
+    assert "is float32 [8, 9], in the run float32 [8, 8]; remedy: give every" in given_up
     assert [line["missing"] for line in tapes(out) if line["event"] == "start"] == [["c-0"]]
     summary = json.loads((out / "summary.json").read_text())
     assert summary["without_work"] == ["c-0"]

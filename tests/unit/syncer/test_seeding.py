@@ -1,13 +1,12 @@
 """Learners begin a run together, as far as they are there (rule 1)."""
 
-from dataclasses import replace
-
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.expected import Expected
 from atoll_protos.run import Region
 from atoll_syncer.model.effects import PublishHead, Tape
+from atoll_syncer.model.history import History
 from atoll_syncer.rules import seeding
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import FRAGMENTS, RUN, Side, begun, layout_of, run_file, side
@@ -144,20 +143,23 @@ def test_one_that_has_another_model_is_not_waited_for_but_named() -> None:
     assert missing(one) == [["a-1"]]
 
 
-def test_the_tensors_by_which_a_model_is_another_one_are_named() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_one_with_another_model_gets_the_runs_and_hears_who_brought_it_rule_1(late: bool) -> None:
     one = side(expected=LONG).start()
-    known = layout_of(one.job.shards).tensors
-    longer = replace(known[0], shape=(known[0].shape[0] + 1, *known[0].shape[1:]))
-    extra = replace(known[0], name="extra.weight")
-    model = one.state.run_file.layout([longer, *known[1:], extra]).to_model()
-    first, second = one.join("a-0"), one.join("a-1", layout_digest=model.layout_digest)
+    first = one.join("a-0")
     one.model(first)
-    one.feed(one.shard.message(second, pb.ToShard(model=model), one.now))
+    if not late:
+        one.join("a-1", layout_digest="of another model")
     one.seed(first)
+    assert one.state.history == History.of(one.entries)
+    if late:
+        one.leave(first)  # who brought it need not be there
+        one.join("a-1", layout_digest="of another model")
     (end,) = one.ends()
-    its, runs = (f"{each.dtype} {list(each.shape)}" for each in (longer, known[0]))
-    more = f"{longer.name} is {its}, in the run {runs}, and 1 other tensors"
-    assert end.reason == f"another model than this run's: {more}"
+    assert end.code == pb.OTHER_LAYOUT
+    assert end.model == layout_of(one.job.shards).to_model()
+    assert end.reason == "another model than this run's, which a-0 brought"
+    assert end.remedy == "give every learner the same model, or start another job"
 
 
 def test_one_whose_model_turns_out_to_be_another_one_is_not_waited_for() -> None:

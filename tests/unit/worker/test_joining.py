@@ -1,12 +1,15 @@
 """A learner joins, reconnects, is refused (docs/protocol.md, rules 1-5, 20, 28)."""
 
+from dataclasses import replace
+
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import REFUSALS, ExitCode
+from atoll_protos.layout import Layout, TensorSpec
 from atoll_worker.link.messages import Adopt, Fail, Start
 from atoll_worker.rules.effects import Dial, HangUp, Record, SendHeld, SendOffer, SendSeed
-from atoll_worker.rules.joining import backoff_seconds
+from atoll_worker.rules.joining import backoff_seconds, difference
 from unit.worker.learner_side import RUN, learner_side
 
 
@@ -218,6 +221,56 @@ def test_a_permanent_refusal_ends_the_process_with_its_code_and_the_remedy_rule_
     assert fail.reason == "shard 0: because; remedy: do this"
     side.end(0, code)
     assert side.take(Fail) == []  # said once
+
+
+A_MATRIX = TensorSpec(name="a.weight", shape=(24, 8), dtype="float32", merge="rda")
+A_BIAS = TensorSpec(name="b", shape=(), dtype="float32", merge="mean")
+
+
+@pytest.mark.parametrize(
+    ("own", "runs", "said"),
+    [
+        (
+            [A_MATRIX, A_BIAS],
+            [replace(A_MATRIX, shape=(16, 8)), A_BIAS],
+            ": a.weight is float32 [24, 8], in the run float32 [16, 8]",
+        ),
+        (
+            [replace(A_MATRIX, dtype="bfloat16")],
+            [A_MATRIX, A_BIAS],
+            ": a.weight is bfloat16 [24, 8], in the run float32 [24, 8], and 1 more differ",
+        ),
+        ([A_MATRIX], [A_MATRIX, A_BIAS], ": b is not there, in the run float32 []"),
+        ([A_MATRIX, A_BIAS], [A_MATRIX], ": b is float32 [], in the run none"),
+        (
+            [A_MATRIX],
+            [replace(A_MATRIX, merge="average")],
+            ": a.weight is merged by rda, in the run merged by average",
+        ),
+        ([A_MATRIX], [A_MATRIX], ""),
+    ],
+)
+def test_the_tensors_by_which_models_differ_are_named(
+    own: list[TensorSpec], runs: list[TensorSpec], said: str
+) -> None:
+    assert difference(own, Layout(tuple(runs), 1, 1, ()).to_model().tensors) == said
+
+
+def test_one_with_another_model_is_told_by_which_tensor_rule_1() -> None:
+    side = learner_side()
+    side.feed(side.exchange.start(side.now))
+    side.feed(side.exchange.connected(0, side.now))
+    model = side.exchange._state.layout.to_model()
+    first = model.tensors[0]
+    its = list(first.shape)
+    first.shape[0] += 1
+    runs = list(first.shape)
+    end = pb.End(code=pb.OTHER_LAYOUT, reason="another model", remedy="do this", model=model)
+    side.receive(0, end=end)
+    (fail,) = side.take(Fail)
+    assert fail.exit_code == ExitCode.OTHER_JOB
+    form = f"{first.name} is float32 {its}, in the run float32 {runs}"
+    assert fail.reason == f"shard 0: another model: {form}; remedy: do this"
 
 
 @pytest.mark.parametrize("code", [pb.SLOT_HELD, pb.NOT_READY])

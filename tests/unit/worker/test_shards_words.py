@@ -39,7 +39,14 @@ WELCOME = st.builds(
     length=LENGTH,
     lanes=SHORT,
 )
-END = st.builds(pb.End, code=st.integers(0, 30), reason=TEXT, retry=st.just(True))
+TENSOR = st.builds(pb.Tensor, name=TEXT, shape=st.lists(LONG, max_size=3), dtype=TEXT, merge=TEXT)
+END = st.builds(
+    pb.End,
+    code=st.integers(0, 30),
+    reason=TEXT,
+    retry=st.just(True),
+    model=st.none() | st.builds(pb.Model, tensors=st.lists(TENSOR, max_size=2)),
+)
 MESSAGES = st.one_of(
     st.builds(pb.ToLearner, welcome=WELCOME),
     st.builds(pb.ToLearner, call=st.builds(pb.Call, slice=SHORT, base=LONG, due=LONG)),
@@ -202,6 +209,11 @@ def test_a_welcome_that_cannot_be_true_ends_its_session_and_leaves_nothing_rule_
     assert after.tick == 5
 
 
+def of_model(**fields: Any) -> pb.End:
+    """A refusal for good, with a model of one tensor."""
+    return pb.End(code=pb.OTHER_LAYOUT, model=pb.Model(tensors=[pb.Tensor(**fields)]))
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -214,6 +226,11 @@ def test_a_welcome_that_cannot_be_true_ends_its_session_and_leaves_nothing_rule_
         {"welcome": pb.Welcome(**WELL)},
         {"send_companion": pb.SendCompanion()},
         {"end": pb.End(reason="r" * 20_000)},
+        {"end": of_model(name="n" * 600)},
+        {"end": of_model(dtype="d" * 600)},
+        {"end": of_model(merge="m" * 600)},
+        {"end": of_model(shape=[1] * 600)},
+        {"end": pb.End(model=pb.Model(tensors=[pb.Tensor()] * 100_001))},
     ],
     ids=lambda message: next(iter(message)),
 )

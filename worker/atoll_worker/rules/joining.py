@@ -40,10 +40,12 @@ neither reported nor offered until a newer version is adopted.
 """
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode, exit_code_of
+from atoll_protos.layout import TensorSpec
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_worker.link.messages import Fail, Start
 from atoll_worker.rules import companions
@@ -209,7 +211,35 @@ def refused(state: State, shard: int, end: pb.End) -> list[Effect]:
     """
     if end.retry:
         return [Record({"event": "refused", "shard": shard, "reason": end.reason})]
-    return fail(state, exit_code_of(end.code), f"shard {shard}: {end.reason}; remedy: {end.remedy}")
+    how = difference(state.layout.tensors, end.model.tensors) if end.HasField("model") else ""
+    reason = f"shard {shard}: {end.reason}{how}; remedy: {end.remedy}"
+    return fail(state, exit_code_of(end.code), reason)
+
+
+def difference(own: Sequence[TensorSpec], runs: Sequence[pb.Tensor]) -> str:
+    """By which tensors this learner's model differs from the run's, the first with both forms.
+
+    Tensors that are merged in another way are named where no shape and no dtype differs.
+    """
+    return _difference(own, runs, lambda each: f"{each.dtype} {list(each.shape)}") or _difference(
+        own, runs, lambda each: f"merged by {each.merge}"
+    )
+
+
+def _difference(
+    own: Sequence[TensorSpec],
+    runs: Sequence[pb.Tensor],
+    form: Callable[[TensorSpec | pb.Tensor], str],
+) -> str:
+    its = {each.name: form(each) for each in own}
+    in_run = {each.name: form(each) for each in runs}
+    names = [name for name in {**in_run, **its} if in_run.get(name) != its.get(name)]
+    if not names:
+        return ""
+    first = names[0]
+    here, there = its.get(first, "not there"), in_run.get(first, "none")
+    more = f", and {len(names) - 1} more differ" if len(names) > 1 else ""
+    return f": {first} is {here}, in the run {there}{more}"
 
 
 def fail(state: State, code: ExitCode, reason: str) -> list[Effect]:

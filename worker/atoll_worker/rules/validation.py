@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.layout import TENSORS_MAX
 from atoll_protos.length import ENDS_MAX
 from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, REGISTRAR_SHARD
 from atoll_protos.parts import LANES_MAX
@@ -19,6 +20,7 @@ AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known 
 MORE_TICKS_MAX: Final = 10_000_000  # above twice the largest length
 LETTERS_MAX: Final = 512  # of a name, a digest, an id
 TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
+DIMENSIONS_MAX: Final = 512  # of a tensor
 LINEAGE_MAX: Final = 20_000  # slots
 
 
@@ -28,7 +30,7 @@ def of_message(state: State, shard: int, message: pb.ToLearner) -> str:
         case "welcome":
             return _of_welcome(state, shard, message.welcome)
         case "end":
-            return _of_text((message.end.reason, message.end.remedy), TEXT_LETTERS_MAX)
+            return _of_end(message.end)
         case "call":
             call = message.call
             return _of_slice(state, shard, call.slice) or _of_ticks(
@@ -80,6 +82,19 @@ def _of_welcome(state: State, shard: int, welcome: pb.Welcome) -> str:
         or _most("data_state", len(welcome.data_state), DATA_STATE_BYTES_MAX)
         or _of_length(welcome.length)
         or _of_versions(state, shard, welcome.heads, welcome.run, welcome.epoch)
+    )
+
+
+def _of_end(end: pb.End) -> str:
+    tensors = end.model.tensors
+    return (
+        _of_text((end.reason, end.remedy), TEXT_LETTERS_MAX)
+        or _most("tensors", len(tensors), TENSORS_MAX)
+        or _first(
+            _of_text((each.name, each.dtype, each.merge), LETTERS_MAX)
+            or _most("dimensions", len(each.shape), DIMENSIONS_MAX)
+            for each in tensors
+        )
     )
 
 
