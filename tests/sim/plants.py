@@ -72,7 +72,7 @@ PLANTS = (
     Plant(rule="35", plant=lineage.tokens_that_count_again_in_each_session, seed=7),
     Plant(rule="35 (tokens)", plant=lineage.tokens_that_only_the_next_instance_writes),
     Plant(rule="35 (tokens)", plant=lineage.tokens_that_count_again_after_a_restart),
-    Plant(rule="2 (old run)", plant=joining.runs_that_are_not_compared, seed=127),
+    Plant(rule="2 (old run)", plant=joining.runs_that_are_not_compared, seed=98),
     Plant(rule="4 (word)", plant=joining.words_that_count_whatever_their_number, seed=23),
     Plant(rule="28", plant=lineage.learners_that_begin_their_data_again),
     Plant(rule="28 (data state)", plant=lineage.the_data_state_of_the_last_welcome),

@@ -25,6 +25,7 @@ HASTY, PATIENT = 1, 60  # seconds that a host which begins a round waits for the
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(meeting, "LEAVE_SECONDS_MAX", SECONDS_MAX)
     before = dict(os.environ)
     given = of_hosts(
         slot="us-0",
