@@ -38,7 +38,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     watch.until("object", lambda: bool(job.pods("shard").keys() - {pod}))
     watch.until("trains", lambda: len(job.training()) == 2)
     sys.stderr.write(f"\nsyncer's node, {storage}: {watch.laps}\n")
-    until("it commits", lambda: any(c["epoch"] > reply.epoch for c in _commits(job.tape())))
+    until("it commits", lambda: any(c["epoch"] > reply.epoch for c in commits(job.tape())))
     again = job.status()
     assert again is not None
     assert again.run == reply.run
@@ -47,7 +47,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     assert job.node_of(new) == REFUGE
     assert job.uids("learner") == learners
     assert all(job.steps()[slot] > count for slot, count in steps.items())
-    _assert_that_no_version_was_lost(tape, job.tape(), keeps=storage == "PersistentVolumeClaim")
+    assert_that_no_version_was_lost(tape, job.tape(), keeps=storage == "PersistentVolumeClaim")
     until("the syncer is ready", lambda: job.is_true("SyncerReady"))
     said = job.condition("SyncerReady").get("message", "")
     assert ("storage is Ephemeral" in said) == (storage == "Ephemeral")
@@ -63,17 +63,17 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     until("only retained storage is left", lambda: left() == kept)
 
 
-def _commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [line for line in tape if line["event"] == "commit"]
 
 
-def _assert_that_no_version_was_lost(
+def assert_that_no_version_was_lost(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], *, keeps: bool
 ) -> None:
     """Every slice goes on above what it had; with a lasting log without a gap."""
-    for name in {line["slice"] for line in _commits(before)}:
-        old = [line["version"] for line in _commits(before) if line["slice"] == name]
-        new = [line["version"] for line in _commits(after) if line["slice"] == name]
+    for name in {line["slice"] for line in commits(before)}:
+        old = [line["version"] for line in commits(before) if line["slice"] == name]
+        new = [line["version"] for line in commits(after) if line["slice"] == name]
         if keeps:
             assert new[: len(old)] == old
             assert new == list(range(new[0], new[0] + len(new)))
