@@ -108,7 +108,7 @@ def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
     )
     return (
         f"the certificates that region {region} has so far are revoked: shards end their sessions"
-        f" within some 90 s; {again}"
+        f" when the kubelet has shown them that, within two minutes; {again}"
     )
 
 
