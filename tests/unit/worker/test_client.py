@@ -335,12 +335,32 @@ def test_what_a_renewal_heals_is_a_reason_to_dial_again() -> None:
         assert refused_with(error) == ([reason], [])
 
 
+def test_the_words_of_a_shard_that_ends_a_session_are_the_reason_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listener = Listener()
+    one = a_session(monkeypatch, listener, welcomed=False)
+
+    async def ends(*messages: pb.ToLearner) -> None:
+        one.control.messages += messages
+        one.control.answer = asyncio.Event()
+        task = await one.begin()
+        one.control.answer.set()
+        await asyncio.wait_for(task, SECONDS_MAX)
+
+    words = pb.End(code=pb.UNKNOWN_SLOT, reason="b-0 is shut out", retry=True)
+    asyncio.run(ends(pb.ToLearner(end=words)))
+    asyncio.run(ends())
+    assert listener.reasons == ["b-0 is shut out", "the shard closed the session"]
+
+
 def test_an_outage_is_one_line_until_its_reason_changes() -> None:
     rig = Rig()
     with structlog.testing.capture_logs() as lines:
         for reason in ("a", "a", "b", "b", "a"):
+            rig.transport.connected(0)  # a shard may refuse each session
             rig.transport.disconnected(0, reason)
-        rig.transport.connected(0)
+        rig.transport.opened(0, pb.Welcome())
         rig.transport.disconnected(0, "a")
     said = [each["reason"] for each in lines if each["event"] == "disconnected"]
     assert said == ["a", "b", "a", "a"]

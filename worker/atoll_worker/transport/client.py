@@ -187,13 +187,14 @@ class ShardClient:
         self._bulk: asyncio.Queue[Payload] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._hung_up = ""  # why
+        self._end = ""  # why the shard has ended the session, in its words
         self._welcomed = False  # else the shard has heard nothing but a Join
 
     def dial(self) -> None:
         """Open the streams in the background; the listener hears how it goes."""
         assert self._task is None, "dialled twice"
         self._outbox, self._bulk = Outbox(), asyncio.Queue()
-        self._hung_up, self._welcomed = "hung up", False
+        self._hung_up, self._end, self._welcomed = "hung up", "", False
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
 
     def hang_up(self, reason: str = "hung up") -> None:
@@ -244,7 +245,7 @@ class ShardClient:
                 raise
         finally:
             self._task = None
-            self.listener.disconnected(self.shard, reason)
+            self.listener.disconnected(self.shard, self._end or reason)
 
     def refuse(self, reason: str, remedy: str) -> None:
         """Say what a shard would say of these credentials, if it could be asked."""
@@ -264,6 +265,8 @@ class ShardClient:
 
     async def _read_control(self, call: Any, session: "asyncio.Future[pb.Welcome]") -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
+            if message.HasField("end"):
+                self._end = message.end.reason
             self.listener.message(self.shard, message)  # who may hang up for what it says
             assert self._task is not None, "a session without its task"
             is_welcome = message.WhichOneof("kind") == "welcome" and not session.done()

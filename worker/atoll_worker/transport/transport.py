@@ -248,12 +248,12 @@ class Transport:
 
     def connected(self, shard: int) -> None:
         """See client.Listener."""
-        self._away.pop(shard, None)
         with self._bugs_end():
             self.feed(self.exchange.connected(shard, self.now()))
 
     def opened(self, shard: int, welcome: pb.Welcome) -> None:
         """See client.Listener."""
+        self._away.pop(shard, None)
         self.hands.opened(shard, welcome)
 
     def disconnected(self, shard: int, reason: str) -> None:
