@@ -118,9 +118,14 @@ def move(state: State, standing: Standing, now: float) -> list[Effect]:
 
 
 def all_wait_at_the_end(state: State, standing: Standing) -> bool:
-    """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come."""
+    """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come.
+
+    Nobody is there who waits for a version that is due before (rule 39).
+    """
     end, slots = state.ending.length.steps, state.sessions.slots
     if not state.sync.lockstep or end is None or not standing.training:
+        return False
+    if _farthest(state) < end:
         return False
     reports = (slots[name].report for name in standing.training)
     return all(report.waiting and report.t_m >= end for report in reports)

@@ -287,6 +287,14 @@ def test_in_lock_step_nobody_passes_the_next_hand_over_rule_39() -> None:
     assert one.state.clock.tick <= 9
 
 
+def test_in_lock_step_a_learner_that_is_alone_does_not_end_the_job_rule_39() -> None:
+    """One that says that it waits at the end, where all others are not there at this moment."""
+    one, (first, liar) = begun("a-0", "b-0", steps=1000, overlap=1, lockstep=True)
+    one.leave(first)
+    one.report(liar, 1000, waiting=True)
+    assert one.state.clock.tick <= 5, "slice 1 is due at 4"
+
+
 def test_a_learner_that_never_gives_what_it_claims_is_believed_ten_times_rule_22() -> None:
     one, (first, liar) = trained("a-0", "b-0")
     for n in range(20):
