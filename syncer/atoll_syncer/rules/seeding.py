@@ -114,8 +114,9 @@ def of_another_model(history: History) -> pb.End:
         f"another model than this run's{brought}",
         "give every learner the same model, or start another job",
     )
-    end.model.layout_digest = history.layout_digest
-    end.model.tensors.extend(pb.Tensor(**each) for each in history.tensors)
+    tensors = [pb.Tensor(**each) for each in history.tensors]
+    run = pb.Model(layout_digest=history.layout_digest, tensors=tensors)
+    end.MergeFrom(pb.End(model=run))
     return end
 
 

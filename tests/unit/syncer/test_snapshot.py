@@ -29,6 +29,7 @@ def a_history() -> History:
         superseded_uids={"a-0": {"t", "s"}},
         owned={"a-0": Owned(slot="a-0", uid="u", word=2)},
         begun={0, 1},
+        model_from="a-0",
         tensors=({"name": "w", "shape": [2, 3], "dtype": "float32", "merge": "mean"},),
         layout_digest="l",
         frozen_digest="f",
